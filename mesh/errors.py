@@ -1,0 +1,111 @@
+"""The tree of errors, split by what the caller does about them.
+
+    MeshError
+    ├─ ConfigError            fix the file; carries every problem of it at once
+    ├─ RequestError           the client's fault: do not send the same again
+    │  ├─ BadRequest          400
+    │  ├─ NotFound            404
+    │  ├─ Conflict            409
+    │  └─ TooLarge            413
+    ├─ Unavailable            429/503: send the same again after `retry_after_s`
+    ├─ LlmError               a model call failed for good (retries are spent); ends the turn
+    ├─ ToolSessionError       a tool call has no outcome; `may_have_run` says what is known
+    └─ JournalError
+       ├─ StaleEpoch          another keeper owns the shard: stop writing, leave
+       ├─ WrongSequence       the writer's picture of the journal is not the journal: read it again
+       └─ JournalDamaged      one conversation cannot be read; the others can
+
+Every message is for a person: what is wrong, where, what to do. No message carries a secret.
+"""
+
+
+class MeshError(Exception):
+    """The root. ``str(error)`` is fit for a person and for a JSON error."""
+
+
+class ConfigError(MeshError):
+    """One or more problems of a config, each "file:line: key: what is wrong, what was expected"."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[type, tuple[list[str]]]:
+        return type(self), (self.problems,)
+
+
+class RequestError(MeshError):
+    """The client's fault."""
+
+    status = 400
+
+
+class BadRequest(RequestError):
+    """The request cannot be understood."""
+
+
+class NotFound(RequestError):
+    """There is no such thing here."""
+
+    status = 404
+
+
+class Conflict(RequestError):
+    """The thing is in a state that does not allow this."""
+
+    status = 409
+
+
+class TooLarge(RequestError):
+    """Over a bound."""
+
+    status = 413
+
+
+class Unavailable(MeshError):
+    """Not now: the same request may succeed after ``retry_after_s`` seconds."""
+
+    def __init__(self, message: str, retry_after_s: int = 1, status: int = 503) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.status = status
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        return type(self), (str(self), self.retry_after_s, self.status)
+
+
+class LlmError(MeshError):
+    """A model call failed and trying again would not help, or was tried often enough.
+
+    The message names the provider, the model and the cause; never the key.
+    """
+
+
+class ToolSessionError(MeshError):
+    """A tool call ended without an outcome: the server died, hung, or broke the protocol.
+
+    ``may_have_run`` is False only when the request certainly never reached the server.
+    """
+
+    def __init__(self, message: str, may_have_run: bool) -> None:
+        super().__init__(message)
+        self.may_have_run = may_have_run
+
+    def __reduce__(self) -> tuple[type, tuple[str, bool]]:
+        return type(self), (str(self), self.may_have_run)
+
+
+class JournalError(MeshError):
+    """The journal could not do what was asked."""
+
+
+class StaleEpoch(JournalError):
+    """The shard was opened by another writer since."""
+
+
+class WrongSequence(JournalError):
+    """The append does not follow the last event of the journal."""
+
+
+class JournalDamaged(JournalError):
+    """A journal has damage before its last line."""

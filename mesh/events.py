@@ -1,0 +1,232 @@
+"""THE vocabulary: what can happen in a conversation.
+
+One union of small frozen types serves the journal (one JSON object a line), the SSE stream, the
+logs and every view. The wire name of an event is its class name in snake case, under ``type``.
+
+An event is *journaled* when the keeper gave it a ``seq`` (1, 2, 3 … in its conversation); deltas
+have none: they reach whoever watches and are gone. A node creates events with ``step`` set; the
+keeper numbers them. Two events with equal ``key`` say the same thing, so appending one twice is
+harmless: the first stays.
+
+What depends on what, in one turn (arrows point to what must be journaled before):
+
+    user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
+                       ^------------------------------------------------------------------ llm_call
+    completed | error closes the turn and depends on all of it.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
+Decision = Literal["approve", "reject", "retry", "skip"]
+ApprovalKind = Literal["tool_call", "unknown_outcome"]
+
+
+def now() -> str:
+    """The present moment as every event writes it: RFC 3339, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call the model asked for. ``id`` is the provider's (or made up where it gives none).
+
+    ``opaque`` is provider data that must go back unchanged with the call (Gemini's thought
+    signature, base64). ``malformed`` is set instead of ``arguments`` when the model's arguments
+    were not a JSON object: the raw text, bounded.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    opaque: str = ""
+    malformed: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of one model call. ``cached`` are those of ``input`` that were read from a cache."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
+    """What every event carries. ``seq`` 0: not journaled. ``node`` is a tree path such as ``0.2``,
+    ``step`` the durable step (``0.2/llm/1``), both empty for what happens to the whole turn."""
+
+    seq: int = 0
+    time: str = ""
+    turn: int = 0
+    node: str = ""
+    step: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes two appends of one event the same event."""
+        return f"{self.turn}|{self.step}|{type(self).__name__}"
+
+
+class ConversationCreated(Event):
+    """The first event of every journal. ``digest`` pins the agent's config for good."""
+
+    conversation_id: str
+    session_id: str
+    agent: str
+    digest: str
+    system_prompt: str = ""
+    idempotency_key: str = ""
+    body_hash: str = ""
+
+
+class UserMessage(Event):
+    """Opens a turn. ``session_id`` is that of the request, when it is not the conversation's."""
+
+    text: str
+    session_id: str = ""
+    idempotency_key: str = ""
+    body_hash: str = ""
+
+
+class TextDelta(Event):
+    """A piece of the model's text, for whoever watches. Never journaled."""
+
+    text: str
+
+
+class ToolCallDelta(Event, tag="tool_call"):
+    """A tool call as the model writes it. Never journaled.
+
+    ``started`` has ``name``; ``arguments`` has ``delta`` (a piece of JSON text); ``ready`` has ``call``.
+    """
+
+    phase: Literal["started", "arguments", "ready"]
+    call_id: str
+    name: str = ""
+    delta: str = ""
+    call: ToolCall | None = None
+
+
+class LlmCall(Event):
+    """The model answered: the completed event of a model's stream, and the outcome of an LLM step.
+
+    ``text`` and ``tool_calls`` may both be present, or both empty (an empty answer).
+    """
+
+    model: str
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: FinishReason = "stop"
+    usage: Usage = Usage()
+    latency_ms: int = 0
+
+
+class ToolIntent(Event):
+    """Somebody is about to run a tool that must not run twice; acknowledged before the tool runs.
+
+    ``run`` is the pass over the tree that holds the claim. ``attempt`` counts a person's retries.
+    """
+
+    run: int
+    tool: str
+    arguments: dict[str, Any]
+    attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|ToolIntent|{self.attempt}"
+
+
+class ToolResult(Event):
+    """What a tool call came to, as the model sees it. ``skipped``: it did not run, by decision."""
+
+    call_id: str
+    tool: str
+    content: str
+    is_error: bool = False
+    skipped: bool = False
+    duration_ms: int = 0
+
+
+class ApprovalRequired(Event):
+    """A step waits for a person. ``description`` is for that person to read."""
+
+    uuid: str
+    call_id: str
+    tool_name: str
+    tool_args: dict[str, Any]
+    description: str
+    kind: ApprovalKind = "tool_call"
+    attempt: int = 0
+    remote_task_id: str = ""
+    remote_agent_name: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|ApprovalRequired|{self.kind}|{self.attempt}"
+
+
+class ApprovalResolved(Event):
+    """A person decided. ``by`` names who, from the request."""
+
+    uuid: str
+    decision: Decision
+    by: str = ""
+    idempotency_key: str = ""
+    body_hash: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.uuid}|ApprovalResolved"
+
+
+class Completed(Event):
+    """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do."""
+
+    response: str
+    cancelled: bool = False
+
+
+class Error(Event):
+    """Closes the turn without an answer: what went wrong and where, for a person."""
+
+    message: str
+
+
+class ConversationCompleted(Event):
+    """The conversation is final: it takes no more messages."""
+
+
+AnyEvent = (
+    ConversationCreated
+    | UserMessage
+    | TextDelta
+    | ToolCallDelta
+    | LlmCall
+    | ToolIntent
+    | ToolResult
+    | ApprovalRequired
+    | ApprovalResolved
+    | Completed
+    | Error
+    | ConversationCompleted
+)
+
+encode = msgspec.json.Encoder().encode
+"""One event as a JSON object (bytes, no newline)."""
+
+decode = msgspec.json.Decoder(AnyEvent).decode
+"""The inverse of `encode`. Raises `msgspec.DecodeError` (bytes that are no JSON) or its subclass
+`msgspec.ValidationError` (JSON that is no event)."""
+
+pack = msgspec.msgpack.Encoder().encode
+"""Any of our types for a call between actors."""
+
+unpack_events = msgspec.msgpack.Decoder(list[AnyEvent]).decode

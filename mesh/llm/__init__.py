@@ -1,0 +1,1 @@
+"""Language models: the port and one file per provider."""

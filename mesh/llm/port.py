@@ -1,0 +1,92 @@
+"""The port to language models: what a node asks of one, whoever makes it.
+
+Above: a tree node that keeps the conversation. Below: one file per provider, its official SDK.
+A model knows no conversation, no journal, no approval and no tool session: it turns messages into
+text and tool calls, and never runs anything.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import msgspec
+
+from mesh.events import Event, ToolCall
+
+
+class User(msgspec.Struct, frozen=True, tag="user"):
+    """What the person said."""
+
+    text: str
+
+
+class Assistant(msgspec.Struct, frozen=True, tag="assistant", omit_defaults=True):
+    """What the model said: text, tool calls, or both."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one tool call, as text."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+class Results(msgspec.Struct, frozen=True, tag="results"):
+    """The results of every call of the assistant message before it, in its order."""
+
+    results: tuple[Result, ...]
+
+
+Message = User | Assistant | Results
+"""Invariant: an `Assistant` with n tool calls is followed by `Results` with n results."""
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as a model sees it. ``input_schema`` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+
+
+class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call.
+
+    ``max_tokens`` None: the provider's default (for Anthropic, which requires one, 4096).
+    ``timeout_s`` bounds each HTTP request; the retries have their own bound.
+    ``deltas`` False: nobody watches, so that a provider need not stream.
+    """
+
+    model: str
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_tokens: int | None = None
+    timeout_s: float = 60.0
+    deltas: bool = False
+
+
+class Llm(Protocol):
+    """A provider.
+
+    Promises: events come in the order the model made them; a stream that ends without raising has
+    ended with exactly one `LlmCall`, whose ``latency_ms`` counts from the first attempt; a refusal,
+    a content filter, an empty answer and malformed tool arguments are such answers, not errors.
+    Raises `LlmError` when there is no answer.
+
+    Does not promise: that deltas come at all (``deltas`` False, or a retry after some came: what
+    counts is the `LlmCall`), that two equal requests give equal answers, that a tool the model
+    names was offered.
+    """
+
+    def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        """`TextDelta` and `ToolCallDelta` as they come, one `LlmCall` at the end."""
+        ...
+
+    async def close(self) -> None:
+        """Gives back connections. The provider is not used after."""
+        ...

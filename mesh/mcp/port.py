@@ -1,0 +1,70 @@
+"""The port to tool servers: sessions that list tools and call them, one call at a time.
+
+Above: a node's toolbox. Below: an MCP server (subprocess or HTTP), a Ray actor that holds one, or
+a session in memory. A session knows no approval, no journal and no model: what may run is decided
+before it is called.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool of a server, with the hints resolved (see `mesh.policy`).
+
+    ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more
+    than running it once (read-only or declared idempotent), so that it needs no intent record.
+    """
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    server: str
+    destructive: bool = True
+    repeatable: bool = False
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """The tools of one session. ``version`` grows whenever the server's list changed."""
+
+    server: str
+    version: int
+    tools: tuple[Tool, ...]
+
+
+class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a call gave: text for the model (JSON where the tool gives structure).
+
+    ``is_error``: the tool (or the protocol, before the tool ran) reported an error.
+    """
+
+    content: str
+    is_error: bool = False
+
+
+class ToolSession(Protocol):
+    """One session with one server.
+
+    Promises: calls run one at a time in the order they came; each ends within its deadline; after
+    a crash of the server the next call meets a new one. Does not promise: that a call which raised
+    did not run (see ``may_have_run``), that the list of tools stays what it was, or anything about
+    calls of other sessions to the same server.
+    """
+
+    async def catalogue(self) -> Catalogue:
+        """The tools now. Raises `ToolSessionError` when the server cannot be reached."""
+        ...
+
+    async def changed(self, version: int, timeout_s: float) -> Catalogue:
+        """Waits until the catalogue is newer than ``version``, at most ``timeout_s`` seconds; the
+        catalogue as it is then."""
+        ...
+
+    async def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None = None) -> ToolOutcome:
+        """Calls a tool. ``timeout_s`` None: the server's configured bound. Raises `ToolSessionError`."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the session and its subprocess."""
+        ...
