@@ -1,0 +1,317 @@
+"""What `agent.yaml` may say: the models, their defaults and bounds.
+
+    text ── config_source ──► nodes with lines, environment put in
+         ── config_rules ───► what one key asks of another
+         ── the models ─────► types and bounds of each key
+         ──► `Config`, or one `ConfigError` with every problem
+
+Times are in seconds, sizes in bytes. Values are never repeated in a problem: they may be secrets.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, Strict, ValidationError
+from pydantic_core import PydanticCustomError
+
+from mesh.config_problems import problems_of, spelled
+from mesh.config_rules import MAX_TREE_DEPTH, MAX_TREE_NODES, broken_rules
+from mesh.config_source import MAX_BYTES, Loc, Node, Resolved, canonical, compose
+from mesh.errors import ConfigError
+from mesh.policy import Unannotated
+
+DEFAULT_MODEL = "gemini-2.5-flash"
+NOT_THE_AGENT = ("host", "port", "data_dir", "cluster")
+"""Where and how wide it runs, not what it is: no part of the digest."""
+
+_SHOWN = ("name", "type", "model", "command")
+
+
+def _directory(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise PydanticCustomError("path", "expected a directory; the user after ~ is not known") from error
+
+
+def _http_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good:
+        raise PydanticCustomError("url", "expected a URL that starts with http:// or https://")
+    return url
+
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
+Key = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+Text = Annotated[str, Field(min_length=1)]
+Url = Annotated[str, AfterValidator(_http_url)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Bytes = Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class Part(BaseModel):
+    """What every part shares: strict, frozen, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        # Any text may hold a secret (arguments, environment, headers, URLs): few keys are shown.
+        for key, value in super().__repr_args__():
+            if key in _SHOWN or not isinstance(value, str | list | dict):
+                yield key, value
+
+
+class Llm(Part):
+    """The model that answers. ``max_tokens`` None: the provider's own bound (4096 for Claude).
+    ``timeout_s`` bounds each request to the provider."""
+
+    model: Text = DEFAULT_MODEL
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    timeout_s: Seconds = 60
+
+
+class ServerOptions(Part):
+    """A server in a subprocess, and the bounds of its session.
+
+    ``unannotated``: whether a tool without hints asks a person. ``timeout_s`` bounds a call,
+    ``start_timeout_s`` the start of the session, ``max_result_bytes`` one result.
+    ``env`` is added to a small part of our own environment (PATH, HOME and the like).
+    """
+
+    command: Text | None = None
+    args: list[str] = []
+    env: dict[Text, str] = {}
+    unannotated: Unannotated = "ask"
+    timeout_s: Seconds = 60
+    start_timeout_s: Seconds = 30
+    max_result_bytes: Bytes = 1024 * 1024
+
+
+class McpServer(ServerOptions):
+    """An MCP server: ``command`` for a subprocess (stdio), ``url`` for Streamable HTTP."""
+
+    name: Name
+    url: Url | None = None
+    headers: dict[Text, str] = {}
+
+
+class A2aAgent(Part):
+    """Another agent, offered to the model as the tool ``a2a_<name>``.
+
+    ``card_url`` None: the card is looked for where the specification says.
+    """
+
+    name: Name
+    url: Url
+    description: str = ""
+    destructive: bool = Field(default=False, alias="destructiveHint")
+    timeout_s: Seconds = 60
+    card_url: Url | None = None
+
+
+class AgentNode(Part):
+    """A node of the agent's tree. Which key goes with which type: `mesh.config_rules`.
+
+    ``prompt`` may hold ``{placeholders}``. ``tools``: names or globs, None for all of them.
+    ``approvals``: whether destructive tools under a parallel or loop ask or run at once.
+    ``replicas`` is the number of actors (0: none until it is used), ``resources`` what each asks of
+    Ray, such as ``num_cpus``. ``timeout_s`` None: only the turn's own bound.
+    """
+
+    name: Name
+    type: Literal["llm", "sequential", "parallel", "loop", "a2a"]
+    description: str = ""
+    agents: "Many[AgentNode]" = ()
+    model: Text | None = None
+    prompt: str = ""
+    output_key: Key | None = None
+    can_exit_loop: bool = False
+    max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
+    url: Url | None = None
+    destructive: bool = Field(default=False, alias="destructiveHint")
+    a2a: Many[A2aAgent] = ()
+    tools: Many[Text] | None = None
+    approvals: Literal["inline", "ask"] = "inline"
+    on_error: Literal["fail", "continue"] = "fail"
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    resources: dict[Text, Annotated[float, Field(ge=0)]] = {}
+    timeout_s: Seconds | None = None
+
+
+class Limits(Part):
+    """Bounds. Each holds whatever a model, a server or a client does.
+
+    ``max_tool_iterations``: model calls in a turn. ``max_body_bytes``: an HTTP request.
+    ``max_message_bytes``: one message of a person. ``max_result_bytes``: what is kept of one tool
+    result. ``turn_timeout_s``: a turn, the time it waits for a person not counted.
+    ``tool_timeout_s``: one tool call, whatever its server allows. ``max_queue_per_conversation``:
+    messages that wait their turn. ``max_ongoing_requests`` of one gateway; ``max_queued_requests``
+    behind it, the next gets 503. ``max_tree_depth`` and ``max_tree_nodes`` of ``agent``.
+    """
+
+    max_tool_iterations: Annotated[int, Field(ge=1, le=1000)] = 10
+    max_body_bytes: Bytes = 1024 * 1024
+    max_message_bytes: Bytes = 256 * 1024
+    max_result_bytes: Bytes = 64 * 1024
+    turn_timeout_s: Seconds = 3600
+    tool_timeout_s: Seconds = 600
+    max_queue_per_conversation: Count = 100
+    max_ongoing_requests: Count = 4000
+    max_queued_requests: Count = 2000
+    max_tree_depth: Annotated[int, Field(ge=1, le=80)] = MAX_TREE_DEPTH
+    max_tree_nodes: Annotated[int, Field(ge=1, le=10_000)] = MAX_TREE_NODES
+
+
+class Cluster(Part):
+    """How many processes of each kind. ``nodes`` counts the replicas of the root node."""
+
+    gateways: Annotated[int, Field(ge=1, le=1000)] = 1
+    keepers: Annotated[int, Field(ge=1, le=1000)] = 1
+    nodes: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class Config(Part):
+    """An agent and where it runs.
+
+    Another process gets `source` and parses it in its own environment: secrets do not travel.
+    """
+
+    name: Name = "agent"
+    description: str = ""
+    prompt: str = ""
+    host: Text = "0.0.0.0"
+    port: Annotated[int, Field(ge=1, le=65535)] = 8080
+    data_dir: Annotated[Path, Strict(False), AfterValidator(_directory)] = Path("data")
+    llm: Llm = Llm()
+    mcp: ServerOptions | None = None
+    mcp_servers: Many[McpServer] = ()
+    a2a: Many[A2aAgent] = ()
+    agent: AgentNode | None = None
+    limits: Limits = Limits()
+    cluster: Cluster = Cluster()
+
+    _source: str = PrivateAttr("")
+    _origin: str = PrivateAttr("config")
+    _root: Node = PrivateAttr(Node(1, {}))
+    _digest: str = PrivateAttr("")
+
+    @classmethod
+    def parse(cls, text: str, source: str, env: Mapping[str, str]) -> "Config":
+        """The config that ``text`` says; ``source`` is the name problems begin with (a file).
+
+        Raises `ConfigError` with every problem, in the order of the lines.
+        """
+        root = compose(text, source)
+        if not isinstance(root.value, dict):
+            raise ConfigError([f"{source}:{root.line}: expected keys at the top level, such as name: agent"])
+        resolved = Resolved(env)
+        data = resolved.data(root)
+        config, problems = _validated(data, resolved)
+        if config is None or problems:
+            lines = sorted({(root.at(loc).line, spelled(loc), message) for loc, message in problems})
+            raise ConfigError([f"{source}:{line}: {key}: {message}" for line, key, message in lines])
+        config._source, config._origin, config._root = text, source, root
+        config._digest = _digest(root)
+        return config
+
+    @property
+    def servers(self) -> tuple[McpServer, ...]:
+        """Every MCP server; that of ``mcp:`` is named "mcp" and comes first."""
+        if self.mcp is None:
+            return self.mcp_servers
+        return (McpServer(name="mcp", **self.mcp.model_dump()), *self.mcp_servers)
+
+    @property
+    def source(self) -> str:
+        """The text it was parsed from, ``${VAR}`` still in it."""
+        return self._source
+
+    @property
+    def origin(self) -> str:
+        """The file it came from, as problems name it."""
+        return self._origin
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that stand for what the agent is: the same in every process and environment,
+        whatever the keys of `NOT_THE_AGENT` say."""
+        return self._digest
+
+    def where(self, *loc: str | int) -> str:
+        """A place as problems begin: ``config/agent.yaml:3: llm.model``. A key that is absent has the
+        line of what it would be in."""
+        return f"{self._origin}:{self._root.at(loc).line}: {spelled(loc)}"
+
+
+def _digest(root: Node) -> str:
+    data = {key: value for key, value in root.data().items() if key not in NOT_THE_AGENT}
+    return sha256(canonical(data)).hexdigest()[:12]
+
+
+def _validated(data: Any, resolved: Resolved) -> tuple[Config | None, list[tuple[Loc, str]]]:
+    """The config or None, and what is wrong with the data."""
+    config, errors = _modelled(data)
+    if _take_as_text(data, resolved, errors):
+        config, errors = _modelled(data)
+    found = [*problems_of(errors, Config, data), *broken_rules(data)]
+    return config, [*resolved.problems, *(problem for problem in found if problem[0] not in resolved.bad)]
+
+
+def _modelled(data: Any) -> tuple[Config | None, list[Any]]:
+    try:
+        return Config.model_validate(data), []
+    except ValidationError as error:
+        # Without inputs: an input may be a secret.
+        return None, error.errors(include_url=False, include_input=False)
+
+
+def _take_as_text(data: Any, resolved: Resolved, errors: list[Any]) -> bool:
+    """``name: ${N}`` with N=7 is the text "7": puts text where a number from the environment was refused,
+    and says whether there was such a place."""
+    places = [e["loc"] for e in errors if e["type"] == "string_type" and e["loc"] in resolved.text]
+    for loc in places:
+        parent = data
+        for key in loc[:-1]:
+            parent = parent[key]
+        parent[loc[-1]] = resolved.text[loc]
+    return bool(places)
+
+
+def parse(text: str, source: str, env: Mapping[str, str]) -> Config:
+    """`Config.parse`."""
+    return Config.parse(text, source, env)
+
+
+def load(path: Path, env: Mapping[str, str]) -> Config:
+    """The config in a file. Raises `ConfigError`, also when the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"{path}:1: cannot be read: {error.strerror or error}"]) from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError([f"{path}:{line}: not UTF-8 text; save the file as UTF-8"]) from error
+    return Config.parse(text, str(path), env)
+
+
+def unsupported(config: Config) -> list[str]:
+    """The parts that are valid but cannot run yet, as problems."""
+    later = {"agent": config.agent is not None, "a2a": bool(config.a2a)}
+    return [
+        f"{config.where(key)}: is valid, but running it comes with a later version; remove it for now"
+        for key, used in later.items()
+        if used
+    ]
