@@ -74,7 +74,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         return f"{self.turn}|{self.step}|{type(self).__name__}"
 
 
-class ConversationCreated(Event):
+class ConversationCreated(Event, frozen=True):
     """The first event of every journal. ``digest`` pins the agent's config for good."""
 
     conversation_id: str
@@ -86,7 +86,7 @@ class ConversationCreated(Event):
     body_hash: str = ""
 
 
-class UserMessage(Event):
+class UserMessage(Event, frozen=True):
     """Opens a turn. ``session_id`` is that of the request, when it is not the conversation's."""
 
     text: str
@@ -95,13 +95,13 @@ class UserMessage(Event):
     body_hash: str = ""
 
 
-class TextDelta(Event):
+class TextDelta(Event, frozen=True):
     """A piece of the model's text, for whoever watches. Never journaled."""
 
     text: str
 
 
-class ToolCallDelta(Event, tag="tool_call"):
+class ToolCallDelta(Event, frozen=True, tag="tool_call"):
     """A tool call as the model writes it. Never journaled.
 
     ``started`` has ``name``; ``arguments`` has ``delta`` (a piece of JSON text); ``ready`` has ``call``.
@@ -114,7 +114,7 @@ class ToolCallDelta(Event, tag="tool_call"):
     call: ToolCall | None = None
 
 
-class LlmCall(Event):
+class LlmCall(Event, frozen=True):
     """The model answered: the completed event of a model's stream, and the outcome of an LLM step.
 
     ``text`` and ``tool_calls`` may both be present, or both empty (an empty answer).
@@ -128,7 +128,7 @@ class LlmCall(Event):
     latency_ms: int = 0
 
 
-class ToolIntent(Event):
+class ToolIntent(Event, frozen=True):
     """Somebody is about to run a tool that must not run twice; acknowledged before the tool runs.
 
     ``run`` is the pass over the tree that holds the claim. ``attempt`` counts a person's retries.
@@ -144,7 +144,7 @@ class ToolIntent(Event):
         return f"{self.turn}|{self.step}|ToolIntent|{self.attempt}"
 
 
-class ToolResult(Event):
+class ToolResult(Event, frozen=True):
     """What a tool call came to, as the model sees it. ``skipped``: it did not run, by decision."""
 
     call_id: str
@@ -155,7 +155,7 @@ class ToolResult(Event):
     duration_ms: int = 0
 
 
-class ApprovalRequired(Event):
+class ApprovalRequired(Event, frozen=True):
     """A step waits for a person. ``description`` is for that person to read."""
 
     uuid: str
@@ -173,7 +173,7 @@ class ApprovalRequired(Event):
         return f"{self.turn}|{self.step}|ApprovalRequired|{self.kind}|{self.attempt}"
 
 
-class ApprovalResolved(Event):
+class ApprovalResolved(Event, frozen=True):
     """A person decided. ``by`` names who, from the request."""
 
     uuid: str
@@ -187,20 +187,20 @@ class ApprovalResolved(Event):
         return f"{self.uuid}|ApprovalResolved"
 
 
-class Completed(Event):
+class Completed(Event, frozen=True):
     """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do."""
 
     response: str
     cancelled: bool = False
 
 
-class Error(Event):
+class Error(Event, frozen=True):
     """Closes the turn without an answer: what went wrong and where, for a person."""
 
     message: str
 
 
-class ConversationCompleted(Event):
+class ConversationCompleted(Event, frozen=True):
     """The conversation is final: it takes no more messages."""
 
 

@@ -1,0 +1,309 @@
+"""The state of a conversation = fold(events). Pure: no I/O, no clock, no randomness.
+
+Theory of operation
+    A `Conversation` starts empty and `apply` takes one event after the other; `fold` does that for a
+    whole journal. Nothing else changes it. It is total: any prefix of any journal is a valid
+    conversation, and an event that makes no sense where it stands changes nothing but ``seq``.
+
+    A conversation is a list of turns. `UserMessage` opens a turn, `Completed` or `Error` closes it;
+    there is at most one open turn. While a turn is open, ``steps`` holds its step events: the known
+    outcomes that a pass over the tree gets instead of running a step again. When it closes, what the
+    model needs to remember of it moves into ``history``.
+
+    An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the
+    step it asks about has a result after all (a tool whose outcome nobody knew may still report it).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    ConversationCompleted,
+    ConversationCreated,
+    Error,
+    LlmCall,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    UserMessage,
+)
+from mesh.llm.port import Assistant, Message, Result, Results, User
+
+Status = Literal["active", "waiting_approval", "completed"]
+StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved
+
+NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
+ROOT = "0"
+
+
+class ToolCallView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool call as REST shows it."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: str | None = None
+    is_error: bool | None = None
+
+
+class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message as REST shows it. ``id`` is made of the sequence number of its event."""
+
+    id: str
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    created_at: str
+    tool_call: ToolCallView | None = None
+
+
+class PendingApproval(msgspec.Struct, frozen=True):
+    """An approval as REST shows it. ``remote_*`` are set when the question came over A2A."""
+
+    uuid: str
+    conversation_id: str
+    tool_name: str
+    tool_args: dict[str, Any]
+    description: str
+    kind: str
+    created_at: str
+    remote_task_id: str | None = None
+    remote_agent_name: str | None = None
+
+
+class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it."""
+
+    id: str
+    session_id: str
+    status: Status
+    messages: list[MessageView]
+    created_at: str
+    updated_at: str
+    pending_approval: PendingApproval | None = None
+    pending_approvals: list[PendingApproval] = []
+    pipeline_state: dict[str, Any] | None = None
+
+
+class KeyedRequest(msgspec.Struct, frozen=True):
+    """A request with an Idempotency-Key: what it said and after which event it was taken."""
+
+    body_hash: str
+    seq: int
+
+
+class Conversation:
+    """One conversation. Read it freely; change it only by `apply`."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.session_id = ""
+        self.agent = ""
+        self.digest = ""
+        self.seq = 0
+        self.created_at = ""
+        self.updated_at = ""
+        self.finished = False
+        self.turn = 0
+        self.turn_open = False
+        self.user_message = ""
+        self.last_answer: Completed | Error | None = None
+        self.steps: list[StepEvent] = []
+        self.history: list[Message] = []
+        self.messages: list[MessageView] = []
+        self.asked: set[str] = set()
+        self.decided: dict[str, ApprovalResolved] = {}
+        self.requests: dict[str, KeyedRequest] = {}
+        self.pauses: list[int] = []  # the seq of each event a client may have been answered at
+        self._seen: set[str] = set()
+
+    @property
+    def status(self) -> Status:
+        if self.finished:
+            return "completed"
+        return "waiting_approval" if self.pending else "active"
+
+    @property
+    def pending(self) -> list[ApprovalRequired]:
+        """The approvals that wait for a person, oldest first."""
+        if not self.turn_open:
+            return []
+        results = {e.step for e in self.steps if isinstance(e, ToolResult)}
+        return [
+            e
+            for e in self.steps
+            if isinstance(e, ApprovalRequired) and e.uuid not in self.decided and e.step not in results
+        ]
+
+    def has(self, event: AnyEvent) -> bool:
+        """Whether an event with this key was applied already (of the open turn, or a decision)."""
+        return event.key in self._seen
+
+    def answered_at(self, key: str) -> int:
+        """The seq at which the request with this Idempotency-Key got its answer; 0: not yet."""
+        taken = self.requests[key].seq
+        return next((seq for seq in self.pauses if seq > taken), 0)
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes the next event of the journal."""
+        self.seq = event.seq
+        self.updated_at = event.time or self.updated_at
+        self._seen.add(event.key)
+        match event:
+            case ConversationCreated():
+                self._created(event)
+            case UserMessage():
+                self._opened(event)
+            case Completed() | Error():
+                self._closed(event)
+            case ConversationCompleted():
+                self.finished = True
+            case LlmCall() | ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
+                self._stepped(event)
+            case _:
+                pass
+
+    def _created(self, event: ConversationCreated) -> None:
+        self.id, self.session_id = event.conversation_id, event.session_id
+        self.agent, self.digest = event.agent, event.digest
+        self.created_at = event.time
+        self._remember(event.idempotency_key, event.body_hash, event.seq)
+        self.pauses.append(event.seq)
+        if event.system_prompt:
+            self._say("system", event.system_prompt, event)
+
+    def _opened(self, event: UserMessage) -> None:
+        self.turn, self.turn_open = event.turn, True
+        self.user_message = event.text
+        self._remember(event.idempotency_key, event.body_hash, event.seq)
+        self._say("user", event.text, event)
+
+    def _closed(self, event: Completed | Error) -> None:
+        if not self.turn_open:
+            return
+        text = event.response if isinstance(event, Completed) else event.message
+        if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].content != text:
+            self._say("assistant", text, event)
+        self.history.append(User(self.user_message))
+        self.history.extend(exchange(self.steps, ROOT))
+        if self.history[-1] != Assistant(text):
+            self.history.append(Assistant(text))
+        self.turn_open, self.steps, self.last_answer = False, [], event
+        self._seen.clear()
+        self.pauses.append(event.seq)
+
+    def _stepped(self, event: StepEvent) -> None:
+        if not self.turn_open:
+            return
+        self.steps.append(event)
+        match event:
+            case LlmCall(text=text) if text:
+                self._say("assistant", text, event)
+            case ToolResult():
+                self._say("tool", event.content, event, self._tool_call_view(event))
+            case ApprovalRequired():
+                self.asked.add(event.uuid)
+                self.pauses.append(event.seq)
+            case ApprovalResolved():
+                self.decided[event.uuid] = event
+                self._remember(event.idempotency_key, event.body_hash, event.seq)
+            case _:
+                pass
+
+    def _tool_call_view(self, event: ToolResult) -> ToolCallView:
+        call = _asked(self.steps, event)
+        arguments = call.arguments if call else {}
+        return ToolCallView(event.tool, arguments, event.content, event.is_error)
+
+    def _remember(self, key: str, body_hash: str, seq: int) -> None:
+        if key:
+            self.requests[key] = KeyedRequest(body_hash, seq)
+
+    def _say(
+        self,
+        role: Literal["system", "user", "assistant", "tool"],
+        text: str,
+        event: AnyEvent,
+        call: ToolCallView | None = None,
+    ) -> None:
+        self.messages.append(MessageView(f"m{event.seq}", role, text, event.time, call))
+
+
+def fold(events: Iterable[AnyEvent]) -> Conversation:
+    """The conversation after these events."""
+    conversation = Conversation()
+    for event in events:
+        conversation.apply(event)
+    return conversation
+
+
+def view(conversation: Conversation) -> ConversationView:
+    """The conversation as clients see it."""
+    pending = [pending_approval(conversation.id, event) for event in conversation.pending]
+    return ConversationView(
+        id=conversation.id,
+        session_id=conversation.session_id,
+        status=conversation.status,
+        messages=conversation.messages,
+        created_at=conversation.created_at,
+        updated_at=conversation.updated_at,
+        pending_approval=pending[0] if pending else None,
+        pending_approvals=pending,
+    )
+
+
+def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingApproval:
+    """An approval as clients see it."""
+    return PendingApproval(
+        uuid=event.uuid,
+        conversation_id=conversation_id,
+        tool_name=event.tool_name,
+        tool_args=event.tool_args,
+        description=event.description,
+        kind=event.kind,
+        created_at=event.time,
+        remote_task_id=event.remote_task_id or None,
+        remote_agent_name=event.remote_agent_name or None,
+    )
+
+
+def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:
+    """What one node and its model said in a turn, in the form the next model call takes.
+
+    Every call gets a result, as the providers require: one that never ran says so.
+    """
+    results = {(e.node, e.call_id): e for e in steps if isinstance(e, ToolResult)}
+    messages: list[Message] = []
+    for event in steps:
+        if not isinstance(event, LlmCall) or event.node != node:
+            continue
+        messages.append(Assistant(event.text, event.tool_calls))
+        if event.tool_calls:
+            messages.append(
+                Results(tuple(_result(call, results.get((node, call.id))) for call in event.tool_calls))
+            )
+    return messages
+
+
+def _result(call: ToolCall, outcome: ToolResult | None) -> Result:
+    if outcome is None:
+        return Result(call.id, call.name, NOT_RUN, is_error=True)
+    return Result(call.id, call.name, outcome.content, outcome.is_error)
+
+
+def _asked(steps: Sequence[AnyEvent], result: ToolResult) -> ToolCall | None:
+    """The model's call that led to this result."""
+    return next(
+        (
+            call
+            for event in reversed(steps)
+            if isinstance(event, LlmCall) and event.node == result.node
+            for call in event.tool_calls
+            if call.id == result.call_id
+        ),
+        None,
+    )

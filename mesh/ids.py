@@ -1,0 +1,43 @@
+"""Ids of conversations and approvals, and which shard owns them.
+
+An approval's uuid ends in the same eight hex digits as its conversation's id, so that whoever has
+only the uuid (a link in a mail) finds the owner without a lookup or an index.
+"""
+
+import hashlib
+import re
+import uuid
+import zlib
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_id(text: str) -> bool:
+    """Whether this has the form of an id (so that it may become part of a file's name)."""
+    return _UUID.fullmatch(text) is not None
+
+
+def new_id() -> str:
+    """A new conversation's id: a random uuid4."""
+    return str(uuid.uuid4())
+
+
+def id_for_key(idempotency_key: str, caller: str) -> str:
+    """The id of the conversation that this caller creates under this Idempotency-Key: always the same."""
+    digest = hashlib.sha256(f"{caller}\0{idempotency_key}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
+def approval_id(conversation_id: str) -> str:
+    """A new approval's uuid, in the shard of its conversation."""
+    return new_id()[:-8] + tail(conversation_id)
+
+
+def tail(some_id: str) -> str:
+    """What an approval's uuid has in common with its conversation's id."""
+    return some_id[-8:]
+
+
+def shard_of(some_id: str, shards: int) -> int:
+    """The shard that owns a conversation or an approval of it; any text has one."""
+    return zlib.crc32(tail(some_id).encode()) % shards

@@ -1,0 +1,1 @@
+"""Durable storage: the port and its stores."""

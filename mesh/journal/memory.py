@@ -1,0 +1,46 @@
+"""The store in memory: for tests, and the reference of what the port means."""
+
+from collections.abc import Mapping
+
+from mesh.errors import StaleEpoch, WrongSequence
+from mesh.events import AnyEvent
+from mesh.journal.port import Append
+
+
+class MemoryJournal:
+    """Survives as long as the object. Two keepers that share it fence one another as usual."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, int] = {}
+        self._journals: dict[str, list[AnyEvent]] = {}
+        self._blobs: dict[str, bytes] = {}
+
+    async def open(self, shard: int) -> int:
+        self._epochs[shard] = self._epochs.get(shard, 0) + 1
+        return self._epochs[shard]
+
+    async def append(self, shard: int, epoch: int, append: Append) -> int:
+        if epoch != self._epochs.get(shard):
+            raise StaleEpoch(f"shard {shard} was opened again after epoch {epoch}")
+        journal = self._journals.get(append.conversation_id, [])
+        if len(journal) != append.after:
+            raise WrongSequence(
+                f"conversation {append.conversation_id} is at {len(journal)}, not {append.after}"
+            )
+        self._journals[append.conversation_id] = [*journal, *append.events]
+        return len(journal) + len(append.events)
+
+    async def read(self, conversation_id: str) -> list[AnyEvent]:
+        return list(self._journals.get(conversation_id, ()))
+
+    async def sizes(self) -> dict[str, int]:
+        return {conversation_id: len(journal) for conversation_id, journal in self._journals.items()}
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        self._blobs.update(blobs)
+
+    async def get_blob(self, name: str) -> bytes | None:
+        return self._blobs.get(name)
+
+    async def close(self) -> None:
+        return None

@@ -1,0 +1,1 @@
+"""The keeper: owner of a shard of the conversations, the only writer of their journals."""

@@ -1,0 +1,85 @@
+"""What a keeper answers, made from the state of a conversation. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mesh.conversation import Conversation, ConversationView, PendingApproval, fold, pending_approval, view
+from mesh.events import AnyEvent, Completed, Error
+from mesh.keeper.index import Entry, Index
+from mesh.keeper.requests import Page, Reply, reply
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a turn stands: its answer, or the approval it waits for."""
+
+    response: str
+    waiting_approval: bool
+    approval: PendingApproval | msgspec.UnsetType = msgspec.UNSET
+    auth_required: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The body of a turn's reply. ``error`` says why a turn ended without an answer."""
+
+    conversation: ConversationView
+    result: Result | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """A page of conversations, and how many there are of each status in all."""
+
+    conversations: list[Entry]
+    summary: dict[str, int]
+    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def answer(conversation: Conversation, status: int, *, with_result: bool = True) -> Reply:
+    """The reply about a turn that ended or waits; 502 when the turn failed."""
+    shown = view(conversation)
+    if not with_result:
+        return reply(status, Answer(shown), conversation.session_id)
+    last = conversation.last_answer
+    if not conversation.pending and isinstance(last, Error):
+        return reply(502, Answer(shown, error=last.message), conversation.session_id)
+    return reply(status, Answer(shown, _result(conversation)), conversation.session_id)
+
+
+def _result(conversation: Conversation) -> Result:
+    pending = conversation.pending
+    if pending:
+        asked = pending[0]
+        words = "retry or skip" if asked.kind == "unknown_outcome" else "approve or reject"
+        text = f"Waiting for approval: {words} {asked.uuid}.\n{asked.description}"
+        return Result(text, True, pending_approval(conversation.id, asked))
+    last = conversation.last_answer
+    return Result(last.response if isinstance(last, Completed) else "", False)
+
+
+def rewound(events: Sequence[AnyEvent], seq: int) -> Conversation:
+    """The conversation as it was when event ``seq`` had just been journaled."""
+    return fold(event for event in events if event.seq <= seq)
+
+
+def decided(conversation: Conversation, uuid: str) -> str:
+    """Why an approval takes no decision any more: who decided what, and when."""
+    resolved = conversation.decided.get(uuid)
+    if resolved is None:
+        return f"approval {uuid} is not needed any more: the tool reported its result"
+    by = f" by {resolved.by}" if resolved.by else ""
+    return f"approval {uuid} was decided already: {resolved.decision}{by} at {resolved.time}"
+
+
+def page(index: Index, request: Page) -> Reply:
+    """A page of this shard's conversations."""
+    found = index.page(request.limit + 1, request.before, request.status)
+    return reply(200, listing(found, request.limit, dict(index.summary)))
+
+
+def listing(found: Sequence[Entry], limit: int, counts: dict[str, int]) -> Listing:
+    """A page from entries that may be more than a page."""
+    shown = list(found[:limit])
+    by_status = {status: counts.get(status, 0) for status in ("active", "waiting_approval", "completed")}
+    more = f"{shown[-1].created_at}|{shown[-1].id}" if len(found) > limit else msgspec.UNSET
+    return Listing(shown, {"total": sum(by_status.values()), **by_status}, more)

@@ -1,0 +1,168 @@
+"""One conversation in its keeper: the folded state, and the one way to write to it.
+
+A cell keeps apart what is durable (``conversation``) from what is only held (``held``: the message
+that opened the turn, until the first append carries it). Appends go one at a time; each is
+deduplicated by event key, numbered, made durable, and only then applied.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from mesh.conversation import Conversation
+from mesh.errors import JournalError
+from mesh.events import AnyEvent, ToolIntent, ToolResult, UserMessage, now
+from mesh.failpoints import failpoint
+from mesh.journal.port import Append, Journal
+from mesh.logs import log_event
+from mesh.tree.step import SEND_AHEAD_S
+from mesh.tree.turn import TurnInput
+
+_log = logging.getLogger("mesh.keeper")
+
+
+class Cell:
+    """See the module's text. ``on_change`` is told after every append, with the journal's size;
+    ``on_trouble`` when one failed."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        journal: Journal,
+        shard: int,
+        epoch: int,
+        on_change: Callable[["Cell", int], None],
+        on_trouble: Callable[["Cell", JournalError], None],
+    ) -> None:
+        self.conversation = conversation
+        self.turns = asyncio.Lock()
+        self.queued = 0
+        self.driver: asyncio.Task[None] | None = None
+        self.token = ""
+        self.traceparent = ""
+        self.run = epoch << 20  # Invariant: greater than any run of an earlier epoch
+        self.held: UserMessage | None = None
+        self._journal = journal
+        self._shard = shard
+        self._epoch = epoch
+        self._on_change = on_change
+        self._on_trouble = on_trouble
+        self._writing = asyncio.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can be forgotten: everything about it is in its journal."""
+        return not (self.queued or self.held or self.turns.locked() or self._writing.locked()) and (
+            self.driver is None or self.driver.done()
+        )
+
+    @property
+    def needs_pass(self) -> bool:
+        """Whether the open turn can go on without a person."""
+        return self.held is not None or (self.conversation.turn_open and not self.conversation.pending)
+
+    def hold(self, message: UserMessage) -> None:
+        """Opens a turn; the message becomes durable with the first append, or shortly."""
+        self.held = message
+        asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._flush_soon)
+
+    def begin_pass(self) -> TurnInput:
+        """The next pass over the tree. From here on, no older pass can claim or record anything."""
+        self.run += 1
+        conversation, held = self.conversation, self.held
+        return TurnInput(
+            conversation_id=conversation.id,
+            session_id=(held and held.session_id) or conversation.session_id,
+            shard=self._shard,
+            turn=held.turn if held else conversation.turn,
+            run=self.run,
+            user_message=held.text if held else conversation.user_message,
+            history=conversation.history,
+            known=() if held else conversation.steps,
+            token=self.token,
+            traceparent=self.traceparent,
+        )
+
+    async def append(self, events: Sequence[AnyEvent], *, only_if: Callable[[], bool] = lambda: True) -> bool:
+        """Makes events durable and applies them; with them, before them, what is held.
+
+        False, and nothing happened: ``only_if`` did not hold when it was this append's turn.
+        """
+        async with self._writing:
+            if not only_if():
+                return False
+            fresh = self._fresh(events)
+            if fresh:
+                failpoint("journal.before_append")
+                append = Append(self.conversation.id or _id_of(fresh), self.conversation.seq, fresh)
+                size = await self._durably(append)
+                failpoint("journal.after_append")
+                self.held = None
+                for event in fresh:
+                    self.conversation.apply(event)
+                    log_event(event, self.conversation.id, self.conversation.session_id)
+                self._on_change(self, size)
+            return True
+
+    async def append_of_run(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        """An append by a pass. False when a newer pass runs, or the turn is over.
+
+        The result of a tool that an older pass claimed is taken all the same: it is the truth about
+        something that happened, and nobody else can tell it.
+        """
+        if await self.append(events, only_if=lambda: self._is_current(turn, run)):
+            return True
+        late = [event for event in events if self._is_late_result(event, turn, run)]
+        if late:
+            await self.append(late, only_if=lambda: self.conversation.turn == turn)
+        return False
+
+    def _is_current(self, turn: int, run: int) -> bool:
+        open_turn = self.held.turn if self.held else self.conversation.turn
+        is_open = self.held is not None or self.conversation.turn_open
+        return is_open and open_turn == turn and self.run == run
+
+    def _is_late_result(self, event: AnyEvent, turn: int, run: int) -> bool:
+        return (
+            self.conversation.turn_open
+            and self.conversation.turn == turn
+            and isinstance(event, ToolResult)
+            and any(
+                isinstance(known, ToolIntent) and known.step == event.step and known.run == run
+                for known in self.conversation.steps
+            )
+        )
+
+    async def _durably(self, append: Append) -> int:
+        try:
+            return await self._journal.append(self._shard, self._epoch, append)
+        except JournalError as problem:
+            self._on_trouble(self, problem)
+            raise
+
+    def _fresh(self, events: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """What is new among these, numbered and dated, after what was held."""
+        fresh: dict[str, AnyEvent] = {}
+        for event in (*((self.held,) if self.held else ()), *events):
+            if event.key not in fresh and not self.conversation.has(event):
+                seq = self.conversation.seq + len(fresh) + 1
+                fresh[event.key] = msgspec.structs.replace(event, seq=seq, time=event.time or now())
+        return list(fresh.values())
+
+    def _flush_soon(self) -> None:
+        if self.held is not None:
+            self._flushing = asyncio.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            await self.append(())
+        except JournalError as problem:
+            # The turn's own append will meet the same problem, and tell the client.
+            _log.warning("conversation %s: its message is not durable yet: %s", self.conversation.id, problem)
+
+
+def _id_of(events: Sequence[AnyEvent]) -> str:
+    """The id of a conversation that is being created by these events."""
+    return str(getattr(events[0], "conversation_id"))  # noqa: B009

@@ -1,0 +1,115 @@
+"""What a keeper knows of each of its conversations without reading its journal.
+
+Derived, never needed: the index is kept as a blob, and a journal whose size is not the one that the
+blob knows is read again when the keeper starts. So a start costs a look at each file's size, not a
+read of each file.
+"""
+
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import msgspec
+
+from mesh.conversation import Conversation, PendingApproval, Status, pending_approval
+from mesh.ids import tail
+
+_TITLE = 80
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A conversation in a list. ``title`` is the beginning of its first message."""
+
+    id: str
+    session_id: str
+    status: Status
+    created_at: str
+    updated_at: str
+    title: str = ""
+    pending_approval: PendingApproval | None = None
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    entry: Entry
+    size: int
+    turn_open: bool
+
+
+class Index:
+    """The conversations of a shard."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._order: list[tuple[str, str]] = []
+        self._tails: defaultdict[str, list[str]] = defaultdict(list)
+        self.summary: Counter[str] = Counter()
+
+    def __contains__(self, conversation_id: str) -> bool:
+        return conversation_id in self._kept
+
+    def put(self, conversation: Conversation, size: int) -> None:
+        """Notes a conversation as it is now, and the size of its journal."""
+        kept = _Kept(entry_of(conversation), size, conversation.turn_open)
+        self._put(kept)
+
+    def page(self, limit: int, before: str, status: str) -> list[Entry]:
+        """The newest ``limit`` entries that are older than ``before`` (``created_at|id``)."""
+        found: list[Entry] = []
+        for key in reversed(self._order):
+            if before and "|".join(key) >= before:
+                continue
+            entry = self._kept[key[1]].entry
+            if not status or entry.status == status:
+                found.append(entry)
+                if len(found) == limit:
+                    break
+        return found
+
+    def with_tail(self, some_id: str) -> list[str]:
+        """The conversations that an approval's uuid may belong to."""
+        return list(self._tails.get(tail(some_id), ()))
+
+    def open_turns(self) -> Iterator[str]:
+        """The conversations whose turn can go on without a person."""
+        return (i for i, kept in self._kept.items() if kept.turn_open and kept.entry.status == "active")
+
+    def is_current(self, conversation_id: str, size: int) -> bool:
+        """Whether the journal is as long as when its entry was noted."""
+        kept = self._kept.get(conversation_id)
+        return kept is not None and kept.size == size
+
+    def save(self) -> bytes:
+        """The whole index, for `load`."""
+        return msgspec.json.encode(list(self._kept.values()))
+
+    def load(self, saved: bytes, sizes: dict[str, int]) -> None:
+        """Takes what was saved, as far as it is still so."""
+        for kept in msgspec.json.decode(saved, type=list[_Kept]):
+            if sizes.get(kept.entry.id) == kept.size:
+                self._put(kept)
+
+    def _put(self, kept: _Kept) -> None:
+        entry = kept.entry
+        old = self._kept.get(entry.id)
+        if old is None:
+            insort(self._order, (entry.created_at, entry.id))
+            self._tails[tail(entry.id)].append(entry.id)
+        else:
+            self.summary[old.entry.status] -= 1
+        self.summary[entry.status] += 1
+        self._kept[entry.id] = kept
+
+
+def entry_of(conversation: Conversation) -> Entry:
+    """A conversation as a list shows it."""
+    pending = conversation.pending
+    first = next((m.content for m in conversation.messages if m.role == "user"), "")
+    return Entry(
+        id=conversation.id,
+        session_id=conversation.session_id,
+        status=conversation.status,
+        created_at=conversation.created_at,
+        updated_at=conversation.updated_at,
+        title=first[:_TITLE],
+        pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
+    )

@@ -1,0 +1,102 @@
+"""The log: one line an event in logfmt, with the names a person searches by.
+
+    time=… level=INFO event=tool_result sid=1a2b3c4d conversation=… turn=3 node=0 step=0/tool/0.0 seq=17 …
+
+Neither messages, arguments, results nor tokens are written here: the journal has what was said.
+"""
+
+import json
+import logging
+import sys
+from typing import Any
+
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Error,
+    LlmCall,
+    ToolIntent,
+    ToolResult,
+    now,
+)
+
+_log = logging.getLogger("mesh.events")
+
+
+class Logfmt(logging.Formatter):
+    """Any record as one logfmt line; a traceback is kept in one quoted value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if not text.startswith("event="):
+            text = f"event=log logger={record.name} message={_value(text)}"
+        if record.exc_info:
+            text += f" traceback={_value(self.formatException(record.exc_info))}"
+        return f"time={now()} level={record.levelname} {text}"
+
+
+def set_up(level: int = logging.INFO) -> None:
+    """Sends the log of the mesh to stderr, once a process."""
+    logger = logging.getLogger("mesh")
+    if logger.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Logfmt())
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def log_event(event: AnyEvent, conversation_id: str, session_id: str) -> None:
+    """Logs what was journaled."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info(
+            "%s",
+            fields(
+                event=event.__struct_config__.tag,
+                sid=session_id,
+                conversation=conversation_id,
+                turn=event.turn,
+                node=event.node,
+                step=event.step,
+                seq=event.seq,
+                **_details(event),
+            ),
+        )
+
+
+def fields(**pairs: Any) -> str:
+    """``key=value`` pairs; empty ones are left out, values with spaces are quoted."""
+    return " ".join(f"{key}={_value(value)}" for key, value in pairs.items() if value not in ("", None))
+
+
+def _value(value: Any) -> str:
+    text = str(value)
+    plain = text and not any(character in text for character in ' ="\n\t')
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _details(event: AnyEvent) -> dict[str, Any]:
+    match event:
+        case LlmCall():
+            usage = event.usage
+            return {
+                "model": event.model,
+                "finish": event.finish_reason,
+                "input_tokens": usage.input,
+                "output_tokens": usage.output,
+                "ms": event.latency_ms,
+            }
+        case ToolIntent():
+            return {"tool": event.tool, "run": event.run, "attempt": event.attempt}
+        case ToolResult():
+            return {"tool": event.tool, "is_error": event.is_error, "ms": event.duration_ms}
+        case ApprovalRequired():
+            return {"approval": event.uuid, "tool": event.tool_name, "kind": event.kind}
+        case ApprovalResolved():
+            return {"approval": event.uuid, "decision": event.decision, "by": event.by}
+        case Error():
+            return {"message": event.message}
+        case _:
+            return {}
