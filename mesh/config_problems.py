@@ -37,7 +37,7 @@ _SAID = {
     "greater_than": "is too small; expected more than {gt}",
     "greater_than_equal": "is too small; expected {ge} or more",
     "less_than_equal": "is too large; expected {le} or less",
-    "string_pattern_mismatch": "has characters or a length that do not fit; expected text that matches {pattern}",
+    "string_pattern_mismatch": "does not fit; expected text that matches {pattern}",
     "string_too_short": "is empty; expected text",
     "literal_error": "is none of the choices; expected {expected}",
     "missing": "is missing; it is required",

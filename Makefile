@@ -1,0 +1,50 @@
+# `make run` is all that is needed; the rest is for whoever works on it.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test bench lint lock clean
+
+PYTHON ?= python3
+CONFIG ?= config/agent.yaml
+BIN := .venv/bin
+READY := .venv/.ready
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## Create .venv from requirements.lock; does nothing when up to date
+
+run: setup ## Start the mesh with config/agent.yaml (CONFIG=… for another); Ctrl-C stops it
+	@exec $(BIN)/mesh up $(CONFIG)
+
+test: setup ## Run the whole test suite (ARGS=… go to pytest)
+	@$(BIN)/pytest $(ARGS)
+
+bench: setup ## Measure latency, throughput and CPU (ARGS=… go to the bench)
+	@$(BIN)/python -m bench $(ARGS)
+
+lint: setup ## Style, types and layers
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: setup ## Choose the newest versions anew and write requirements.lock
+	@$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --extra dev \
+	  pyproject.toml -o requirements.lock --no-emit-index-url --no-emit-find-links --no-header -q
+
+clean: ## Remove .venv and caches; conversations in data/ stay
+	rm -rf .venv *.egg-info bench/out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Compiled on purpose: where PYTHONDONTWRITEBYTECODE is set, Ray would start 3-5 times slower.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "mesh needs Python 3.11 or newer: install one and say which, as in: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "python3 has no venv: install it, on Debian and Ubuntu with: apt install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@echo "Installing the packages of requirements.lock: a minute or two, once"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --compile --no-deps --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --compile --no-deps --editable .
+	@$(BIN)/python -m compileall -q mesh deployments
+	@touch $@
