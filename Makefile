@@ -28,7 +28,7 @@ lint: setup ## Style, types and layers
 	@$(BIN)/lint-imports
 
 lock: setup ## Choose the newest versions anew and write requirements.lock
-	@$(BIN)/pip install --quiet uv
+	@$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --extra dev \
 	  pyproject.toml -o requirements.lock --no-emit-index-url --no-emit-find-links --no-header -q
 
@@ -44,7 +44,7 @@ $(READY): requirements.lock pyproject.toml
 	  echo "python3 has no venv: install it, on Debian and Ubuntu with: apt install python3-venv" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@echo "Installing the packages of requirements.lock: a minute or two, once"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --compile --no-deps --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --compile --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile --no-deps --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile --no-deps --editable .
 	@$(BIN)/python -m compileall -q mesh deployments
 	@touch $@

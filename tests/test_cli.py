@@ -1,0 +1,209 @@
+"""The command line: one clear line for each problem, the right exit code, never a traceback."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mesh.cli import app
+
+MESH = Path(sys.executable).parent / "mesh"
+RUNTIME = """
+import signal, sys, time
+
+def up(config, console):
+    print(f"up {config.name} {config.host} {config.port} {config.data_dir}", flush=True)
+    if config.name == "waits":
+        time.sleep(60)
+"""
+
+
+def mesh(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to work in, with no key and no cluster in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def runtime(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with an installed distribution that offers a runtime which says what it was given."""
+    site = here / "site"
+    metadata = site / "aruntime-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aruntime\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[mesh.runtime]\nray = aruntime:up\n")
+    (site / "aruntime.py").write_text(RUNTIME)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    return site
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of 127.0.0.1 on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def free() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def config(here: Path, text: str, port: int = 1) -> Path:
+    path = here / "a.yaml"
+    path.write_text(f"host: 127.0.0.1\nport: {port}\n{text}")
+    return path
+
+
+OFFLINE = "llm: {model: offline}\n"
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", ["up", "check", "tools", "llm-stub"])
+    def test_every_command_explains_itself_with_an_example(self, command: str) -> None:
+        result = mesh(command, "--help")
+        assert result.exit_code == 0
+        assert f"Example: mesh {command}" in result.stdout
+
+    def test_the_version_is_that_of_the_package(self) -> None:
+        assert mesh("--version").stdout == "mesh 0.1.0\n"
+
+    def test_help_imports_nothing_that_it_does_not_need(self) -> None:
+        heavy = "{'pydantic', 'yaml', 'mcp', 'anthropic', 'openai', 'google.genai', 'ray', 'asyncio'}"
+        code = f"import mesh.cli, sys; print(sorted({heavy} & sys.modules.keys()))"
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+        )
+        assert run.stdout == "[]\n"
+
+
+class TestCheck:
+    def test_a_good_config_is_summed_up(self, here: Path) -> None:
+        result = mesh("check", config(here, OFFLINE + "mcp: {command: none-such}\n"))
+        assert result.exit_code == 0
+        assert [line.split() for line in result.stdout.splitlines()[1:4]] == [
+            ["agent", "agent"],
+            ["model", "offline"],
+            ["MCP", "servers", "mcp"],
+        ]
+
+    def test_each_problem_is_a_line_on_stderr(self, here: Path) -> None:
+        path = config(here, "llm: {modle: x}\nmcp_servers: [{name: a}]\n")
+        result = mesh("check", path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.splitlines() == [
+            f"mesh: {path}:3: llm.modle: unknown key; did you mean model?",
+            f"mesh: {path}:4: mcp_servers[0]: has neither command nor url; expected one of them",
+        ]
+
+    def test_a_file_that_is_not_there_is_one_line(self, here: Path) -> None:
+        result = mesh("check", "none.yaml")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "mesh: none.yaml:1: cannot be read: No such file or directory\n",
+        )
+
+    @pytest.mark.parametrize("command", ["check", "up"])
+    def test_a_part_that_cannot_run_yet_is_refused(self, here: Path, command: str) -> None:
+        path = config(here, "agent: {name: a, type: llm}\n")
+        result = mesh(command, path)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"mesh: {path}:3: agent: is valid, but running it comes with a later")
+
+
+class TestUp:
+    def test_the_runtime_gets_the_config_with_the_options_put_in(self, runtime: Path, free: int) -> None:
+        path = config(runtime.parent, OFFLINE + "name: a1\n")
+        run = up(path, "--port", free, "--data-dir", "elsewhere")
+        assert (run.returncode, run.stdout, run.stderr) == (0, f"up a1 127.0.0.1 {free} elsewhere\n", "")
+
+    def test_an_interrupt_ends_with_130_and_without_a_traceback(self, runtime: Path, free: int) -> None:
+        path = config(runtime.parent, OFFLINE + "name: waits\n", free)
+        with subprocess.Popen([MESH, "up", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"up waits")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (130, b"")
+
+    def test_everything_this_machine_lacks_is_told_at_once(self, here: Path, taken: int) -> None:
+        (here / "file").write_text("")
+        servers = "mcp: {command: none-such}\nmcp_servers: [{name: b, command: /no/where}]\n"
+        path = config(here, "data_dir: file/x\nllm: {model: claude-x}\n" + servers, taken)
+        run = up(path)
+        lines = run.stderr.splitlines()
+        assert run.returncode == 1
+        assert lines[0].startswith(f"mesh: {path}:2: port: port {taken} on 127.0.0.1 is in use; ")
+        assert lines[1].startswith(f"mesh: {path}:3: data_dir: file/x cannot be written (Not a directory)")
+        assert lines[2].startswith(f"mesh: {path}:5: mcp.command: no program none-such on PATH")
+        assert lines[3].startswith(f"mesh: {path}:6: mcp_servers[0].command: no program /no/where")
+        assert lines[4].startswith(f"mesh: {path}:4: llm.model: ")
+        assert "ANTHROPIC_API_KEY" in lines[4]
+        assert len(lines) == 5
+
+    def test_a_port_in_use_names_the_option_that_helps(self, here: Path, taken: int) -> None:
+        result = mesh("up", config(here, OFFLINE), "--port", taken)
+        assert result.exit_code == 1
+        assert "choose another with --port" in result.stderr
+
+    def test_a_port_of_this_machine_does_not_matter_to_a_cluster(
+        self, runtime: Path, taken: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+        assert up(config(runtime.parent, OFFLINE, taken)).returncode == 0
+
+    def test_an_address_of_another_machine_is_one_line(self, here: Path, free: int) -> None:
+        result = mesh("up", config(here, OFFLINE, free), "--host", "192.0.2.1")
+        assert result.exit_code == 1
+        assert "192.0.2.1 is no address of this machine" in result.stderr
+
+
+class TestTools:
+    def test_the_tools_of_a_real_server_are_listed_with_what_needs_approval(self, here: Path) -> None:
+        path = config(here, OFFLINE + "mcp: {command: mcp-resources, args: [--db, r.db]}\n")
+        result = mesh("tools", path, "--json")
+        assert result.exit_code == 0, result.stderr
+        rows = {row["name"]: row for row in json.loads(result.stdout)}
+        assert {name: row["approval"] for name, row in rows.items()} == {
+            "resources_add": True,
+            "resources_list": False,
+            "resources_remove": True,
+        }
+        assert all(row["server"] == "mcp" and row["inputSchema"]["type"] == "object" for row in rows.values())
+
+    def test_a_person_gets_a_table(self, here: Path) -> None:
+        result = mesh("tools", config(here, "mcp: {command: mcp-resources, args: [--db, r.db]}\n"))
+        assert result.exit_code == 0, result.stderr
+        assert "resources_add" in result.stdout
+
+    def test_a_server_that_is_not_installed_is_one_line(self, here: Path) -> None:
+        result = mesh("tools", config(here, "mcp: {command: none-such}\n"))
+        assert result.exit_code == 1
+        assert "mcp.command: no program none-such on PATH" in result.stderr
+
+    def test_a_server_that_ends_at_once_is_an_error_without_a_traceback(self, here: Path) -> None:
+        result = mesh("tools", config(here, "mcp: {command: 'false', start_timeout_s: 3}\n"))
+        assert result.exit_code == 1
+        assert result.stderr.startswith("mesh: ")
+        assert "Traceback" not in result.stderr
+
+
+def up(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [str(MESH), "up", *(str(argument) for argument in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
