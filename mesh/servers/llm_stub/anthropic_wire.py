@@ -1,0 +1,123 @@
+"""Anthropic messages, as the stub speaks it."""
+
+from typing import Any
+
+import msgspec
+
+from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
+from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
+
+_STOPS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Any
+
+
+class _Tool(msgspec.Struct):
+    name: str
+
+
+class _Request(msgspec.Struct):
+    model: str
+    messages: list[_Message]
+    max_tokens: int
+    tools: list[_Tool] = []
+    stream: bool = False
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+
+
+def read(path: str, body: bytes) -> Call:
+    request = _decode(body)
+    asked = [message for message in request.messages if message.role == "user"]
+    last = asked[-1].content if asked else ""
+    results = [part for part in last if part.get("type") == "tool_result"] if isinstance(last, list) else []
+    return Call(
+        format="anthropic",
+        model=request.model,
+        last=text_of(results[-1:] or last),
+        speaker="tool" if results else "user",
+        tools=frozenset(tool.name for tool in request.tools),
+        conversation_call=1 + sum(message.role == "assistant" for message in request.messages),
+        stream=request.stream,
+        size=len(body),
+    )
+
+
+def plain(call: Call, answer: Answer, number: int) -> bytes:
+    text = answer.text or answer.refusal
+    content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    content += [
+        {**_tool_use(each, number, at), "input": each.malformed or each.arguments}
+        for at, each in enumerate(answer.tool_calls)
+    ]
+    message = {**_envelope(call, number), "content": content, "stop_reason": _stop(answer)}
+    return dumps({**message, "usage": _usage(call, answer)})
+
+
+def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
+    usage = _usage(call, answer)
+    start = {
+        **_envelope(call, number),
+        "content": [],
+        "stop_reason": None,
+        "usage": {**usage, "output_tokens": 1},
+    }
+    events = [_event("message_start", message=start), _event("ping")]
+    index = 0
+    if text := answer.text or answer.refusal:
+        deltas = [{"type": "text_delta", "text": piece} for piece in pieces(text)]
+        events += _block(index, {"type": "text", "text": ""}, deltas)
+        index += 1
+    for at, each in enumerate(answer.tool_calls):
+        arguments = each.malformed or dumps(each.arguments).decode()
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in halves(arguments)]
+        events += _block(index + at, {**_tool_use(each, number, at), "input": {}}, deltas)
+    stop = {"stop_reason": _stop(answer), "stop_sequence": None}
+    events.append(_event("message_delta", delta=stop, usage={"output_tokens": usage["output_tokens"]}))
+    return [*events, _event("message_stop")]
+
+
+def error(status: int, message: str) -> bytes:
+    kind = STATUS_NAMES.get(status, "api_error")
+    return dumps({"type": "error", "error": {"type": kind, "message": message}})
+
+
+def _block(index: int, block: dict[str, Any], deltas: list[dict[str, str]]) -> list[bytes]:
+    return [
+        _event("content_block_start", index=index, content_block=block),
+        *(_event("content_block_delta", index=index, delta=delta) for delta in deltas),
+        _event("content_block_stop", index=index),
+    ]
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + dumps({"type": kind, **fields}) + b"\n\n"
+
+
+def _envelope(call: Call, number: int) -> dict[str, Any]:
+    base = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": call.model}
+    return {**base, "stop_sequence": None}
+
+
+def _tool_use(scripted: ScriptedCall, number: int, at: int) -> dict[str, Any]:
+    return {"type": "tool_use", "id": scripted.id or f"toolu_{number}_{at}", "name": scripted.name}
+
+
+def _stop(answer: Answer) -> str:
+    if answer.refusal or answer.content_filter:
+        return "refusal"
+    return _STOPS[answer.finish or ("tool_calls" if answer.tool_calls else "stop")]
+
+
+def _usage(call: Call, answer: Answer) -> dict[str, int]:
+    usage = usage_of(call, answer)
+    return {
+        "input_tokens": usage.input - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.output,
+    }

@@ -1,0 +1,132 @@
+"""Gemini generateContent, as the stub speaks it."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
+from mesh.servers.llm_stub.wire import dumps, pieces, usage_of
+
+_PATH = re.compile(r"/models/([^/:]+):(streamGenerateContent|generateContent)")
+_STATUSES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+
+
+class _FunctionResponse(msgspec.Struct):
+    name: str
+    response: dict[str, Any] = {}
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    text: str = ""
+    function_response: _FunctionResponse | None = None
+
+
+class _Content(msgspec.Struct):
+    parts: list[_Part]
+    role: str = "user"
+
+
+class _Declaration(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct, rename="camel"):
+    function_declarations: list[_Declaration] = []
+
+
+class _Request(msgspec.Struct):
+    contents: list[_Content]
+    tools: list[_Tool] = []
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+
+
+def read(path: str, body: bytes) -> Call:
+    request = _decode(body)
+    found = _PATH.search(path)
+    asked = [part for content in request.contents if content.role != "model" for part in content.parts]
+    last = asked[-1] if asked else _Part()
+    result = last.function_response
+    return Call(
+        format="gemini",
+        model=found.group(1) if found else "",
+        last=last.text if result is None else "\n".join(str(each) for each in result.response.values()),
+        speaker="user" if result is None else "tool",
+        tools=frozenset(each.name for tool in request.tools for each in tool.function_declarations),
+        conversation_call=1 + sum(content.role == "model" for content in request.contents),
+        stream=found is not None and found.group(2).startswith("stream"),
+        size=len(body),
+    )
+
+
+def plain(call: Call, answer: Answer, number: int) -> bytes:
+    tail = _tail(call, answer, number)
+    if answer.refusal:
+        return dumps({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, **tail})
+    parts: list[dict[str, Any]] = [{"text": answer.text}] if answer.text else []
+    return dumps({"candidates": [_candidate(answer, parts + _calls(answer))], **tail})
+
+
+def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
+    if answer.refusal:
+        return [_event(plain(call, answer, number))]
+    first = {"responseId": f"resp-{number}", "modelVersion": call.model}
+    parts: list[dict[str, Any]] = [{"text": piece} for piece in pieces(answer.text)] + _calls(answer)
+    sent = [
+        {"candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}}], **first}
+        for part in parts
+    ]
+    last = {"candidates": [_candidate(answer, [])], **_tail(call, answer, number)}
+    return [_event(dumps(each)) for each in [*sent, last]]
+
+
+def error(status: int, message: str) -> bytes:
+    name = "RESOURCE_EXHAUSTED" if status == 429 else _STATUSES.get(status, "UNAVAILABLE")
+    return dumps({"error": {"code": status, "message": message, "status": name}})
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\r\n\r\n"
+
+
+def _calls(answer: Answer) -> list[dict[str, Any]]:
+    return [_function_call(each) for each in answer.tool_calls if not each.malformed]
+
+
+def _function_call(scripted: ScriptedCall) -> dict[str, Any]:
+    call: dict[str, Any] = {"name": scripted.name, "args": scripted.arguments}
+    if scripted.id:
+        call["id"] = scripted.id
+    part: dict[str, Any] = {"functionCall": call}
+    if scripted.signature:
+        part["thoughtSignature"] = scripted.signature
+    return part
+
+
+def _candidate(answer: Answer, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"index": 0, "finishReason": _finish(answer)}
+    if parts:
+        candidate["content"] = {"role": "model", "parts": parts}
+    if broken := [each for each in answer.tool_calls if each.malformed]:
+        candidate["finishReason"] = "MALFORMED_FUNCTION_CALL"
+        candidate["finishMessage"] = f"Malformed function call: {broken[0].name}({broken[0].malformed}"
+    return candidate
+
+
+def _finish(answer: Answer) -> str:
+    if answer.content_filter:
+        return "SAFETY"
+    return "MAX_TOKENS" if answer.finish == "length" else "STOP"
+
+
+def _tail(call: Call, answer: Answer, number: int) -> dict[str, Any]:
+    usage = usage_of(call, answer)
+    counts = {
+        "promptTokenCount": usage.input,
+        "candidatesTokenCount": usage.output,
+        "totalTokenCount": usage.input + usage.output,
+        "cachedContentTokenCount": usage.cached,
+    }
+    return {"usageMetadata": counts, "modelVersion": call.model, "responseId": f"resp-{number}"}

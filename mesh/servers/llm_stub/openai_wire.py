@@ -1,0 +1,129 @@
+"""OpenAI chat completions, as the stub speaks it."""
+
+from typing import Any
+
+import msgspec
+
+from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
+from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
+
+_CREATED = 1_700_000_000
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Any = None
+
+
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    function: _Function
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Request(msgspec.Struct):
+    model: str
+    messages: list[_Message]
+    tools: list[_Tool] = []
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+
+
+def read(path: str, body: bytes) -> Call:
+    request = _decode(body)
+    asked = [message for message in request.messages if message.role in ("user", "tool")]
+    last = asked[-1] if asked else _Message("user", "")
+    return Call(
+        format="openai",
+        model=request.model,
+        last=text_of(last.content),
+        speaker="tool" if last.role == "tool" else "user",
+        tools=frozenset(tool.function.name for tool in request.tools),
+        conversation_call=1 + sum(message.role == "assistant" for message in request.messages),
+        stream=request.stream,
+        size=len(body),
+    )
+
+
+def plain(call: Call, answer: Answer, number: int) -> bytes:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": answer.text or None,
+        "refusal": answer.refusal or None,
+    }
+    if answer.tool_calls:
+        message["tool_calls"] = [
+            {"id": _call_id(each, number, at), "type": "function", "function": _function(each)}
+            for at, each in enumerate(answer.tool_calls)
+        ]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
+    return dumps(
+        {**_envelope(call, number, "chat.completion"), "choices": [choice], "usage": _usage(call, answer)}
+    )
+
+
+def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
+    envelope = _envelope(call, number, "chat.completion.chunk")
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in pieces(answer.text)]
+    deltas += [{"refusal": piece} for piece in pieces(answer.refusal)]
+    for at, each in enumerate(answer.tool_calls):
+        function = _function(each)
+        start: dict[str, Any] = {"index": at, "id": _call_id(each, number, at), "type": "function"}
+        deltas.append({"tool_calls": [{**start, "function": {"name": each.name, "arguments": ""}}]})
+        deltas += [
+            {"tool_calls": [{"index": at, "function": {"arguments": piece}}]}
+            for piece in halves(function["arguments"])
+        ]
+    sent: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    sent.append({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]})
+    tail = {"choices": [], "usage": _usage(call, answer)}
+    return [_event({**envelope, **each}) for each in [*sent, tail]] + [b"data: [DONE]\n\n"]
+
+
+def error(status: int, message: str) -> bytes:
+    kind = STATUS_NAMES.get(status, "server_error")
+    return dumps({"error": {"message": message, "type": kind, "param": None, "code": kind}})
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + dumps(data) + b"\n\n"
+
+
+def _envelope(call: Call, number: int, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{number}", "object": kind, "created": _CREATED, "model": call.model}
+
+
+def _call_id(scripted: ScriptedCall, number: int, at: int) -> str:
+    return scripted.id or f"call_{number}_{at}"
+
+
+def _function(scripted: ScriptedCall) -> dict[str, str]:
+    return {"name": scripted.name, "arguments": scripted.malformed or dumps(scripted.arguments).decode()}
+
+
+def _finish(answer: Answer) -> str:
+    if answer.content_filter:
+        return "content_filter"
+    return answer.finish or ("tool_calls" if answer.tool_calls else "stop")
+
+
+def _usage(call: Call, answer: Answer) -> dict[str, Any]:
+    usage = usage_of(call, answer)
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+    }

@@ -1,0 +1,222 @@
+"""The script of the stub: rules that turn a model call into a scripted answer.
+
+seed: 7                       # of the random delays and faults
+delay: 0.05                   # seconds; or [0.02, 0.08], uniform
+log: calls.jsonl              # every call appended, one JSON object a line
+faults: {error: 0.01, status: 503, broken: 0.01, hang: 0.0}
+rules:                        # the first that matches answers; none: an echo
+  - match: {model: "gpt-*", last: "weather", from: user, tools: [get_weather],
+            call: 3, conversation_call: 1, format: openai}
+    times: 2                  # how often the rule answers, at most
+    answer: {text: "Hello", tool_calls: [{name: get_weather, arguments: {city: Oslo}}],
+             delay: 0.1, status: 429, headers: {retry-after: "1"}, error: "slow down",
+             broken: middle, empty: true, refusal: "No.", content_filter: true,
+             finish: length, usage: {input: 10, output: 5, cached: 2}, chunk_delay: 0.01}
+"""
+
+import fnmatch
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from mesh.errors import ConfigError
+
+Format = Literal["openai", "anthropic", "gemini"]
+From = Literal["user", "tool"]
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules look at. ``last`` is the last user text or tool result, ``speaker`` says which.
+
+    ``conversation_call`` counts from 1: the assistant messages that were sent along, and this one.
+    """
+
+    format: Format
+    model: str
+    last: str
+    speaker: From
+    tools: frozenset[str]
+    conversation_call: int
+    stream: bool
+    size: int = 0
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _ordered(delay: float | tuple[float, float]) -> float | tuple[float, float]:
+    if isinstance(delay, tuple) and delay[0] > delay[1]:
+        raise ValueError("the range must be [least, most]")
+    return delay
+
+
+_Seconds = Annotated[float, Field(ge=0, le=3600)]
+Delay = Annotated[_Seconds | tuple[_Seconds, _Seconds], AfterValidator(_ordered)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+Status = Annotated[int, Field(ge=400, le=599)]
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return pattern
+
+
+class ScriptedCall(_Strict):
+    """A tool call to answer with. ``malformed`` is sent in place of the arguments, as it stands."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    id: str = ""
+    malformed: str = ""
+    signature: str = ""
+
+
+class ScriptedUsage(_Strict):
+    """Tokens to report. ``cached`` are part of ``input``."""
+
+    input: int = 1
+    output: int = 1
+    cached: int = 0
+
+
+class Answer(_Strict):
+    """What to answer. ``broken``: the connection ends before, or in the middle of, the answer."""
+
+    text: str = ""
+    tool_calls: tuple[ScriptedCall, ...] = ()
+    delay: Delay | None = None
+    chunk_delay: _Seconds = 0.0
+    status: Status | None = None
+    headers: dict[str, str] = {}
+    error: str = "scripted error"
+    broken: Literal["before", "middle"] | None = None
+    hang: bool = False
+    empty: bool = False
+    refusal: str = ""
+    content_filter: bool = False
+    finish: Literal["stop", "tool_calls", "length"] | None = None
+    usage: ScriptedUsage | None = None
+
+
+class Match(_Strict):
+    """Everything given must hold."""
+
+    model: str | None = None
+    last: Annotated[str, AfterValidator(_compiles)] | None = None
+    speaker: From | None = Field(default=None, alias="from")
+    tools: tuple[str, ...] = ()
+    call: Annotated[int, Field(ge=1)] | None = None
+    conversation_call: Annotated[int, Field(ge=1)] | None = None
+    format: Format | None = None
+
+    def fits(self, call: Call, number: int) -> bool:
+        """Whether the ``number``-th call of the server's life is meant."""
+        return (
+            (self.format is None or self.format == call.format)
+            and (self.call is None or self.call == number)
+            and (self.conversation_call is None or self.conversation_call == call.conversation_call)
+            and (self.speaker is None or self.speaker == call.speaker)
+            and (self.model is None or fnmatch.fnmatchcase(call.model, self.model))
+            and call.tools.issuperset(self.tools)
+            and (self.last is None or re.search(self.last, call.last) is not None)
+        )
+
+
+class Rule(_Strict):
+    """An answer, and the calls it is for."""
+
+    match: Match = Match()
+    answer: Answer
+    times: Annotated[int, Field(ge=1)] | None = None
+
+
+class Faults(_Strict):
+    """Rates of injected faults, each decided per call by the seeded generator."""
+
+    error: Rate = 0.0
+    status: Status = 500
+    broken: Rate = 0.0
+    hang: Rate = 0.0
+
+
+class Document(_Strict):
+    """A whole script, as it is written."""
+
+    seed: int = 0
+    delay: Delay = 0.0
+    log: str | None = None
+    faults: Faults = Faults()
+    rules: Annotated[tuple[Rule, ...], Field(max_length=10_000)] = ()
+
+
+class Script:
+    """A script at work: counts calls, spends rules, throws the dice.
+
+    Raises `ConfigError` that names every wrong key and the index of its rule.
+    """
+
+    def __init__(self, document: Mapping[str, Any] | None = None, name: str = "script") -> None:
+        try:
+            self.document = Document.model_validate(dict(document or {}))
+        except ValidationError as error:
+            raise ConfigError([_problem(name, each) for each in error.errors()]) from None
+        self._left = [rule.times for rule in self.document.rules]
+        self._dice = random.Random(self.document.seed)
+        faults = self.document.faults
+        self._faulty = any((faults.error, faults.broken, faults.hang))
+        self.calls = 0
+
+    def answer(self, call: Call) -> Answer:
+        """The answer to the next call: a fault by chance, else the first rule that fits, else an echo."""
+        self.calls += 1
+        if self._faulty and (fault := self._fault()) is not None:
+            return fault
+        for index, rule in enumerate(self.document.rules):
+            left = self._left[index]
+            if left != 0 and rule.match.fits(call, self.calls):
+                self._left[index] = None if left is None else left - 1
+                return rule.answer
+        return Answer.model_construct(text=f"echo: {call.last}")
+
+    def delay_of(self, answer: Answer) -> float:
+        """Seconds to wait before this answer."""
+        delay = self.document.delay if answer.delay is None else answer.delay
+        return delay if isinstance(delay, float | int) else self._dice.uniform(*delay)
+
+    def _fault(self) -> Answer | None:
+        faults, throw = self.document.faults, self._dice.random()
+        if throw < faults.error:
+            return Answer(status=faults.status, error="injected fault")
+        if throw < faults.error + faults.broken:
+            return Answer(text="never to be read", broken="middle")
+        if throw < faults.error + faults.broken + faults.hang:
+            return Answer(hang=True)
+        return None
+
+
+def load(path: Path) -> Script:
+    """Reads a script from a YAML file. Raises `ConfigError`."""
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: not YAML: {error}"]) from None
+    if document is not None and not isinstance(document, dict):
+        raise ConfigError([f"{path}: expected a mapping with the keys {', '.join(Document.model_fields)}"])
+    return Script(document, str(path))
+
+
+def _problem(name: str, error: Any) -> str:
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    return f"{name}: {key}: {error['msg']}"

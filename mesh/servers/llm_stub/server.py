@@ -1,0 +1,152 @@
+"""The server of the stub: which path is which format, and the two ways to run it."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import msgspec
+
+from mesh.errors import ConfigError
+from mesh.servers.llm_stub import anthropic_wire, gemini_wire, openai_wire
+from mesh.servers.llm_stub.calls import CallLog, LoggedCall
+from mesh.servers.llm_stub.http import Connection, Reply
+from mesh.servers.llm_stub.script import Answer, Call, Script, load
+from mesh.servers.llm_stub.wire import Wire, dumps
+
+
+def _wire_of(path: str) -> Wire | None:
+    path = path.partition("?")[0]
+    wire: ModuleType | None = None
+    if path.endswith("/chat/completions"):
+        wire = openai_wire
+    elif path.endswith("/messages"):
+        wire = anthropic_wire
+    elif path.endswith((":generateContent", ":streamGenerateContent")):
+        wire = gemini_wire
+    return wire
+
+
+class LlmStub:
+    """A scripted model server for tests and load: ``async with LlmStub(script) as stub: stub.url``.
+
+    ``script`` is the mapping `mesh.servers.llm_stub.script` describes, or a `Script`, or None for
+    echoes. Raises `ConfigError` for a wrong script, and when it cannot listen.
+    """
+
+    def __init__(
+        self,
+        script: Mapping[str, Any] | Script | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        latency_s: float = 0.0,
+    ) -> None:
+        self.script = script if isinstance(script, Script) else Script(script)
+        self.url = ""
+        self._host, self._port, self._latency_s = host, port, latency_s
+        self._connections: set[Connection] = set()
+
+    async def __aenter__(self) -> Self:
+        file = self.script.document.log
+        self._log = CallLog(Path(file) if file else None)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self._route, self._connections), self._host, self._port, backlog=4096
+            )
+        except OSError as error:
+            raise ConfigError(
+                [f"llm-stub: cannot listen on {self._host}:{self._port}: {error.strerror}"]
+            ) from None
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"http://{host}:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for connection in list(self._connections):
+            connection.abort()
+        await self._server.wait_closed()
+        self._log.close()
+
+    @property
+    def calls(self) -> list[LoggedCall]:
+        """The model calls so far, oldest first (the last 10,000)."""
+        return self._log.all()
+
+    def _route(self, method: str, path: str, body: bytes) -> Reply:
+        wire = _wire_of(path)
+        if method == "POST" and wire is not None:
+            return self._model_call(wire, path, body)
+        if path == "/health" and method == "GET":
+            return Reply(body=b'{"status":"ok"}')
+        if path == "/calls" and method == "GET":
+            return Reply(body=self._log.to_json())
+        if path == "/calls" and method == "DELETE":
+            self._log.clear()
+            return Reply(body=b"[]")
+        return Reply(status=404, body=dumps({"error": {"message": f"llm-stub has no {method} {path}"}}))
+
+    def _model_call(self, wire: Wire, path: str, body: bytes) -> Reply:
+        try:
+            call = wire.read(path, body)
+        except msgspec.DecodeError as error:
+            return Reply(status=400, body=wire.error(400, f"llm-stub cannot read this request: {error}"))
+        answer = self.script.answer(call)
+        reply = self._reply(wire, call, answer)
+        number = self.script.calls
+        self._log.add(
+            LoggedCall(number, call.format, path, call.model, call.stream, reply.status, msgspec.Raw(body))
+        )
+        return reply
+
+    def _reply(self, wire: Wire, call: Call, answer: Answer) -> Reply:
+        delay = self._latency_s + self.script.delay_of(answer)
+        number = self.script.calls
+        if answer.status is not None:
+            headers = tuple(answer.headers.items())
+            body = wire.error(answer.status, answer.error)
+            return Reply(status=answer.status, body=body, headers=headers, delay=delay, hang=answer.hang)
+        body = b"" if call.stream else wire.plain(call, answer, number)
+        chunks = tuple(wire.chunks(call, answer, number)) if call.stream else ()
+        return Reply(
+            body=body,
+            chunks=chunks,
+            headers=tuple(answer.headers.items()),
+            delay=delay,
+            chunk_delay=answer.chunk_delay,
+            broken=answer.broken or "",
+            hang=answer.hang,
+        )
+
+
+def serve(host: str, port: int, script: Path | None, latency_s: float) -> None:
+    """Runs the stub until SIGINT or SIGTERM. Prints one line with its URL when it is ready.
+
+    ``port`` 0 picks a free one; ``latency_s`` is added to every answer. Raises `ConfigError`.
+    """
+    stub = LlmStub(load(script) if script else None, host, port, latency_s)
+    runner = asyncio.Runner(loop_factory=_fast_loop())
+    with runner:
+        runner.run(_until_stopped(stub))
+
+
+async def _until_stopped(stub: LlmStub) -> None:
+    stop = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    async with stub:
+        sys.stdout.write(f"llm-stub is ready at {stub.url}\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def _fast_loop() -> Any:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
