@@ -25,6 +25,7 @@ MACHINE, WRONG, INTERRUPTED = 1, 2, 130
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,  # it would print local variables: secrets among them
     help="Durable agents on Ray that stop for a person before they act.\n\n"
     "Start with: mesh up config/agent.yaml",
@@ -116,9 +117,11 @@ def tools(
     """
     with _plain_words():
         import asyncio
+        import logging
 
         from mesh.preflight import missing_programs
 
+        logging.getLogger("mesh").addHandler(logging.NullHandler())  # what matters comes as an error
         loaded = _loaded(config)
         if found := [*missing_programs(loaded)]:
             _leave(found, MACHINE)
@@ -138,9 +141,10 @@ def llm_stub(
     script: Annotated[Path | None, typer.Option(help="YAML rules; none: it echoes.")] = None,
     latency: Annotated[float, typer.Option(min=0, max=3600, help="Seconds before each answer.")] = 0.0,
 ) -> None:
-    """Serve a scripted model that speaks the OpenAI, Anthropic and Gemini formats.
+    """Serve a scripted model to test against, without keys.
 
-    Point a provider's base URL at it: OPENAI_BASE_URL=http://127.0.0.1:8081/v1
+    It speaks the OpenAI, Anthropic and Gemini formats, plain and streaming. Point a provider's
+    base URL at it, such as OPENAI_BASE_URL=http://127.0.0.1:8081/v1
 
     Example: mesh llm-stub --port 8081 --latency 0.05
     """
@@ -207,7 +211,8 @@ async def _listed(config: "Config") -> "list[Tool]":
     from mesh.mcp.session import McpSession
     from mesh.mcp.toolbox import Toolbox
 
-    toolbox = Toolbox([McpSession(server) for server in config.servers])
+    bound = max((server.start_timeout_s + server.timeout_s for server in config.servers), default=1.0)
+    toolbox = Toolbox([McpSession(server) for server in config.servers], start_timeout_s=bound)
     try:
         await toolbox.start()
         return sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))
@@ -234,7 +239,7 @@ def _print_json(listed: "Sequence[Tool]") -> None:
         {
             "name": tool.name,
             "server": tool.server,
-            "approval": tool.destructive,
+            "destructiveHint": tool.destructive,
             "repeatable": tool.repeatable,
             "description": tool.description,
             "inputSchema": tool.input_schema,

@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mesh.config import Config
 from mesh.errors import ConfigError
@@ -47,26 +48,39 @@ def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _port_taken(config: Config) -> Iterator[str]:
-    at = f"port {config.port} on {config.host}"
     try:
         found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         yield f"{config.where('host')}: {config.host} is not a name or address; choose another with --host"
+        return
+    errors = [_bind_error(family, address) for family, _, _, _, address in found]
+    # A name may have an address of a family this machine does not use: one that works is enough.
+    if errno.EADDRINUSE in errors:
+        yield _bind_problem(config, errno.EADDRINUSE)
+    elif all(errors):
+        yield _bind_problem(config, errors[0])
+
+
+def _bind_error(family: int, address: tuple[Any, ...]) -> int:
+    """The error number of listening there; 0 when it works."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
     except OSError as error:
-        yield _bind_problem(config, at, error)
+        return error.errno or errno.EIO
+    return 0
 
 
-def _bind_problem(config: Config, at: str, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
+def _bind_problem(config: Config, error: int) -> str:
+    at = f"port {config.port} on {config.host}"
+    if error == errno.EADDRINUSE:
         other = "stop the program that listens there, or choose another with --port"
         return f"{config.where('port')}: {at} is in use; {other}"
-    if error.errno == errno.EADDRNOTAVAIL:
+    if error == errno.EADDRNOTAVAIL:
         return f"{config.where('host')}: {config.host} is no address of this machine; choose one with --host"
-    return f"{config.where('port')}: {at} cannot be opened ({os.strerror(error.errno or 0)}); choose another"
+    why = os.strerror(error)
+    return f"{config.where('port')}: {at} cannot be opened ({why}); choose another with --port or --host"
 
 
 def _unwritable(config: Config) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The command line: one clear line for each problem, the right exit code, never a traceback."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
+from mesh.config import parse
+from mesh.preflight import obstacles
 
 MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """
@@ -46,7 +49,7 @@ def runtime(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aruntime\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[mesh.runtime]\nray = aruntime:up\n")
     (site / "aruntime.py").write_text(RUNTIME)
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     return site
 
 
@@ -168,6 +171,17 @@ class TestUp:
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
         assert up(config(runtime.parent, OFFLINE, taken)).returncode == 0
 
+    def test_a_name_with_several_addresses_needs_only_one_of_this_machine(
+        self, here: Path, free: int
+    ) -> None:
+        text = (config(here, OFFLINE, free)).read_text()
+        assert [*obstacles(parse(text.replace("127.0.0.1", "localhost"), "a.yaml", {}), {})] == []
+
+    def test_a_host_that_is_no_name_is_one_line(self, here: Path, free: int) -> None:
+        result = mesh("up", config(here, OFFLINE, free), "--host", "no such host")
+        assert result.exit_code == 1
+        assert "host: no such host is not a name or address" in result.stderr
+
     def test_an_address_of_another_machine_is_one_line(self, here: Path, free: int) -> None:
         result = mesh("up", config(here, OFFLINE, free), "--host", "192.0.2.1")
         assert result.exit_code == 1
@@ -180,7 +194,7 @@ class TestTools:
         result = mesh("tools", path, "--json")
         assert result.exit_code == 0, result.stderr
         rows = {row["name"]: row for row in json.loads(result.stdout)}
-        assert {name: row["approval"] for name, row in rows.items()} == {
+        assert {name: row["destructiveHint"] for name, row in rows.items()} == {
             "resources_add": True,
             "resources_list": False,
             "resources_remove": True,
@@ -200,8 +214,8 @@ class TestTools:
     def test_a_server_that_ends_at_once_is_an_error_without_a_traceback(self, here: Path) -> None:
         result = mesh("tools", config(here, "mcp: {command: 'false', start_timeout_s: 3}\n"))
         assert result.exit_code == 1
-        assert result.stderr.startswith("mesh: ")
-        assert "Traceback" not in result.stderr
+        assert result.stderr.startswith("mesh: MCP server mcp: ")
+        assert len(result.stderr.splitlines()) == 1
 
 
 def up(*arguments: object) -> "subprocess.CompletedProcess[str]":
