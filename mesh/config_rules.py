@@ -32,6 +32,9 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
 """The types of node each key goes with; a key that is not here goes with all of them."""
 _TYPES = {kind for kinds in _KEYS_OF.values() for kind in kinds}
 
+_FOREIGN = {"command": ("headers",), "url": ("args", "env")}
+"""What a server of each kind cannot use."""
+
 
 def broken_rules(data: Any) -> Iterator[Problem]:
     """(place, what is wrong) for each broken rule of a whole config."""
@@ -45,10 +48,7 @@ def broken_rules(data: Any) -> Iterator[Problem]:
 def _servers(config: dict[str, Any]) -> Iterator[Problem]:
     mcp = config.get("mcp")
     if isinstance(mcp, dict) and "command" not in mcp:
-        yield (
-            ("mcp", "command"),
-            "is missing; expected the program to run (an HTTP server goes in mcp_servers)",
-        )
+        yield ("mcp", "command"), "is missing; expected a program (an HTTP server goes in mcp_servers)"
     names = [*_named(config.get("mcp_servers"), ("mcp_servers",))]
     if mcp is not None:
         names.insert(0, (("mcp",), "mcp"))
@@ -58,15 +58,15 @@ def _servers(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:
-    if "command" in server and "url" in server:
-        yield (*loc, "url"), "command and url exclude each other; expected one of them"
-    elif "command" not in server and "url" not in server:
+    kinds = [kind for kind in _FOREIGN if kind in server]
+    if not kinds:
         yield loc, "has neither command nor url; expected one of them"
-    other, wrong = ("url", ("args", "env")) if "url" in server else ("command", ("headers",))
-    if other in server and not ("command" in server and "url" in server):
-        for key in wrong:
+    elif len(kinds) == 2:
+        yield (*loc, "url"), "command and url exclude each other; expected one of them"
+    else:
+        for key in _FOREIGN[kinds[0]]:
             if key in server:
-                yield (*loc, key), f"does not go with {other}; remove it"
+                yield (*loc, key), f"does not go with {kinds[0]}; remove it"
 
 
 def _tree(config: dict[str, Any]) -> Iterator[Problem]:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mesh.config import Config, load, parse, unsupported
 from mesh.config_source import MAX_BYTES, MAX_NODES
@@ -352,49 +350,3 @@ class TestTree:
             "agent.yaml:2: agent: i",
             "agent.yaml:3: a2a: is ",
         ]
-
-
-KEYS = sorted(
-    {*Config.model_fields, "command", "url", "env", "headers", "agents", "type", "name", "tools", "llm"}
-)
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(
-        ["llm", "loop", "parallel", "a2a", "${S}", "x${S}", "${", "${NOPE}", "http://x", "$${S}"]
-    )
-)
-YAMLISH = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), inner, max_size=6)
-    ),
-    max_leaves=10,
-)
-
-
-class TestAnything:
-    @settings(max_examples=100, deadline=None)
-    @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), YAMLISH, max_size=8))
-    def test_a_config_parses_or_its_problems_are_told_without_the_secret(self, data: dict[str, Any]) -> None:
-        text = json.dumps(data)
-        try:
-            config = read(text, S=SECRET)
-        except ConfigError as error:
-            assert error.problems
-            assert all(problem.startswith("agent.yaml:") for problem in error.problems)
-            assert SECRET not in str(error)
-        else:
-            assert read(config.source, S=SECRET).digest == config.digest
-
-    @settings(max_examples=300, deadline=None)
-    @given(st.text(max_size=200) | st.text(alphabet=" \n-:[]{}&*!|>'\"#%@`${}a0?,~\t", max_size=80))
-    def test_any_text_parses_or_raises_config_error(self, text: str) -> None:
-        try:
-            read(text, S=SECRET)
-        except ConfigError as error:
-            assert error.problems

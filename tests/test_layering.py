@@ -14,7 +14,7 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("ray", "depl
 
 
 def test_the_layers_of_pyproject_are_kept() -> None:
-    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
