@@ -1,0 +1,46 @@
+"""What a tool gave, as text for a model: pure functions over the SDK's result types."""
+
+import json
+from typing import Any
+
+import mcp_types as types
+
+from mesh.mcp.port import ToolOutcome
+
+
+def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
+    """The text parts, a line each; structured content when there is no text; a line for each part that
+    is neither. A result over ``max_bytes`` (UTF-8) is replaced by an error that says so."""
+    lines = [part_text(part) for part in result.content]
+    has_text = any(isinstance(part, types.TextContent) for part in result.content)
+    if not has_text and result.structured_content is not None:
+        lines.insert(0, compact(result.structured_content))
+    content = "\n".join(lines)
+    size = len(content.encode("utf-8", "replace"))
+    if size > max_bytes:
+        text = (
+            f"the tool ran, but its result of {size} bytes is over the bound of {max_bytes} bytes: "
+            "ask for less (a filter, a page), or raise max_result_bytes of the server"
+        )
+        return ToolOutcome(content=text, is_error=True)
+    return ToolOutcome(content=content, is_error=bool(result.is_error))
+
+
+def part_text(part: types.ContentBlock) -> str:
+    """One part of a result. Media is described, never pasted."""
+    match part:
+        case types.TextContent():
+            return part.text
+        case types.ImageContent() | types.AudioContent():
+            return f"[{part.type}, {part.mime_type}, {len(part.data) * 3 // 4} bytes, not shown]"
+        case types.ResourceLink():
+            return f"[link to {part.name}: {part.uri}]"
+        case types.EmbeddedResource(resource=types.TextResourceContents() as inner):
+            return f"[resource {inner.uri}]\n{inner.text}"
+        case types.EmbeddedResource():
+            return f"[resource {part.resource.uri}, binary, not shown]"
+    return f"[{part.type}, not shown]"
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,141 @@
+"""The tools of several sessions under one roof: what a node offers to its model.
+
+Above: a node of the tree. Below: tool sessions, in this process or in actors. The toolbox decides
+nothing about approval and does not own the sessions: others may use them, so it never closes one.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from mesh.errors import ConfigError, ToolSessionError
+from mesh.llm.port import ToolSpec
+from mesh.mcp.port import Catalogue, Tool, ToolOutcome, ToolSession
+
+logger = logging.getLogger("mesh.mcp")
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+WATCH_S = 60.0
+RETRY_S = 5.0
+
+
+def merge(catalogues: Iterable[Catalogue]) -> dict[str, Tool]:
+    """All tools by name, in the order of the servers.
+
+    Raises `ConfigError` with every problem: a name that models would not take, a name offered twice."""
+    tools: dict[str, Tool] = {}
+    problems: list[str] = []
+    for catalogue in catalogues:
+        for tool in catalogue.tools:
+            other = tools.setdefault(tool.name, tool)
+            if other is not tool:
+                problems.append(twice(tool, other))
+            if not NAME.fullmatch(tool.name):
+                problems.append(
+                    f"tools: MCP server {tool.server} offers a tool named {tool.name[:200]!r}: a name is "
+                    "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; rename it on the server"
+                )
+    if problems:
+        raise ConfigError(problems)
+    return tools
+
+
+def twice(tool: Tool, other: Tool) -> str:
+    if tool.server == other.server:
+        return f"tools: MCP server {tool.server} offers tool {tool.name!r} twice; rename one on the server"
+    return (
+        f"tools: {tool.name!r} is offered by MCP servers {other.server} and {tool.server}; "
+        "remove one of the servers, or rename the tool on one of them"
+    )
+
+
+class Toolbox:
+    """See the module. ``start_timeout_s`` bounds the loading of all catalogues together;
+    ``call_timeout_s`` is given to calls that bring no bound of their own (None: the server's)."""
+
+    def __init__(
+        self,
+        sessions: Sequence[ToolSession],
+        start_timeout_s: float = 60.0,
+        call_timeout_s: float | None = None,
+    ) -> None:
+        self._sessions = tuple(sessions)
+        self._start_timeout_s = start_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._catalogues: list[Catalogue] = []
+        self._by_server: dict[str, ToolSession] = {}
+        self._watchers: list[asyncio.Task[None]] = []
+        self._tools: Mapping[str, Tool] = MappingProxyType({})
+        self._specs: tuple[ToolSpec, ...] = ()
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools by name, as of now."""
+        return self._tools
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as models see them: the very same object until the tools change."""
+        return self._specs
+
+    async def start(self) -> None:
+        """Loads the catalogues, all at once, and keeps them fresh from then on.
+
+        Raises `ToolSessionError` (a server is not there), `ConfigError` (see `merge`)."""
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                self._catalogues = await asyncio.gather(*(s.catalogue() for s in self._sessions))
+        except TimeoutError:
+            why = f"not every MCP server listed its tools within {self._start_timeout_s:g} s"
+            raise ToolSessionError(why, may_have_run=False) from None
+        self._adopt(merge(self._catalogues))
+        self._by_server = {c.server: s for c, s in zip(self._catalogues, self._sessions, strict=True)}
+        self._watchers = [
+            asyncio.create_task(self._watch(index), name=f"toolbox watches {catalogue.server}")
+            for index, catalogue in enumerate(self._catalogues)
+        ]
+
+    async def call(
+        self, tool: Tool, arguments: dict[str, Any], timeout_s: float | None = None
+    ) -> ToolOutcome:
+        """Calls ``tool`` on the session of its server. Raises `ToolSessionError`."""
+        session = self._by_server.get(tool.server)
+        if session is None:
+            why = f"tool {tool.name!r}: there is no session with MCP server {tool.server}"
+            raise ToolSessionError(why, may_have_run=False)
+        return await session.call(tool.name, arguments, timeout_s or self._call_timeout_s)
+
+    async def close(self) -> None:
+        """Stops watching. The sessions stay open."""
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        self._watchers = []
+
+    async def _watch(self, index: int) -> None:
+        """Follows one session's catalogue, until cancelled."""
+        while True:
+            known = self._catalogues[index]
+            try:
+                newest = await self._sessions[index].changed(known.version, WATCH_S)
+            except ToolSessionError as error:
+                logger.warning("the tools of MCP server %s stay as they were: %s", known.server, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if newest != known:
+                self._catalogues[index] = newest
+                self._try_adopt()
+
+    def _try_adopt(self) -> None:
+        try:
+            self._adopt(merge(self._catalogues))
+        except ConfigError as error:
+            logger.error("the changed list of tools is not taken; the old one stays: %s", error)
+
+    def _adopt(self, tools: dict[str, Tool]) -> None:
+        if tools != self._tools:
+            self._tools = MappingProxyType(tools)
+            self._specs = tuple(ToolSpec(t.name, t.description, t.input_schema) for t in tools.values())
