@@ -5,6 +5,7 @@ Above: `mesh.mcp.link`. Below: the SDK's `streamable_http_client` over httpx2. A
 breaks the SDK's task group and so cancels the task that entered it: the link's owner expects that.
 """
 
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -14,6 +15,9 @@ import anyio
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+
+# At INFO it logs each request with its full URL, and a URL may carry a key.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 CONNECT_S = 10.0
 GOODBYE_S = 2.0

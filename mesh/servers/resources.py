@@ -263,9 +263,11 @@ async def serve_http(store: Resources, host: str, port: int) -> None:
     import uvicorn
 
     app = build(store).streamable_http_app(json_response=True, host=host)
-    with socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-    ) as sock:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Said to be TCP, or asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for an ACK.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
         bound = sock.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         print(f"mcp-resources listens on http://{shown}:{bound}/mcp", file=sys.stderr, flush=True)  # noqa: T201
