@@ -131,7 +131,7 @@ class FileJournal:
         return outcomes
 
     def _write(self, append: Append) -> tuple[int, int]:
-        """Writes one append, not yet durable: the file and its new size. A write that failed in part is taken back."""
+        """Writes one append, not yet durable: the file and its new size. What a failed write left is cut."""
         fd = self._fd(append.conversation_id)
         tail = self._tail(append.conversation_id, fd)
         if tail.seq != append.after:

@@ -38,7 +38,10 @@ class Journal(Protocol):
         ...
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
-        """Makes events durable; the journal's size after that, as in `sizes`. Raises `StaleEpoch` or `WrongSequence`, having written nothing."""
+        """Makes events durable; the journal's size after that, as in `sizes`.
+
+        Raises `StaleEpoch` or `WrongSequence`, having written nothing.
+        """
         ...
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:

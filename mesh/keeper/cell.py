@@ -75,7 +75,7 @@ class Cell:
         return TurnInput(
             conversation_id=conversation.id,
             session_id=(held and held.session_id) or conversation.session_id,
-            shard=self._shard,
+            digest=conversation.digest,
             turn=held.turn if held else conversation.turn,
             run=self.run,
             user_message=held.text if held else conversation.user_message,

@@ -236,7 +236,8 @@ class Keeper:
         words = WORDS_FOR[asked.kind]
         if request.decision not in words:
             raise BadRequest(
-                f"approval {asked.uuid} takes {' or '.join(words)}, not {request.decision}: {asked.description}"
+                f"approval {asked.uuid} takes {' or '.join(words)}, not {request.decision}: "
+                f"{asked.description}"
             )
         resolved = ApprovalResolved(
             turn=asked.turn,
@@ -263,7 +264,8 @@ class Keeper:
             conversation = cell.conversation
             if conversation.pending:
                 raise Conflict(
-                    f"conversation {request.id} waits for approval {conversation.pending[0].uuid}; decide it first"
+                    f"conversation {request.id} waits for approval {conversation.pending[0].uuid}; "
+                    f"decide it first"
                 )
             if not conversation.finished:
                 await cell.append([ConversationCompleted(turn=conversation.turn)])

@@ -14,12 +14,13 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``run`` numbers the pass: greater than every earlier pass of any keeper; effects are claimed in
     its name. ``known`` are the turn's step events so far, ``history`` the turns before.
+    ``digest`` says which version of the agent runs it.
     ``token`` is the caller's bearer token: it lives in memory for the turn and is written nowhere.
     """
 
     conversation_id: str
     session_id: str
-    shard: int
+    digest: str
     turn: int
     run: int
     user_message: str

@@ -1,0 +1,70 @@
+"""Actors are addresses: each is got by its name, and made on first use, by whoever asks first.
+
+    {agent}/keeper/{shard}                      KeeperActor
+    {agent}@{digest}/node/{path}/{replica}      NodeActor
+    {agent}@{digest}/mcp/{server}               McpSessionActor
+
+All live in the namespace ``mesh``, detached, and are started again for ever when they die.
+"""
+
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from deployments.blueprint import Blueprint
+from mesh.conversation import ROOT
+
+NAMESPACE = "mesh"
+GONE = (ActorDiedError, ActorUnavailableError)
+"""What a caller gets when an actor died: the call may have run, or not."""
+
+_CONCURRENT_CALLS = 20_000
+_handles: dict[str, Any] = {}
+
+
+def keeper(blueprint: Blueprint, shard: int) -> Any:
+    """The keeper of a shard."""
+    from deployments.keeper import KeeperActor
+
+    return _actor(KeeperActor, f"{blueprint.agent}/keeper/{shard}", blueprint, shard)
+
+
+def node(blueprint: Blueprint, path: str = ROOT, replica: int = 0) -> Any:
+    """A replica of a node of the tree."""
+    from deployments.node import NodeActor
+
+    return _actor(NodeActor, f"{_version(blueprint)}/node/{path}/{replica}", blueprint, path)
+
+
+def mcp_session(blueprint: Blueprint, server: str) -> Any:
+    """The session with an MCP server."""
+    from deployments.mcp_session import McpSessionActor
+
+    return _actor(McpSessionActor, f"{_version(blueprint)}/mcp/{server}", blueprint, server)
+
+
+def forget() -> None:
+    """Drops the addresses this process knows: after an actor is gone for good, the next use makes one."""
+    _handles.clear()
+
+
+def _version(blueprint: Blueprint) -> str:
+    return f"{blueprint.agent}@{blueprint.digest}"
+
+
+def _actor(cls: type, name: str, *args: Any) -> Any:
+    if name in _handles:
+        return _handles[name]
+    remote: Any = ray.remote(cls).options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=_CONCURRENT_CALLS,
+        num_cpus=0,
+        enable_task_events=False,
+    )
+    _handles[name] = remote.remote(*args)
+    return _handles[name]

@@ -1,0 +1,49 @@
+"""The environment Ray Serve must find before it is imported: which edge, which transport.
+
+The HAProxy edge binds every interface whatever host is asked, its own ports and the replicas' too.
+So where the config asks for one interface only, Serve's Python proxy takes its place: slower, and
+bound to that host alone.
+"""
+
+import ipaddress
+from collections.abc import MutableMapping
+from pathlib import Path
+
+ALL_INTERFACES = ("0.0.0.0", "::")
+
+
+def is_open(host: str) -> bool:
+    """Whether a host means every interface."""
+    return host in ALL_INTERFACES
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host means this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
+    """Sets what is not set: what the person who starts it says wins.
+
+    ``scratch`` is a folder of this mesh alone: two meshes on a machine must not share HAProxy's files.
+    """
+    uses_haproxy = is_open(host)
+    defaults = {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1" if uses_haproxy else "0",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1" if uses_haproxy else "0",
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "server-state"),
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }
+    for name, value in defaults.items():
+        env.setdefault(name, value)

@@ -1,0 +1,73 @@
+"""The keepers as actors, as the HTTP face sees them."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from deployments import actors
+from deployments.blueprint import Blueprint
+from deployments.mcp_session import RemoteSession
+from mesh.errors import Unavailable
+from mesh.keeper.requests import Reply, Request, pack, unpack_reply
+
+_PATIENCE_S = 60.0
+_PROBE_S = 2.0
+
+
+class RayBackend:
+    """`Backend` by calls to actors."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._sessions = [
+            RemoteSession(blueprint, server.name, server.start_timeout_s)
+            for server in blueprint.config().servers
+        ]
+
+    async def ask(self, owner: str, request: Request) -> Reply:
+        return await self._ask(self._blueprint.shard_of(owner), pack(request))
+
+    async def ask_all(self, request: Request) -> list[Reply]:
+        packed = pack(request)
+        return await asyncio.gather(*(self._ask(shard, packed) for shard in range(self._blueprint.keepers)))
+
+    async def tools(self) -> list[dict[str, Any]]:
+        catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
+        return [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": tool.input_schema,
+                "destructiveHint": tool.destructive,
+                "server": tool.server,
+            }
+            for catalogue in catalogues
+            for tool in catalogue.tools
+        ]
+
+    async def unready(self) -> list[str]:
+        blueprint = self._blueprint
+        probes: dict[str, Awaitable[Any]] = {
+            **{f"keeper {i}": actors.keeper(blueprint, i).ready.remote() for i in range(blueprint.keepers)},
+            **{
+                f"node 0 replica {i}": actors.node(blueprint, replica=i).ready.remote()
+                for i in range(blueprint.nodes)
+            },
+            **{f"mcp {s.server}": s.catalogue() for s in self._sessions},
+        }
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(probe, _PROBE_S) for probe in probes.values()), return_exceptions=True
+        )
+        return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
+
+    async def _ask(self, shard: int, packed: bytes) -> Reply:
+        """Every request is idempotent by its key, so it is sent again to a keeper that comes back."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            try:
+                return unpack_reply(await actors.keeper(self._blueprint, shard).handle.remote(packed))
+            except actors.GONE:
+                actors.forget()
+                if asyncio.get_running_loop().time() > deadline:
+                    raise Unavailable(f"keeper {shard} does not answer; try again", 5) from None
+                await asyncio.sleep(0.2)

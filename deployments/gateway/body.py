@@ -1,0 +1,121 @@
+"""Reading what clients send: within bounds, as JSON whatever its Content-Type, one clear error each."""
+
+import hashlib
+import json
+import re
+import secrets
+from typing import Any
+
+from starlette.requests import Request
+
+from mesh.errors import BadRequest, TooLarge
+from mesh.keeper.requests import Caller
+
+_YES = {"yes", "y", "true", "approve", "approved", "ok", "confirm"}
+_NO = {"no", "n", "false", "reject", "rejected", "cancel", "deny"}
+_ACTIONS = {"approve", "reject", "retry", "skip"}
+_SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+async def read(request: Request, limit: int) -> bytes:
+    """The body, at most ``limit`` bytes of it, also when its length is not announced."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit:
+        raise TooLarge(_too_large(limit))
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise TooLarge(_too_large(limit))
+        parts.append(part)
+    return b"".join(parts)
+
+
+def parsed(raw: bytes) -> dict[str, Any]:
+    """The JSON object that a body must be."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadRequest("the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> str | None:
+    """The ``message`` of a body."""
+    message = body.get("message")
+    if message is None and not required:
+        return None
+    if not isinstance(message, str):
+        raise BadRequest('the body must have a "message", a string')
+    if not message.strip():
+        raise BadRequest('"message" is empty')
+    try:
+        size = len(message.encode())
+    except UnicodeEncodeError:
+        raise BadRequest('"message" is not valid Unicode') from None
+    if size > limit:
+        raise TooLarge(f'"message" is over {limit} bytes (limits.max_message_bytes)')
+    return message
+
+
+def decision_of(body: dict[str, Any]) -> Any:
+    """The decision that a body says, in any of its forms. Anything unclear is refused."""
+    given = [key for key in ("approved", "action", "answer") if key in body]
+    if len(given) == 1:
+        value = body[given[0]]
+        if given[0] == "approved" and isinstance(value, bool):
+            return "approve" if value else "reject"
+        if given[0] != "approved" and isinstance(value, str):
+            word = value.strip().lower()
+            if given[0] == "action" and word in _ACTIONS:
+                return word
+            if given[0] == "answer" and word in _YES | _NO:
+                return "approve" if word in _YES else "reject"
+    raise BadRequest(
+        'say one of {"approved": true|false}, {"action": "approve"|"reject"} or {"answer": "yes"|"no"}; '
+        'for an approval of kind unknown_outcome {"action": "retry"|"skip"}'
+    )
+
+
+def caller_of(request: Request, raw: bytes) -> Caller:
+    """Who asks, from the headers.
+
+    Without an Idempotency-Key the request gets one of its own, so that the gateway itself may
+    send it again when a keeper dies.
+    """
+    headers = request.headers
+    session_id = headers.get("x-session-id", "")
+    if session_id and not _SESSION.fullmatch(session_id):
+        raise BadRequest("X-Session-ID must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+    key = headers.get("idempotency-key", "")
+    if key and not _KEY.fullmatch(key):
+        raise BadRequest("Idempotency-Key must be 1 to 200 visible ASCII characters")
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return Caller(
+        session_id=session_id or secrets.token_hex(4),
+        token=token.strip() if scheme.lower() == "bearer" else "",
+        traceparent=headers.get("traceparent", "")[:256],
+        idempotency_key=key or f"~{secrets.token_hex(5)}",
+        body_hash=hashlib.sha256(raw).hexdigest()[:16] if key else "",
+        by=headers.get("x-user", "")[:128],
+    )
+
+
+def page_of(request: Request) -> tuple[int, str, str]:
+    """``limit``, ``cursor`` and ``status`` of a listing."""
+    query = request.query_params
+    limit = query.get("limit", "50")
+    if not limit.isdecimal() or not 1 <= int(limit) <= 500:
+        raise BadRequest("limit must be a number from 1 to 500")
+    status = query.get("status", "")
+    if status not in ("", "active", "waiting_approval", "completed"):
+        raise BadRequest("status must be active, waiting_approval or completed")
+    return int(limit), query.get("cursor", "")[:200], status
+
+
+def _too_large(limit: int) -> str:
+    return f"the body is over {limit} bytes (limits.max_body_bytes)"

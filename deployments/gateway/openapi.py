@@ -1,0 +1,245 @@
+"""What ``/docs`` says of each route: summaries, bodies, answers, with examples."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+
+from mesh.keeper.answer import Answer, Listing
+
+DESCRIPTION = """
+Talk to the agent: create a conversation, send messages, decide what it may do.
+
+A destructive tool call makes the conversation wait: the answer says `waiting_approval: true` and has the
+`approval`. Decide it with `POST /approvals/{uuid}`; the answer of that call is how the turn went on.
+
+Headers: `X-Session-ID` (taken or made, and returned), `Idempotency-Key` on every POST,
+`Prefer: respond-async` (202 once the message is durable), `Authorization: Bearer` (kept for the turn's
+downstream calls), `X-User` (who decides, for the record).
+"""
+
+_APPROVAL = {
+    "uuid": "5f0c3f7e-7e86-4f7e-9a43-54f27f9b3c1d",
+    "conversation_id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
+    "tool_name": "resources_add",
+    "tool_args": {"name": "web-1", "value": 42},
+    "description": 'Run resources_add on resources\n  name = "web-1"\n  value = 42',
+    "kind": "tool_call",
+    "created_at": "2026-01-01T12:00:00.000Z",
+    "remote_task_id": None,
+    "remote_agent_name": None,
+}
+_CONVERSATION = {
+    "id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
+    "session_id": "1a2b3c4d",
+    "status": "active",
+    "messages": [
+        {
+            "id": "m2",
+            "role": "user",
+            "content": "list all resources",
+            "created_at": "2026-01-01T12:00:00.000Z",
+        },
+        {
+            "id": "m5",
+            "role": "assistant",
+            "content": "There are none.",
+            "created_at": "2026-01-01T12:00:00.100Z",
+        },
+    ],
+    "created_at": "2026-01-01T12:00:00.000Z",
+    "updated_at": "2026-01-01T12:00:00.100Z",
+}
+_TURN = {
+    "conversation": _CONVERSATION,
+    "result": {"response": "There are none.", "waiting_approval": False, "auth_required": False},
+}
+_WAITING = {
+    "conversation": {**_CONVERSATION, "status": "waiting_approval", "pending_approval": _APPROVAL},
+    "result": {
+        "response": "Waiting for approval: …",
+        "waiting_approval": True,
+        "approval": _APPROVAL,
+        "auth_required": False,
+    },
+}
+_SHOWN = {"conversation": _CONVERSATION}
+
+
+def _json(description: str, schema: Any, **examples: Any) -> dict[str, Any]:
+    named = {name.replace("_", " "): {"value": value} for name, value in examples.items()}
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": schema, "examples": named}},
+    }
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _error(description: str, message: str) -> dict[str, Any]:
+    return _json(description, _ref("Problem"), error={"error": message})
+
+
+_NOT_FOUND = {404: _error("No such thing", "there is no conversation 'x'")}
+_BUSY = {
+    429: _error("Too many messages wait; see Retry-After", "conversation …: 100 messages wait already"),
+    503: _error("Not now; see Retry-After", "keeper 0 does not answer; try again"),
+}
+_BAD = {
+    400: _error("Not understood", '"message" is empty'),
+    413: _error("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
+}
+_FAILED = {502: _error("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key")}
+_ACCEPTED = {202: _json("Durable; the turn goes on (Prefer: respond-async)", _ref("Answer"), accepted=_SHOWN)}
+
+
+def _body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[str, Any]:
+    named = {name.replace("_", " "): {"value": value} for name, value in examples.items()}
+    content = {"application/json": {"schema": schema, "examples": named}}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def _route(summary: str, responses: dict[int, Any], **more: Any) -> dict[str, Any]:
+    return {"summary": summary, "responses": responses, "openapi_extra": more or None}
+
+
+_MESSAGE = {"type": "object", "properties": {"message": {"type": "string", "minLength": 1}}}
+_DECISION = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "action": {"enum": ["approve", "reject", "retry", "skip"]},
+        "answer": {"type": "string"},
+    },
+    "minProperties": 1,
+}
+
+HEALTH = _route("The process answers", {200: _json("Yes", {"type": "object"}, ok={"status": "ok"})})
+READY = _route(
+    "Every actor and MCP session is up",
+    {
+        200: _json("Yes", {"type": "object"}, ready={"status": "ready"}),
+        503: _error("Not yet", "not ready: mcp resources"),
+    },
+)
+TOOLS = _route(
+    "The tools the agent may use",
+    {
+        200: _json(
+            "All tools of all servers",
+            {"type": "object"},
+            tools={
+                "tools": [
+                    {
+                        "name": "resources_list",
+                        "description": "Lists resources.",
+                        "inputSchema": {"type": "object"},
+                        "destructiveHint": False,
+                        "server": "resources",
+                    }
+                ]
+            },
+        ),
+        502: _error("A server cannot be reached", "resources: its session does not answer"),
+    },
+)
+CREATE = _route(
+    "Create a conversation, with a first message or without",
+    {
+        201: _json("Created", _ref("Answer"), created=_SHOWN, answered={**_TURN}, waiting=_WAITING),
+        **_ACCEPTED,
+        **_BAD,
+        409: _error("The key was used with another body", "Idempotency-Key 'k' was used with another body"),
+        **_BUSY,
+        **_FAILED,
+    },
+    **_body(_MESSAGE, required=False, with_a_message={"message": "list all resources"}, empty={}),
+)
+LIST = _route(
+    "List conversations, newest first",
+    {
+        200: _json("A page", _ref("Listing")),
+        400: _error("Not understood", "limit must be a number from 1 to 500"),
+        **_BUSY,
+    },
+    parameters=[
+        {
+            "name": "limit",
+            "in": "query",
+            "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 50},
+        },
+        {"name": "cursor", "in": "query", "schema": {"type": "string"}},
+        {"name": "status", "in": "query", "schema": {"enum": ["active", "waiting_approval", "completed"]}},
+    ],
+)
+SHOW = _route(
+    "One conversation", {200: _json("The conversation", _ref("Answer"), shown=_SHOWN), **_NOT_FOUND, **_BUSY}
+)
+SAY = _route(
+    "Send a message",
+    {
+        200: _json(
+            "The turn's answer, or what it waits for", _ref("Answer"), answered=_TURN, waiting=_WAITING
+        ),
+        **_ACCEPTED,
+        **_BAD,
+        **_NOT_FOUND,
+        409: _error("The conversation is completed", "conversation … is completed; start a new one"),
+        **_BUSY,
+        **_FAILED,
+    },
+    **_body(_MESSAGE, required=True, add={"message": "add resource web-1 with value 42"}),
+)
+FINISH = _route(
+    "Make a conversation final",
+    {
+        200: _json(
+            "Completed", _ref("Answer"), completed={"conversation": {**_CONVERSATION, "status": "completed"}}
+        ),
+        **_NOT_FOUND,
+        409: _error("It waits for an approval", "conversation … waits for approval …; decide it first"),
+        **_BUSY,
+    },
+)
+DECIDE = _route(
+    "Approve or reject what a conversation waits for",
+    {
+        200: _json("How the turn went on", _ref("Answer"), answered=_TURN, waiting_again=_WAITING),
+        **_ACCEPTED,
+        **_BAD,
+        **_NOT_FOUND,
+        409: _error(
+            "Decided already", "approval … was decided already: approve by ann at 2026-01-01T12:00:00.000Z"
+        ),
+        **_BUSY,
+        **_FAILED,
+    },
+    **_body(
+        _DECISION,
+        required=True,
+        approve={"approved": True},
+        reject={"action": "reject"},
+        words={"answer": "yes"},
+        outcome_unknown={"action": "skip"},
+    ),
+)
+
+
+def add_schemas(app: FastAPI) -> None:
+    """Puts the schemas of our own types beside what FastAPI finds by itself."""
+    _, schemas = msgspec.json.schema_components([Answer, Listing], ref_template="#/components/schemas/{name}")
+    schemas["Problem"] = {
+        "type": "object",
+        "properties": {"error": {"type": "string"}},
+        "required": ["error"],
+    }
+    original = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = original()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,137 @@
+"""The REST API. Each route reads, asks the keeper that owns the id, and passes its bytes on."""
+
+from collections.abc import Awaitable
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from deployments.gateway import openapi
+from deployments.gateway.body import caller_of, decision_of, message_of, page_of, parsed, read
+from deployments.gateway.port import Backend
+from mesh.config import Limits
+from mesh.errors import MeshError, RequestError, Unavailable
+from mesh.ids import id_for_key, new_id
+from mesh.keeper.answer import Listing, listing
+from mesh.keeper.index import Entry
+from mesh.keeper.requests import Create, Decide, Finish, Page, Reply, Say, Show, refusal, reply
+
+_unpack_listing = msgspec.json.Decoder(Listing).decode
+
+
+def router(backend: Backend, limits: Limits) -> APIRouter:
+    """The routes."""
+    api = APIRouter()
+
+    @api.get("/health", **openapi.HEALTH)
+    async def health() -> Response:
+        return _response(reply(200, {"status": "ok"}))
+
+    @api.get("/ready", **openapi.READY)
+    async def ready() -> Response:
+        missing = await backend.unready()
+        if missing:
+            return _response(refusal(503, f"not ready: {', '.join(missing)}", retry_after_s=1))
+        return _response(reply(200, {"status": "ready"}))
+
+    @api.get("/tools", **openapi.TOOLS)
+    async def tools() -> Response:
+        return await _answered(_tools(backend))
+
+    @api.post("/conversations", **openapi.CREATE)
+    async def create(request: Request) -> Response:
+        return await _answered(_create(backend, limits, request))
+
+    @api.get("/conversations", **openapi.LIST)
+    async def page(request: Request) -> Response:
+        return await _answered(_page(backend, request))
+
+    @api.get("/conversations/{conversation_id}", **openapi.SHOW)
+    async def show(conversation_id: str) -> Response:
+        return await _answered(backend.ask(conversation_id, Show(conversation_id)))
+
+    @api.post("/conversations/{conversation_id}/messages", **openapi.SAY)
+    async def say(conversation_id: str, request: Request) -> Response:
+        return await _answered(_say(backend, limits, conversation_id, request))
+
+    @api.post("/conversations/{conversation_id}/complete", **openapi.FINISH)
+    async def finish(conversation_id: str) -> Response:
+        return await _answered(backend.ask(conversation_id, Finish(conversation_id)))
+
+    @api.post("/approvals/{uuid}", **openapi.DECIDE)
+    async def decide(uuid: str, request: Request) -> Response:
+        return await _answered(_decide(backend, limits, uuid, request))
+
+    return api
+
+
+async def _create(backend: Backend, limits: Limits, request: Request) -> Reply:
+    raw = await read(request, limits.max_body_bytes)
+    caller = caller_of(request, raw)
+    message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
+    is_keyed = "idempotency-key" in request.headers
+    conversation_id = id_for_key(caller.idempotency_key, caller.token) if is_keyed else new_id()
+    return await backend.ask(conversation_id, Create(conversation_id, caller, message, _waits(request)))
+
+
+async def _say(backend: Backend, limits: Limits, conversation_id: str, request: Request) -> Reply:
+    raw = await read(request, limits.max_body_bytes)
+    message = message_of(parsed(raw), limits.max_message_bytes)
+    assert message is not None  # required
+    return await backend.ask(
+        conversation_id, Say(conversation_id, caller_of(request, raw), message, _waits(request))
+    )
+
+
+async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request) -> Reply:
+    raw = await read(request, limits.max_body_bytes)
+    decision = decision_of(parsed(raw))
+    return await backend.ask(uuid, Decide(uuid, caller_of(request, raw), decision, _waits(request)))
+
+
+async def _page(backend: Backend, request: Request) -> Reply:
+    limit, cursor, status = page_of(request)
+    replies = await backend.ask_all(Page(limit, cursor, status))
+    failed = next((r for r in replies if r.status != 200), None)
+    if failed:
+        return failed
+    pages = [_unpack_listing(r.body) for r in replies]
+    entries: list[Entry] = [entry for page in pages for entry in page.conversations]
+    entries.sort(key=lambda entry: (entry.created_at, entry.id), reverse=True)
+    counts = {status: sum(page.summary[status] for page in pages) for status in pages[0].summary}
+    merged = listing(entries, limit, counts)
+    if merged.next_cursor is msgspec.UNSET and any(page.next_cursor is not msgspec.UNSET for page in pages):
+        last = merged.conversations[-1]
+        merged = msgspec.structs.replace(merged, next_cursor=f"{last.created_at}|{last.id}")
+    return reply(200, merged)
+
+
+async def _tools(backend: Backend) -> Reply:
+    return reply(200, {"tools": await backend.tools()})
+
+
+def _waits(request: Request) -> bool:
+    return "respond-async" not in request.headers.get("prefer", "").lower()
+
+
+async def _answered(work: Awaitable[Reply]) -> Response:
+    """The reply, whatever goes wrong. The turn does not end when the client hangs up: it is the
+    keeper's, not this request's."""
+    try:
+        return _response(await work)
+    except RequestError as problem:
+        return _response(refusal(problem.status, str(problem)))
+    except Unavailable as problem:
+        return _response(refusal(problem.status, str(problem), retry_after_s=problem.retry_after_s))
+    except MeshError as problem:
+        return _response(refusal(502, str(problem)))
+
+
+def _response(reply: Reply) -> Response:
+    headers = {}
+    if reply.session_id:
+        headers["X-Session-ID"] = reply.session_id
+    if reply.location:
+        headers["Location"] = reply.location
+    if reply.retry_after_s:
+        headers["Retry-After"] = str(reply.retry_after_s)
+    return Response(reply.body, reply.status, headers, "application/json")

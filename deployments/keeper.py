@@ -1,0 +1,55 @@
+"""A keeper as an actor."""
+
+import os
+
+from deployments.blueprint import Blueprint
+from deployments.node import RemoteRoot, keep_source, unpack_ahead
+from mesh.journal.files import FileJournal
+from mesh.keeper.keeper import Keeper, KeeperSettings
+from mesh.keeper.requests import pack, unpack_request
+from mesh.logs import set_up
+
+
+class KeeperActor:
+    """Owner of one shard of the conversations."""
+
+    async def __init__(self, blueprint: Blueprint, shard: int) -> None:  # type: ignore[misc]  # Ray awaits it
+        set_up()
+        config = blueprint.config()
+        keep_source(blueprint)
+        self._keeper = Keeper(
+            shard,
+            blueprint.keepers,
+            FileJournal(blueprint.data_dir),
+            RemoteRoot(blueprint),
+            KeeperSettings(
+                agent=blueprint.agent,
+                digest=blueprint.digest,
+                system_prompt=config.prompt,
+                turn_timeout_s=config.limits.turn_timeout_s,
+                max_queue_per_conversation=config.limits.max_queue_per_conversation,
+            ),
+            on_fenced=_leave,
+        )
+        await self._keeper.start()
+
+    async def handle(self, packed: bytes) -> bytes:
+        """A packed `Request`, a packed `Reply`."""
+        return pack(await self._keeper.handle(unpack_request(packed)))
+
+    async def append_ahead(self, packed: bytes) -> bool:
+        """Events of a pass that still runs."""
+        ahead = unpack_ahead(packed)
+        return await self._keeper.append_ahead(ahead.conversation_id, ahead.turn, ahead.run, ahead.events)
+
+    async def ready(self) -> None:
+        """Returns once the shard is open."""
+
+    async def close(self) -> None:
+        """Writes what is only derived."""
+        await self._keeper.close()
+
+
+def _leave() -> None:
+    """Another keeper owns the shard. Nothing in this process may answer any more."""
+    os._exit(1)

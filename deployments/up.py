@@ -1,0 +1,232 @@
+"""``mesh up``: brings an agent up on Ray, says when it is ready, and takes down what it started.
+
+start or join Ray ─► keepers, MCP sessions, nodes ─► Serve ingress ─► ready ─► wait ─► down
+"""
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from deployments import edge
+from deployments.blueprint import blueprint_of
+from mesh.config import Config
+from mesh.errors import MeshError
+
+_START_WITHIN_S = 120.0
+_CLOSE_WITHIN_S = 4.0
+
+
+class CannotStart(MeshError):
+    """The mesh did not come up. Says what failed and where to look."""
+
+
+def up(config: Config, console: Console) -> None:
+    """Runs the agent until SIGINT or SIGTERM. Raises `MeshError` when it cannot start."""
+    stop = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="mesh-", ignore_cleanup_errors=True) as scratch,
+        _signals(stop) as listen,
+    ):
+        edge.prepare(os.environ, config.host, Path(scratch))
+        mesh = _Mesh(config, console, listen)
+        try:
+            mesh.start(stop)
+            stop.wait()
+        finally:
+            mesh.stop()
+
+
+class _Mesh:
+    """What one ``mesh up`` started."""
+
+    def __init__(self, config: Config, console: Console, listen: Callable[[], None]) -> None:
+        self._config = config
+        self._console = console
+        self._listen = listen
+        self._blueprint = blueprint_of(config)
+        self._is_ours = not os.environ.get("RAY_ADDRESS")
+        self._actors: dict[str, Any] = {}
+        self._serving = False
+        self._dashboard = ""
+
+    def start(self, stop: threading.Event) -> None:
+        """Returns when all answers, or as soon as somebody wants to stop."""
+        begun = time.monotonic()
+        for step in (self._start_ray, self._start_actors, self._start_edge):
+            if not stop.is_set():
+                step()
+                self._listen()
+        if not stop.is_set():
+            self._say_ready(time.monotonic() - begun)
+
+    def stop(self) -> None:
+        """Takes down everything that was started, within a bounded time."""
+        import ray
+        from ray import serve
+
+        if not ray.is_initialized():
+            return
+        self._say("stopping")
+        if self._serving:
+            if self._is_ours:
+                serve.shutdown()  # type: ignore[no-untyped-call]
+            else:
+                serve.delete(self._blueprint.agent)
+        closing = [
+            actor.close.remote() for name, actor in self._actors.items() if not name.startswith("node")
+        ]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
+        for actor in self._actors.values():
+            ray.kill(actor)
+        ray.shutdown()
+        self._say("stopped")
+
+    def _start_ray(self) -> None:
+        self._say("starting Ray" if self._is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
+        import ray
+
+        from deployments.actors import NAMESPACE
+
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        ours: dict[str, Any] = (
+            {"include_dashboard": True, "dashboard_host": "127.0.0.1"} if self._is_ours else {}
+        )
+        context = ray.init(
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+            **ours,
+        )
+        self._dashboard = context.dashboard_url or ""
+
+    def _start_actors(self) -> None:
+        import ray
+
+        from deployments import actors
+
+        blueprint = self._blueprint
+        waiting: dict[Any, str] = {}
+        for shard in range(blueprint.keepers):
+            self._actors[f"keeper {shard}"] = actors.keeper(blueprint, shard)
+        for server in self._config.servers:
+            self._actors[f"mcp {server.name}"] = actors.mcp_session(blueprint, server.name)
+        for replica in range(blueprint.nodes):
+            self._actors[f"node {replica}"] = actors.node(blueprint, replica=replica)
+        for name, actor in self._actors.items():
+            waiting[actor.ready.remote()] = name
+        deadline = time.monotonic() + _START_WITHIN_S
+        total = len(waiting)
+        while waiting:
+            done, _ = ray.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            if not done:
+                raise CannotStart(
+                    f"not up after {_START_WITHIN_S:g} s: {', '.join(waiting.values())}; {_logs()}"
+                )
+            name = waiting.pop(done[0])
+            try:
+                ray.get(done[0])
+            except ray.exceptions.RayError as problem:
+                raise CannotStart(f"{name} cannot start: {_cause(problem)}") from problem
+            self._say(f"actor {total - len(waiting)} of {total}: {name}")
+
+    def _start_edge(self) -> None:
+        from ray import serve
+
+        from deployments.app import build
+
+        config = self._config
+        self._say("starting the HTTP edge")
+        self._serving = True
+        serve.start(
+            http_options={"host": config.host, "port": config.port, "location": "EveryNode"},
+            logging_config={"enable_access_log": False, "log_level": "WARNING"},
+        )
+        serve.run(build(self._blueprint), name=self._blueprint.agent, route_prefix="/", blocking=False)
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        """Serve says that it runs a moment before its edge routes to it."""
+        import httpx
+
+        deadline = time.monotonic() + _START_WITHIN_S
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(f"{self._url}/ready", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        raise CannotStart(f"{self._url}/ready does not answer after {_START_WITHIN_S:g} s; {_logs()}")
+
+    @property
+    def _url(self) -> str:
+        host = "127.0.0.1" if edge.is_open(self._config.host) else self._config.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._config.port}"
+
+    def _say_ready(self, seconds: float) -> None:
+        say, url = self._console.print, self._url
+        say(
+            f"\n[bold green]ready[/] after {seconds:.1f} s: agent [bold]{self._blueprint.agent}[/]",
+            highlight=False,
+        )
+        rows = {
+            "API": url,
+            "docs": f"{url}/docs",
+            "Ray dashboard": self._dashboard and f"http://{self._dashboard}",
+        }
+        for name, value in rows.items():
+            if value:
+                say(f"  {name:14} {value}", highlight=False)
+        if self._is_ours and self._dashboard:
+            say(f"  {'':14} (it asks for a token: .venv/bin/ray get-auth-token)", highlight=False)
+        if edge.is_open(self._config.host):
+            say(f"  {'':14} open on every interface; --host 127.0.0.1 closes it", highlight=False)
+        say("\ntry it:\n", highlight=False)
+        command = f"""curl -s {url}/conversations -d '{{"message": "list all resources"}}'"""
+        say(f"  {command}\n", highlight=False, soft_wrap=True)
+        say("Ctrl-C stops everything.", style="dim", highlight=False)
+
+    def _say(self, text: str) -> None:
+        self._console.print(
+            f"[dim]mesh:[/] {text} …" if text != "stopped" else "[dim]mesh:[/] stopped", highlight=False
+        )
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
+    """Makes SIGINT and SIGTERM set the event. Ray puts handlers of its own in their place when it
+    starts; the yielded function takes them back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def listen() -> None:
+        for number in before:
+            signal.signal(number, lambda *_: stop.set())
+
+    listen()
+    try:
+        yield listen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cause(problem: Exception) -> str:
+    """The first line of what went wrong in an actor, without Ray's wrapping."""
+    inner = getattr(problem, "cause", None) or problem
+    return str(inner).strip().splitlines()[-1 if inner is problem else 0]
+
+
+def _logs() -> str:
+    return "the actors' logs are in /tmp/ray/session_latest/logs"

@@ -1,0 +1,98 @@
+"""The fold: total, and the same however often it is done."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh.conversation import fold, view
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    ConversationCompleted,
+    ConversationCreated,
+    Error,
+    LlmCall,
+    TextDelta,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    UserMessage,
+    decode,
+    encode,
+)
+
+STEPS = st.sampled_from(["0/llm/0", "0/tool/0.0", "0/tool/0.1", "0/llm/1"])
+TEXT = st.text(max_size=8)
+UUIDS = st.sampled_from(["u1", "u2"])
+COMMON = {"turn": st.integers(1, 3), "step": STEPS, "node": st.just("0")}
+
+EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
+    st.builds(
+        ConversationCreated, conversation_id=st.just("c"), session_id=TEXT, agent=TEXT, digest=TEXT, system_prompt=TEXT
+    ),
+    st.builds(UserMessage, turn=st.integers(1, 3), text=TEXT, idempotency_key=TEXT),
+    st.builds(
+        LlmCall,
+        model=TEXT,
+        text=TEXT,
+        tool_calls=st.lists(st.builds(ToolCall, id=st.sampled_from("ab"), name=TEXT), max_size=2).map(tuple),
+        **COMMON,
+    ),
+    st.builds(ToolIntent, run=st.integers(0, 3), tool=TEXT, arguments=st.just({}), **COMMON),
+    st.builds(ToolResult, call_id=st.sampled_from("ab"), tool=TEXT, content=TEXT, **COMMON),
+    st.builds(
+        ApprovalRequired,
+        uuid=UUIDS,
+        call_id=TEXT,
+        tool_name=TEXT,
+        tool_args=st.just({}),
+        description=TEXT,
+        **COMMON,
+    ),
+    st.builds(ApprovalResolved, uuid=UUIDS, decision=st.sampled_from(["approve", "reject"]), **COMMON),
+    st.builds(Completed, turn=st.integers(1, 3), response=TEXT),
+    st.builds(Error, turn=st.integers(1, 3), message=TEXT),
+    st.builds(ConversationCompleted),
+    st.builds(TextDelta, text=TEXT),
+)
+
+
+def numbered(events: list[AnyEvent]) -> list[AnyEvent]:
+    return [msgspec.structs.replace(event, seq=i) for i, event in enumerate(events, 1)]
+
+
+@given(st.lists(EVENTS, max_size=30))
+@settings(max_examples=300)
+def test_any_sequence_of_events_is_a_conversation_that_can_be_shown(events: list[AnyEvent]) -> None:
+    for end in range(len(events) + 1):
+        conversation = fold(numbered(events[:end]))
+        shown = view(conversation)
+        assert shown.status in ("active", "waiting_approval", "completed")
+        msgspec.json.encode(shown)
+
+
+@given(st.lists(EVENTS, max_size=20))
+def test_the_fold_of_what_was_written_is_the_fold_of_what_happened(events: list[AnyEvent]) -> None:
+    events = numbered(events)
+    read_back = [decode(encode(event)) for event in events]
+    assert read_back == events
+    assert msgspec.json.encode(view(fold(read_back))) == msgspec.json.encode(view(fold(events)))
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_a_models_history_always_answers_every_call(events: list[AnyEvent]) -> None:
+    history = fold(numbered(events)).history
+    for message, following in zip(history, [*history[1:], None], strict=False):
+        if getattr(message, "tool_calls", ()):
+            assert following is not None
+            assert [r.call_id for r in following.results] == [c.id for c in message.tool_calls]  # type: ignore[union-attr]
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_what_waits_is_never_decided_and_only_in_an_open_turn(events: list[AnyEvent]) -> None:
+    conversation = fold(numbered(events))
+    if conversation.pending:
+        assert conversation.turn_open
+        assert not {e.uuid for e in conversation.pending} & conversation.decided.keys()
