@@ -1,0 +1,10 @@
+"""Patience that suits tests: the servers here answer in milliseconds or never."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.mcp.link.PING_S", 0.4)
+    monkeypatch.setattr("mesh.mcp.stdio.EXIT_GRACE_S", 0.3)
+    monkeypatch.setattr("mesh.mcp.stdio.TERM_GRACE_S", 0.3)

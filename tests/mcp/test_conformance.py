@@ -1,0 +1,111 @@
+"""What every tool session promises (`mesh.mcp.port.ToolSession`), kept by each of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mesh.errors import ToolSessionError
+from mesh.mcp.port import ToolOutcome, ToolSession
+
+from .worlds import WORLDS
+
+
+@pytest.fixture(params=list(WORLDS))
+async def session(request: pytest.FixtureRequest) -> AsyncIterator[ToolSession]:
+    async with WORLDS[request.param]() as session:
+        yield session
+
+
+async def test_the_catalogue_names_each_tool_with_its_hints(session: ToolSession) -> None:
+    catalogue = await session.catalogue()
+    tools = {tool.name: tool for tool in catalogue.tools}
+    assert catalogue.server == "srv"
+    assert catalogue.version >= 1
+    assert (tools["echo"].destructive, tools["echo"].repeatable) == (False, True)
+    assert (tools["drop"].destructive, tools["drop"].repeatable) == (True, False)
+    assert tools["echo"].input_schema == {"type": "object"}
+    assert all(tool.server == "srv" for tool in tools.values())
+
+
+async def test_a_call_gives_the_text_of_the_tool(session: ToolSession) -> None:
+    assert await session.call("echo", {"text": "hällo\n2"}) == ToolOutcome(content="hällo\n2")
+
+
+async def test_a_tool_that_fails_is_an_outcome_and_not_an_exception(session: ToolSession) -> None:
+    outcome = await session.call("fail", {})
+    assert outcome == ToolOutcome(content="it went wrong", is_error=True)
+
+
+async def test_an_unknown_tool_is_an_error_outcome(session: ToolSession) -> None:
+    outcome = await session.call("no-such-tool", {})
+    assert outcome.is_error
+    assert "no-such-tool" in outcome.content
+
+
+async def test_calls_run_one_at_a_time_in_the_order_they_came(session: ToolSession) -> None:
+    await session.catalogue()
+    outcomes = await asyncio.gather(*(session.call("wait", {"s": 0.03}) for _ in range(4)))
+    spans = [json.loads(outcome.content) for outcome in outcomes]
+    assert all(earlier[1] <= later[0] for earlier, later in zip(spans, spans[1:], strict=False))
+
+
+async def test_a_call_ends_at_its_deadline_and_says_that_it_may_have_run(session: ToolSession) -> None:
+    await session.catalogue()
+    async with asyncio.timeout(5):
+        with pytest.raises(ToolSessionError, match=r"wait.*0\.1 s") as raised:
+            await session.call("wait", {"s": 30}, timeout_s=0.1)
+    assert raised.value.may_have_run
+
+
+async def test_after_a_call_that_was_given_up_the_next_one_works(session: ToolSession) -> None:
+    await session.catalogue()
+    with pytest.raises(ToolSessionError):
+        await session.call("wait", {"s": 30}, timeout_s=0.05)
+    assert (await session.call("echo", {"text": "next"})).content == "next"
+
+
+async def test_a_call_that_expires_while_it_waits_for_its_turn_has_not_run(session: ToolSession) -> None:
+    await session.catalogue()
+    first = asyncio.create_task(session.call("wait", {"s": 0.4}))
+    await asyncio.sleep(0)
+    with pytest.raises(ToolSessionError) as raised:
+        await session.call("echo", {"text": "too late"}, timeout_s=0.1)
+    assert not raised.value.may_have_run
+    assert not (await first).is_error
+
+
+async def test_a_caller_that_goes_away_frees_the_line(session: ToolSession) -> None:
+    await session.catalogue()
+    first = asyncio.create_task(session.call("wait", {"s": 30}))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    async with asyncio.timeout(8):
+        assert (await session.call("echo", {"text": "mine"})).content == "mine"
+
+
+async def test_a_changed_list_of_tools_is_noticed(session: ToolSession) -> None:
+    before = await session.catalogue()
+    waiting = asyncio.create_task(session.changed(before.version, 10))
+    await asyncio.sleep(0.1)  # a subscription of 2026 takes a moment to be acknowledged
+    await session.call("grow", {"name": "brand-new"})
+    after = await waiting
+    assert after.version > before.version
+    assert {tool.name for tool in after.tools} - {tool.name for tool in before.tools} == {"brand-new"}
+    assert (await session.catalogue()) == after
+
+
+async def test_waiting_for_a_change_ends_in_time_with_the_catalogue_as_it_is(session: ToolSession) -> None:
+    before = await session.catalogue()
+    assert await session.changed(before.version, 0.05) == before
+    assert (await session.changed(before.version - 1, 5)) == before
+
+
+async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: ToolSession) -> None:
+    await session.catalogue()
+    await session.close()
+    await session.close()
+    with pytest.raises(ToolSessionError, match="closed") as raised:
+        await session.call("echo", {"text": "x"})
+    assert not raised.value.may_have_run

@@ -1,0 +1,170 @@
+"""Nothing of a server outlives whoever started it: real processes, really killed."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mesh.mcp import guard
+from mesh.mcp.session import McpSession
+
+from .test_session import alive, pids, until
+from .worlds import HOSTILE, hostile
+
+PARENT = """
+import asyncio, json, sys
+sys.path.insert(0, {root!r})
+from tests.mcp.worlds import hostile
+from mesh.mcp.session import McpSession
+
+async def main():
+    session = McpSession(hostile())
+    pids = json.loads((await session.call("pid", {{}})).content)
+    child = int((await session.call("child", {{}})).content)
+    print(json.dumps([*pids, child]), flush=True)
+    {then}
+
+asyncio.run(main())
+"""
+ROOT = str(Path(__file__).parents[2])
+
+
+def parent(then: str) -> tuple["subprocess.Popen[str]", list[int]]:
+    """A process that holds a session, and the pids of server, guard and the server's child."""
+    script = PARENT.format(root=ROOT, then=then)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
+
+
+def all_gone(pids: list[int], within_s: float = 5) -> bool:
+    deadline = time.monotonic() + within_s
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(alive, pids))
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "await session.call('hang', {})",
+        "raise SystemExit(1)",
+        "import os; os._exit(1)",
+        "await session.close()",
+    ],
+    ids=["killed", "exit", "hard exit", "closed"],
+)
+def test_server_and_its_children_end_with_the_parent(then: str) -> None:
+    process, family = parent(then)
+    try:
+        if "hang" in then:
+            assert all(map(alive, family))
+            process.kill()
+        process.wait(20)
+        assert all_gone(family)
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+async def test_kill_9_of_the_guard_leaves_nothing_and_the_session_goes_on() -> None:
+    session = McpSession(hostile())
+    server, guard_pid = await pids(session)
+    child = int((await session.call("child", {})).content)
+    os.kill(guard_pid, signal.SIGKILL)
+    await until(lambda: not any(map(alive, [server, guard_pid, child])))
+    assert (await session.call("echo", {"text": "x"})).content == "x"
+    await session.close()
+
+
+async def test_children_that_a_dead_server_left_are_ended() -> None:
+    session = McpSession(hostile())
+    server, _ = await pids(session)
+    child = int((await session.call("child", {})).content)
+    os.kill(server, signal.SIGKILL)
+    await until(lambda: not alive(child))
+    await session.close()
+
+
+def start(*command: str) -> "subprocess.Popen[bytes]":
+    arguments = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "--", *command]
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
+def test_the_guard_exits_with_the_servers_status(script: str, status: int) -> None:
+    with start("sh", "-c", script) as process:
+        assert process.wait(5) == status
+
+
+def test_what_goes_in_and_out_does_not_pass_through_the_guard() -> None:
+    with start("cat") as process:
+        out, _ = process.communicate(b"as it is\xff", timeout=5)
+    assert out == b"as it is\xff"
+
+
+def test_a_command_that_cannot_run_is_said_on_stderr() -> None:
+    with start("/no/such/server") as process:
+        _, said = process.communicate(timeout=5)
+        assert process.returncode == 127
+    assert b"/no/such/server" in said
+
+
+def test_sigterm_ends_the_server_that_ends_and_kills_the_one_that_does_not() -> None:
+    for script, status in [("exec sleep 60", 143), ("trap '' TERM; echo on; sleep 60; sleep 60", -9)]:
+        with start("sh", "-c", f"echo on; {script}") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"on\n"
+            if "trap" in script:
+                assert process.stdout.readline() == b"on\n"
+            process.terminate()
+            assert process.wait(guard.GRACE_S + 4) == status
+
+
+def test_the_end_of_the_thread_that_started_the_guard_is_not_the_end_of_the_parent() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    thread = threading.Thread(target=lambda: started.append(start("cat")))
+    thread.start()
+    thread.join(5)
+    with started[0] as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        out, _ = process.communicate(b"alive", timeout=5)
+    assert out == b"alive"
+
+
+def test_a_guard_whose_parent_is_gone_already_runs_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    arguments = [sys.executable, "-I", "-S", guard.__file__, "1", "--", "touch", str(mark)]
+    assert subprocess.run(arguments, start_new_session=True, timeout=5, check=False).returncode == 1
+    assert not mark.exists()
+
+
+def test_the_guard_starts_fast() -> None:
+    start_at = time.perf_counter()
+    with start("true") as process:
+        process.wait(5)
+    assert time.perf_counter() - start_at < 1
+
+
+async def test_closing_twenty_sessions_leaves_no_process_behind() -> None:
+    sessions = [McpSession(hostile()) for _ in range(20)]
+    families = await asyncio.gather(*map(pids, sessions))
+    await asyncio.gather(*(session.close() for session in sessions))
+    assert not any(alive(pid) for family in families for pid in family)
+    assert HOSTILE.exists()

@@ -1,0 +1,300 @@
+"""A session and servers that die, hang, babble and grow: real subprocesses."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from mesh.errors import ToolSessionError
+from mesh.mcp import session as session_module
+from mesh.mcp.port import ToolOutcome
+from mesh.mcp.session import McpSession
+
+from .worlds import Spec, hostile
+
+
+@asynccontextmanager
+async def opened(spec: Spec, env: dict[str, str] | None = None) -> AsyncIterator[McpSession]:
+    session = McpSession(spec, env)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+async def pids(session: McpSession) -> list[int]:
+    """Of the server and of its guard."""
+    return list(json.loads((await session.call("pid", {})).content))
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def until(condition: Callable[[], bool], within_s: float = 5) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_all_pages_of_the_list_are_read_and_hints_at_the_top_level_count() -> None:
+    async with opened(hostile()) as session:
+        tools = {tool.name: tool for tool in (await session.catalogue()).tools}
+    assert len(tools) > 14
+    assert tools["drop"].destructive
+    assert tools["peek"].repeatable
+    assert not tools["peek"].destructive
+    assert tools["plain"].destructive
+
+
+async def test_an_unannotated_tool_is_open_where_the_config_says_so() -> None:
+    async with opened(hostile(unannotated="allow")) as session:
+        tools = {tool.name: tool for tool in (await session.catalogue()).tools}
+    assert not tools["plain"].destructive
+    assert tools["drop"].destructive
+
+
+async def test_a_server_that_dies_in_a_call_fails_it_and_the_next_call_meets_a_new_server() -> None:
+    async with opened(hostile()) as session:
+        before = await pids(session)
+        with pytest.raises(ToolSessionError, match=r"srv.*exited with code 3.*last words.*'die'") as raised:
+            await session.call("die", {})
+        assert raised.value.may_have_run
+        assert await pids(session) != before
+
+
+async def test_a_server_killed_while_idle_is_replaced_before_anybody_calls() -> None:
+    async with opened(hostile()) as session:
+        server, guard = await pids(session)
+        os.kill(server, signal.SIGKILL)
+        await until(lambda: not alive(guard))
+        assert (await session.call("echo", {"text": "again"})).content == "again"
+
+
+async def test_calls_that_waited_while_the_server_died_run_on_the_next_one() -> None:
+    async with opened(hostile()) as session:
+        await session.catalogue()
+        outcomes = await asyncio.gather(
+            session.call("die", {}),
+            session.call("echo", {"text": "patient"}),
+            return_exceptions=True,
+        )
+    assert isinstance(outcomes[0], ToolSessionError)
+    assert outcomes[1] == ToolOutcome(content="patient")
+
+
+async def test_a_server_that_hangs_is_killed_and_replaced() -> None:
+    async with opened(hostile()) as session:
+        server, guard = await pids(session)
+        with pytest.raises(ToolSessionError) as raised:
+            await session.call("hang", {}, timeout_s=0.1)
+        assert raised.value.may_have_run
+        assert (await pids(session))[0] != server
+        assert not alive(server)
+        assert not alive(guard)
+
+
+async def test_a_server_that_loses_a_call_but_answers_a_ping_is_kept() -> None:
+    async with opened(hostile()) as session:
+        before = await pids(session)
+        with pytest.raises(ToolSessionError):
+            await session.call("ignore", {}, timeout_s=0.1)
+        assert await pids(session) == before
+
+
+async def test_a_server_that_stops_reading_is_replaced() -> None:
+    async with opened(hostile()) as session:
+        server, _ = await pids(session)
+        with pytest.raises(ToolSessionError):
+            await session.call("deaf", {}, timeout_s=0.1)
+        assert (await pids(session))[0] != server
+
+
+async def test_garbage_on_stdout_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "mesh.mcp")
+    async with opened(hostile()) as session:
+        before = await pids(session)
+        assert (await session.call("garbage", {})).content == "still here"
+        assert await pids(session) == before
+    assert [r.message.count("no MCP message") for r in caplog.records] == [1]
+
+
+async def test_bytes_that_are_no_utf8_in_a_result_are_replaced() -> None:
+    async with opened(hostile()) as session:
+        assert (await session.call("bad_utf8", {})).content == "caf\N{REPLACEMENT CHARACTER}"
+
+
+async def test_a_result_over_the_bound_is_an_error_that_says_that_the_tool_ran() -> None:
+    async with opened(hostile(max_result_bytes=1000)) as session:
+        before = await pids(session)
+        outcome = await session.call("big", {"n": 1001})
+        assert outcome.is_error
+        assert "the tool ran" in outcome.content
+        assert "1001" in outcome.content
+        assert (await session.call("big", {"n": 1000})).content == "x" * 1000
+        assert await pids(session) == before
+
+
+async def test_a_line_over_the_transports_bound_ends_the_server() -> None:
+    async with opened(hostile(max_result_bytes=1000)) as session:
+        server, _ = await pids(session)
+        with pytest.raises(ToolSessionError, match="over the bound") as raised:
+            await session.call("overlong", {"n": 100_000})
+        assert raised.value.may_have_run
+        assert (await pids(session))[0] != server
+
+
+async def test_reading_a_large_result_takes_linear_time() -> None:
+    async with opened(hostile(max_result_bytes=32 << 20)) as session:
+        await session.catalogue()
+        took = []
+        for size in (2 << 20, 16 << 20):
+            start = time.perf_counter()
+            assert len((await session.call("big", {"n": size})).content) == size
+            took.append(time.perf_counter() - start)
+    assert took[1] < 8 * 4 * took[0] + 0.5
+
+
+async def test_structured_content_stands_in_where_there_is_no_text() -> None:
+    async with opened(hostile()) as session:
+        assert (await session.call("structured", {})).content == '{"a":[1,2]}'
+        assert (await session.call("picture", {})).content == "[image, image/png, 3 bytes, not shown]"
+
+
+async def test_a_result_that_breaks_the_protocol_may_have_run() -> None:
+    async with opened(hostile()) as session:
+        with pytest.raises(ToolSessionError, match="breaks the protocol") as raised:
+            await session.call("broken", {})
+        assert raised.value.may_have_run
+
+
+async def test_a_missing_command_is_named_at_once_with_what_to_do() -> None:
+    async with opened(Spec(command="no-such-mcp-server")) as session:
+        async with asyncio.timeout(5):
+            with pytest.raises(ToolSessionError, match=r"srv.*'no-such-mcp-server'.*install") as raised:
+                await session.catalogue()
+            with pytest.raises(ToolSessionError, match="no-such-mcp-server"):
+                await session.call("echo", {})
+        assert not raised.value.may_have_run
+
+
+async def test_a_server_that_ends_at_once_is_reported_with_its_last_words() -> None:
+    async with opened(hostile("exit")) as session:
+        with pytest.raises(ToolSessionError, match=r"exited with code 1.*no, thank you"):
+            await session.catalogue()
+        with pytest.raises(ToolSessionError, match=r"not started within 0\.2 s.*no, thank you") as raised:
+            await session.call("echo", {}, timeout_s=0.2)
+        assert not raised.value.may_have_run
+
+
+async def test_a_server_that_never_shakes_hands_is_given_up_in_time() -> None:
+    async with opened(hostile("mute", start_timeout_s=0.3)) as session:
+        async with asyncio.timeout(4):
+            with pytest.raises(ToolSessionError, match=r"0\.3 s"):
+                await session.catalogue()
+
+
+async def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    nap = asyncio.sleep
+
+    async def noted(delay: float, *rest: Any) -> None:
+        naps.append(delay)
+        await nap(min(delay, 0.001))
+
+    monkeypatch.setattr(session_module.asyncio, "sleep", noted)
+    monkeypatch.setattr(session_module.random, "uniform", lambda low, high: high)
+    async with opened(Spec(command="no-such-mcp-server")) as session:
+        session._start()
+        async with asyncio.timeout(5):
+            while len([delay for delay in naps if delay >= 0.1]) < 9:
+                await nap(0.005)
+    assert [delay for delay in naps if delay >= 0.1][:9] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
+
+
+async def test_too_many_waiting_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_WAITING", 2)
+    async with opened(hostile()) as session:
+        await session.catalogue()
+        running = [asyncio.create_task(session.call("wait", {"s": 0.2})) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        running.append(asyncio.create_task(session.call("echo", {"text": "x"})))
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+    assert sum(isinstance(outcome, ToolSessionError) for outcome in outcomes) == 1
+
+
+async def test_closing_with_calls_in_flight_and_waiting_answers_each_truthfully() -> None:
+    async with opened(hostile()) as session:
+        await session.catalogue()
+        calls = [asyncio.create_task(session.call("wait", {"s": 5})) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(4):
+            await session.close()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [o.may_have_run for o in outcomes if isinstance(o, ToolSessionError)] == [True, False]
+
+
+async def test_only_a_safe_environment_and_the_configured_one_reach_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-servers")
+    async with opened(hostile(env={"MINE": "yes"}), {"MORE": "too"}) as session:
+        env = json.loads((await session.call("silent_env", {})).content)
+    assert (env["MINE"], env["MORE"]) == ("yes", "too")
+    assert "PATH" in env
+    assert "OPENAI_API_KEY" not in env
+
+
+async def test_stderr_is_logged_line_by_line_without_configured_values(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "mesh.mcp")
+    async with opened(hostile(env={"TOKEN": "super-secret-token"})) as session:
+        await session.call("say", {"text": "hello\nmy token is super-secret-token"})
+        await until(lambda: any("my token" in record.message for record in caplog.records))
+    assert "[srv] hello" in caplog.messages
+    assert "[srv] my token is ***" in caplog.messages
+    assert "super-secret" not in caplog.text
+
+
+async def test_a_list_that_changed_across_a_restart_is_noticed(tmp_path: Path) -> None:
+    async with opened(hostile()) as session:
+        await session.call("grow", {"name": "new"})
+        grown = await session.changed(1, 5)
+        with pytest.raises(ToolSessionError):
+            await session.call("die", {})
+        back = await session.changed(grown.version, 5)
+    assert back.version == grown.version + 1
+    assert "new" not in {tool.name for tool in back.tools}
+
+
+@pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_session_works_in_a_loop_of_another_thread(loop_of: Any) -> None:
+    said: list[str] = []
+
+    async def use() -> None:
+        async with opened(hostile()) as session:
+            said.append((await session.call("echo", {"text": "from a thread"})).content)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=loop_of) as runner:
+            runner.run(use())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    assert said == ["from a thread"]

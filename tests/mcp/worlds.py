@@ -1,0 +1,182 @@
+"""The sessions of the conformance tests: one small set of tools, offered in memory and by real servers."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import mcp_types as types
+import uvicorn
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+
+from mesh.mcp.memory import MemorySession
+from mesh.mcp.port import Tool, ToolOutcome, ToolSession
+from mesh.mcp.session import McpSession
+
+HOSTILE = Path(__file__).with_name("hostile.py")
+ANY = {"type": "object"}
+
+
+@dataclass
+class Spec:
+    """A server's config, as `mesh.mcp.session.ServerSpec` asks for it."""
+
+    name: str = "srv"
+    command: str | None = None
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    url: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    unannotated: Literal["ask", "allow"] = "ask"
+    timeout_s: float = 20.0
+    start_timeout_s: float = 20.0
+    max_result_bytes: int = 1 << 20
+
+
+def hostile(*args: str, **options: Any) -> Spec:
+    return Spec(command=sys.executable, args=["-I", "-S", str(HOSTILE), *args], **options)
+
+
+@asynccontextmanager
+async def in_memory() -> AsyncIterator[ToolSession]:
+    async def echo(args: dict[str, Any]) -> str:
+        return str(args["text"])
+
+    async def fail(args: dict[str, Any]) -> ToolOutcome:
+        raise ValueError("it went wrong")
+
+    async def wait(args: dict[str, Any]) -> str:
+        start = time.monotonic()
+        await asyncio.sleep(args["s"])
+        return json.dumps([start, time.monotonic()])
+
+    async def grow(args: dict[str, Any]) -> str:
+        tools.append((tool(args["name"]), echo))
+        session.offer(tools)
+        return "grown"
+
+    def tool(name: str, destructive: bool = False) -> Tool:
+        return Tool(
+            name=name,
+            description=name,
+            input_schema=ANY,
+            server="srv",
+            destructive=destructive,
+            repeatable=not destructive,
+        )
+
+    tools: list[tuple[Tool, Callable[[dict[str, Any]], Awaitable[ToolOutcome | str]]]] = [
+        (tool("echo"), echo),
+        (tool("fail"), fail),
+        (tool("wait"), wait),
+        (tool("grow"), grow),
+        (tool("drop", destructive=True), echo),
+    ]
+    session = MemorySession("srv", tools)
+    yield session
+    await session.close()
+
+
+@asynccontextmanager
+async def over_stdio() -> AsyncIterator[ToolSession]:
+    session = McpSession(hostile())
+    yield session
+    await session.close()
+
+
+def sdk_server() -> Server[Any]:
+    """The same tools on the SDK's server."""
+    open_tool: dict[str, Any] = {"inputSchema": ANY, "annotations": {"readOnlyHint": True}}
+    offered = [{"name": name, "description": name, **open_tool} for name in ("echo", "fail", "wait", "grow")]
+    offered.append({"name": "drop", "inputSchema": ANY, "annotations": {"destructiveHint": True}})
+    bus = InMemorySubscriptionBus()
+
+    def text(value: str, is_error: bool = False) -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(text=value)], is_error=is_error)
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult.model_validate({"tools": offered})
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        args = params.arguments or {}
+        match params.name:
+            case "echo":
+                return text(args["text"])
+            case "fail":
+                return text("it went wrong", is_error=True)
+            case "wait":
+                start = time.monotonic()
+                await asyncio.sleep(args["s"])
+                return text(json.dumps([start, time.monotonic()]))
+            case "grow":
+                offered.append({"name": args["name"], **open_tool})
+                await bus.publish(ToolsListChanged())
+                await context.session.send_tool_list_changed()
+                return text("grown")
+        return text(f"unknown tool {params.name}", is_error=True)
+
+    listen = ListenHandler(bus)
+    server = Server("sdk", on_list_tools=list_tools, on_call_tool=call_tool, on_subscriptions_listen=listen)
+    server.create_initialization_options = lambda *a, **k: Server.create_initialization_options(  # type: ignore[method-assign]
+        server, NotificationOptions(tools_changed=True)
+    )
+    return server
+
+
+def without_discover(app: Any) -> Any:
+    """As an old server: whatever comes with the header of the revision of 2026 is refused."""
+
+    async def old(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"mcp-method") == b"server/discover":
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await app(scope, receive, send)
+
+    return old
+
+
+@asynccontextmanager
+async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
+    """An ASGI app on a real port of this machine; its base URL."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, ws="none")
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        task = asyncio.create_task(server.serve(sockets=[sock]))
+        async with asyncio.timeout(10):
+            while not server.started:
+                await asyncio.sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await asyncio.wait_for(task, 10)
+
+
+@asynccontextmanager
+async def over_http(old: bool = False, json_response: bool = False) -> AsyncIterator[ToolSession]:
+    app = sdk_server().streamable_http_app(json_response=json_response)
+    async with served(without_discover(app) if old else app) as url:
+        session = McpSession(Spec(url=f"{url}/mcp"))
+        yield session
+        await session.close()
+
+
+WORLDS: dict[str, Callable[[], contextlib.AbstractAsyncContextManager[ToolSession]]] = {
+    "memory": in_memory,
+    "stdio": over_stdio,
+    "http": over_http,
+    "http-json": lambda: over_http(json_response=True),
+    "http-2025": lambda: over_http(old=True),
+}
