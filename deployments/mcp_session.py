@@ -35,7 +35,6 @@ class _Done(msgspec.Struct, frozen=True, tag=True):
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_call = msgspec.msgpack.Decoder(_Call).decode
 _unpack_reply = msgspec.msgpack.Decoder(_Failed | _Done).decode
-_unpack_catalogue = msgspec.msgpack.Decoder(Catalogue | _Failed).decode
 
 
 class McpSessionActor:

@@ -16,13 +16,14 @@ from typing import Any
 
 from rich.console import Console
 
-from deployments import edge
+from deployments import descendants, edge
 from deployments.blueprint import blueprint_of
 from mesh.config import Config
 from mesh.errors import MeshError
 
 _START_WITHIN_S = 120.0
 _CLOSE_WITHIN_S = 4.0
+_STOP_WITHIN_S = 10.0
 
 
 class CannotStart(MeshError):
@@ -36,6 +37,7 @@ def up(config: Config, console: Console) -> None:
         tempfile.TemporaryDirectory(prefix="mesh-", ignore_cleanup_errors=True) as scratch,
         _signals(stop) as listen,
     ):
+        descendants.adopt()
         edge.prepare(os.environ, config.host, Path(scratch))
         mesh = _Mesh(config, console, listen)
         try:
@@ -70,26 +72,36 @@ class _Mesh:
 
     def stop(self) -> None:
         """Takes down everything that was started, within a bounded time."""
+        self._say("stopping")
+        ours = descendants.all_of_them()
+        watchdog = threading.Timer(_STOP_WITHIN_S, _end_now, (ours,))
+        watchdog.daemon = True
+        watchdog.start()
+        self._leave_ray()
+        descendants.sweep(ours, grace_s=1.0)
+        watchdog.cancel()
+        self._say("stopped")
+
+    def _leave_ray(self) -> None:
         import ray
         from ray import serve
 
         if not ray.is_initialized():
             return
-        self._say("stopping")
-        if self._serving:
-            if self._is_ours:
-                serve.shutdown()  # type: ignore[no-untyped-call]
-            else:
+        try:
+            if self._serving and not self._is_ours:
                 serve.delete(self._blueprint.agent)
-        closing = [
-            actor.close.remote() for name, actor in self._actors.items() if not name.startswith("node")
-        ]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
-        for actor in self._actors.values():
-            ray.kill(actor)
+            closing = [a.close.remote() for name, a in self._actors.items() if not name.startswith("node")]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
+            for actor in self._actors.values():
+                ray.kill(actor)
+        except ray.exceptions.RayError as problem:
+            # Whoever told us to stop may have told Ray's processes too.
+            self._console.print(
+                f"[dim]mesh:[/] Ray is gone already ({type(problem).__name__})", highlight=False
+            )
         ray.shutdown()
-        self._say("stopped")
 
     def _start_ray(self) -> None:
         self._say("starting Ray" if self._is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
@@ -97,8 +109,6 @@ class _Mesh:
 
         from deployments.actors import NAMESPACE
 
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         ours: dict[str, Any] = (
             {"include_dashboard": True, "dashboard_host": "127.0.0.1"} if self._is_ours else {}
         )
@@ -149,6 +159,7 @@ class _Mesh:
         config = self._config
         self._say("starting the HTTP edge")
         self._serving = True
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         serve.start(
             http_options={"host": config.host, "port": config.port, "location": "EveryNode"},
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
@@ -220,6 +231,12 @@ def _signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_now(processes: list[Any]) -> None:
+    """Ray did not let go in time: what it started dies, and so does this process."""
+    descendants.sweep(processes, grace_s=1.0)
+    os._exit(1)
 
 
 def _cause(problem: Exception) -> str:

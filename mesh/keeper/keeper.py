@@ -39,6 +39,7 @@ from mesh.events import (
     ConversationCreated,
     Error,
     UserMessage,
+    now,
 )
 from mesh.failpoints import failpoint
 from mesh.ids import is_id, shard_of
@@ -217,6 +218,7 @@ class Keeper:
         self._adopt(cell, caller)
         cell.hold(
             UserMessage(
+                time=now(),
                 turn=conversation.turn + 1,
                 text=request.message,
                 session_id=caller.session_id if caller.session_id != conversation.session_id else "",

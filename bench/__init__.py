@@ -1,0 +1,1 @@
+"""Measurements of a whole mesh on this machine: ``python -m bench``."""
