@@ -9,6 +9,7 @@ import msgspec
 from deployments import actors
 from deployments.blueprint import Blueprint
 from mesh.errors import ToolSessionError
+from mesh.failpoints import failpoint
 from mesh.logs import set_up
 from mesh.mcp.port import Catalogue, ToolOutcome
 from mesh.mcp.session import McpSession
@@ -48,8 +49,11 @@ class McpSessionActor:
     async def call(self, packed: bytes) -> bytes:
         """One tool call; every way it can end is a reply."""
         call = _unpack_call(packed)
+        failpoint("mcp.before_call")
         try:
-            return _pack(_Done(await self._session.call(call.name, call.arguments, call.timeout_s)))
+            outcome = await self._session.call(call.name, call.arguments, call.timeout_s)
+            failpoint("mcp.after_call")
+            return _pack(_Done(outcome))
         except ToolSessionError as problem:
             return _pack(_Failed(str(problem), problem.may_have_run))
 

@@ -4,6 +4,7 @@ from functools import partial
 
 from mesh.errors import LlmError
 from mesh.events import LlmCall
+from mesh.failpoints import failpoint
 from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, User
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.step import Steps, Superseded
@@ -85,6 +86,7 @@ class LlmNode:
         async for event in self._llm.stream(request):
             if isinstance(event, LlmCall):
                 answer = event
+        failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {self._model} ended its stream without an answer")
         return answer

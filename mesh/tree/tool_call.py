@@ -13,6 +13,7 @@ from enum import Enum
 
 from mesh.errors import ToolSessionError
 from mesh.events import ApprovalKind, ApprovalRequired, Decision, ToolCall, ToolIntent, ToolResult
+from mesh.failpoints import failpoint
 from mesh.ids import approval_id
 from mesh.mcp.port import Tool
 from mesh.mcp.schema import problems
@@ -93,6 +94,7 @@ class ToolStep:
         if not tool.repeatable:
             intent = ToolIntent(run=steps.turn.run, tool=call.name, arguments=call.arguments, attempt=attempt)
             await steps.claim(step, intent)
+            failpoint("tool.claimed")
         started = time.monotonic()
         try:
             outcome = await self._toolbox.call(tool, call.arguments)
@@ -102,6 +104,7 @@ class ToolStep:
                 assert intent_now is not None  # claimed just above
                 return await self._outcome_unknown(steps, step, call, intent_now, tool)
             return self._record(steps, step, call, str(problem), is_error=True, started=started)
+        failpoint("tool.returned")
         return self._record(steps, step, call, outcome.content, is_error=outcome.is_error, started=started)
 
     def _record(

@@ -1,0 +1,153 @@
+"""Several sessions under one roof."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.errors import ConfigError, ToolSessionError
+from mesh.mcp.memory import MemorySession, ToolFunction
+from mesh.mcp.port import Catalogue, Tool, ToolOutcome
+from mesh.mcp.session import McpSession
+from mesh.mcp.toolbox import NAME, Toolbox, merge
+
+from .worlds import Spec
+
+
+def tool(name: str, server: str = "a", description: str = "") -> Tool:
+    return Tool(name=name, description=description, input_schema={"type": "object"}, server=server)
+
+
+async def echo(arguments: dict[str, Any]) -> str:
+    return str(arguments)
+
+
+def session(server: str, *names: str) -> MemorySession:
+    return MemorySession(server, offer(server, *names))
+
+
+def offer(server: str, *names: str) -> list[tuple[Tool, ToolFunction]]:
+    return [(tool(name, server), echo) for name in names]
+
+
+@pytest.fixture
+async def boxes() -> AsyncIterator[list[Toolbox]]:
+    made: list[Toolbox] = []
+    yield made
+    for box in made:
+        await box.close()
+
+
+async def started(boxes: list[Toolbox], *sessions: Any, **options: Any) -> Toolbox:
+    box = Toolbox(sessions, **options)
+    boxes.append(box)
+    await box.start()
+    return box
+
+
+def test_a_name_offered_by_two_servers_is_refused_with_both_named() -> None:
+    with pytest.raises(ConfigError, match=r"'list'.*fruit and veg"):
+        merge([Catalogue("fruit", 1, (tool("list", "fruit"),)), Catalogue("veg", 1, (tool("list", "veg"),))])
+
+
+def test_a_name_offered_twice_by_one_server_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"fruit offers tool 'list' twice"):
+        merge([Catalogue("fruit", 1, (tool("list", "fruit"), tool("list", "fruit", "other")))])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ä", "a/b", "x" * 129, "a\n", "a:b"])
+def test_a_name_that_models_would_not_take_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="MCP server a offers a tool named"):
+        merge([Catalogue("a", 1, (tool(name),))])
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        merge([Catalogue("a", 1, (tool("x"), tool("bad name"))), Catalogue("b", 1, (tool("x", "b"),))])
+    assert len(raised.value.problems) == 2
+
+
+@given(st.lists(st.text(min_size=0, max_size=4, alphabet="ab._-/ é"), max_size=8))
+def test_merge_takes_exactly_good_names_that_are_unique(names: list[str]) -> None:
+    good = len(set(names)) == len(names) and all(NAME.fullmatch(name) for name in names)
+    catalogues = [Catalogue(str(i), 1, (tool(name, str(i)),)) for i, name in enumerate(names)]
+    try:
+        assert list(merge(catalogues)) == names
+        assert good
+    except ConfigError:
+        assert not good
+
+
+async def test_a_call_goes_to_the_server_that_offers_the_tool(boxes: list[Toolbox]) -> None:
+    box = await started(boxes, session("a", "one"), session("b", "two"))
+    assert list(box.tools) == ["one", "two"]
+    assert await box.call(box.tools["two"], {"x": 1}) == ToolOutcome(content="{'x': 1}")
+    with pytest.raises(ToolSessionError, match="no session with MCP server c"):
+        await box.call(tool("one", "c"), {})
+
+
+async def test_the_specs_are_the_same_object_until_the_tools_change(boxes: list[Toolbox]) -> None:
+    inner = session("a", "one")
+    box = await started(boxes, inner)
+    before = box.specs
+    assert [spec.name for spec in before] == ["one"]
+    inner.offer(offer("a", "one"))
+    await asyncio.sleep(0.01)
+    assert box.specs is before
+    inner.offer(offer("a", "one", "two"))
+    async with asyncio.timeout(2):
+        while box.specs is before:
+            await asyncio.sleep(0.001)
+    assert [spec.name for spec in box.specs] == ["one", "two"]
+    assert list(box.tools) == ["one", "two"]
+
+
+async def test_a_change_that_makes_names_clash_is_not_taken(
+    boxes: list[Toolbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "mesh.mcp")
+    first, second = session("a", "one"), session("b", "two")
+    box = await started(boxes, first, second)
+    before = box.specs
+    second.offer(offer("b", "two", "one"))
+    async with asyncio.timeout(2):
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+    assert box.specs is before
+    assert "a and b" in caplog.text
+    first.offer(offer("a", "uno"))  # and when the clash is gone, all is taken
+    async with asyncio.timeout(2):
+        while box.specs is before:
+            await asyncio.sleep(0.001)
+    assert set(box.tools) == {"uno", "two", "one"}
+
+
+async def test_a_server_that_is_not_there_is_told_at_the_start(boxes: list[Toolbox]) -> None:
+    gone = McpSession(Spec(name="gone", command="no-such-mcp-server"))
+    with pytest.raises(ToolSessionError, match=r"gone.*no-such-mcp-server"):
+        await started(boxes, session("a", "one"), gone)
+    await gone.close()
+
+
+async def test_the_start_ends_at_its_deadline(boxes: list[Toolbox]) -> None:
+    class Slow(MemorySession):
+        async def catalogue(self) -> Catalogue:
+            await asyncio.sleep(30)
+            return await super().catalogue()
+
+    async with asyncio.timeout(2):
+        with pytest.raises(ToolSessionError, match=r"0\.1 s"):
+            await started(boxes, Slow("slow", []), start_timeout_s=0.1)
+
+
+async def test_closing_leaves_the_sessions_open() -> None:
+    inner = session("a", "one")
+    box = Toolbox([inner])
+    await box.start()
+    await box.close()
+    await box.close()
+    assert (await inner.call("one", {})).content == "{}"
