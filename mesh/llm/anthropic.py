@@ -1,0 +1,240 @@
+"""Anthropic messages.
+
+API: https://docs.anthropic.com/en/api/messages. All results of one answer go back as blocks of one
+user message, as the API wants. Requests are encoded and answers decoded by msgspec, only the fields
+we need; see `mesh.llm.stainless` for why.
+"""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import anthropic
+import msgspec
+
+from mesh.events import Event, FinishReason, Usage
+from mesh.llm.draft import Draft, sent_arguments, tool_call
+from mesh.llm.offered import Offered, OfferedCache
+from mesh.llm.port import Assistant, LlmRequest, Message, Result, ToolSpec, User
+from mesh.llm.retry import Failure, retried
+from mesh.llm.routing import ANTHROPIC_MAX_TOKENS, bare_model
+from mesh.llm.stainless import Economy, failure_of, post, post_stream
+
+_PATH = "/v1/messages"
+_FINISH: dict[str | None, FinishReason] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+_PERMANENT = (
+    "invalid_request_error",
+    "authentication_error",
+    "billing_error",
+    "permission_error",
+    "not_found_error",
+    "request_too_large",
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class _Block(msgspec.Struct):
+    """A content block, or a delta of one."""
+
+    type: str
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: Any = None
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _Response(msgspec.Struct):
+    content: list[_Block] = []
+    stop_reason: str | None = None
+    usage: _Usage = msgspec.field(default_factory=_Usage)
+
+
+class _Delta(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _StreamError(msgspec.Struct):
+    type: str = ""
+    message: str = ""
+
+
+class _StreamEvent(msgspec.Struct):
+    """Any event of a stream; each kind fills its own fields."""
+
+    type: str
+    index: int = 0
+    message: _Response | None = None
+    content_block: _Block | None = None
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    usage: _Usage | None = None
+    error: _StreamError | None = None
+
+
+_decode = msgspec.json.Decoder(_Response).decode
+_decode_event = msgspec.json.Decoder(_StreamEvent).decode
+
+
+class _Client(Economy, anthropic.AsyncAnthropic):
+    pass
+
+
+class Anthropic:
+    """`Llm` over the messages API."""
+
+    def __init__(self, api_key: str, base_url: str | None) -> None:
+        self._client = _Client(api_key=api_key, base_url=base_url)
+        self._key = api_key
+        self._offered = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
+
+    def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        """See `mesh.llm.port.Llm`."""
+        offered = self._offered.of(request.tools)
+        model = bare_model(request.model)
+        attempt = partial(
+            self._streamed if request.deltas else self._plain,
+            _body(request, model, offered),
+            request,
+            offered,
+            time.monotonic(),
+        )
+        return retried(attempt, partial(failure_of, anthropic), f"anthropic model {model}", self._key)
+
+    async def close(self) -> None:
+        """See `mesh.llm.port.Llm`."""
+        await self._client.close()
+
+    async def _plain(
+        self, body: bytes, request: LlmRequest, offered: Offered[msgspec.Raw], started: float
+    ) -> AsyncGenerator[Event, None]:
+        response = _decode(await post(self._client, _PATH, body, request.timeout_s))
+        draft = Draft(request.model, started)
+        draft.usage = _usage(response.usage)
+        for block in response.content:
+            if block.type == "text":
+                draft.text(block.text)
+            elif block.type == "tool_use":
+                arguments = (
+                    block.input if isinstance(block.input, str | dict) else _encode(block.input).decode()
+                )
+                draft.add(tool_call(block.id, offered.own(block.name), arguments))
+        yield draft.done(_FINISH.get(response.stop_reason, "stop"))
+
+    async def _streamed(
+        self, body: bytes, request: LlmRequest, offered: Offered[msgspec.Raw], started: float
+    ) -> AsyncGenerator[Event, None]:
+        draft = Draft(request.model, started)
+        usage = _Usage()
+        reason: str | None = None
+        ended = False
+        async with aclosing(post_stream(self._client, _PATH, body, request.timeout_s)) as payloads:
+            async for data in payloads:
+                event = _decode_event(data)
+                usage = _later(usage, event)
+                reason = event.delta.stop_reason or reason
+                for delta in _deltas(draft, event, offered):
+                    yield delta
+                if ended := event.type == "message_stop":
+                    break
+        if not ended:
+            raise Failure("the stream broke off", transient=True)
+        draft.usage = _usage(usage)
+        for ready in draft.end_all():
+            yield ready
+        yield draft.done(_FINISH.get(reason, "stop"))
+
+
+def _body(request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> bytes:
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": request.max_tokens or ANTHROPIC_MAX_TOKENS,
+        "messages": [sent for message in request.messages for sent in _sent(message, offered)],
+    }
+    if request.system:
+        body["system"] = request.system
+    if request.tools:
+        body["tools"] = offered.encoded
+    if request.deltas:
+        body["stream"] = True
+    return _encode(body)
+
+
+def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:
+    sent = [
+        {"name": name, "description": tool.description, "input_schema": tool.input_schema}
+        for name, tool in tools
+    ]
+    return msgspec.Raw(_encode(sent))
+
+
+def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[dict[str, Any]]:
+    if isinstance(message, User):
+        yield {"role": "user", "content": message.text}
+    elif isinstance(message, Assistant):
+        # An answer that was empty is left out: the API refuses empty content.
+        if blocks := list(_blocks(message, offered)):
+            yield {"role": "assistant", "content": blocks}
+    else:
+        yield {"role": "user", "content": [_result(result) for result in message.results]}
+
+
+def _blocks(message: Assistant, offered: Offered[msgspec.Raw]) -> Iterator[dict[str, Any]]:
+    if message.text.strip():
+        yield {"type": "text", "text": message.text}
+    for call in message.tool_calls:
+        named = {"type": "tool_use", "id": call.id, "name": offered.wire(call.name)}
+        yield {**named, "input": sent_arguments(call)}
+
+
+def _result(result: Result) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": result.call_id, "content": result.content}
+    return {**block, "is_error": True} if result.is_error else block
+
+
+def _deltas(draft: Draft, event: _StreamEvent, offered: Offered[msgspec.Raw]) -> Iterator[Event]:
+    block = event.content_block
+    if event.type == "error":
+        error = event.error or _StreamError()
+        raise Failure(error.message or error.type, transient=error.type not in _PERMANENT)
+    if event.type == "content_block_start" and block is not None and block.type == "tool_use":
+        yield draft.start(event.index, block.id, offered.own(block.name))
+    elif event.type == "content_block_delta" and event.delta.text:
+        yield draft.text(event.delta.text)
+    elif event.type == "content_block_delta" and event.delta.partial_json and draft.knows(event.index):
+        yield draft.arguments(event.index, event.delta.partial_json)
+    elif event.type == "content_block_stop" and draft.knows(event.index):
+        yield draft.end(event.index)
+
+
+def _later(usage: _Usage, event: _StreamEvent) -> _Usage:
+    """The usage after an event: what the event says, and what was said before."""
+    news = event.message.usage if event.message is not None else event.usage
+    if news is None:
+        return usage
+    said = {name: value for name in news.__struct_fields__ if (value := getattr(news, name)) is not None}
+    return msgspec.structs.replace(usage, **said)
+
+
+def _usage(usage: _Usage) -> Usage:
+    # The API counts apart what was read from and written to its cache.
+    cached = usage.cache_read_input_tokens or 0
+    fresh = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return Usage(fresh + cached, usage.output_tokens or 0, cached)

@@ -1,0 +1,103 @@
+"""An answer while it is put together: every provider's pieces in, our events out."""
+
+import random
+import time
+from typing import Any
+
+import msgspec
+
+from mesh.events import FinishReason, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+
+MOST_MALFORMED = 2000
+LOCAL_ID = "local-"
+
+_decode = msgspec.json.Decoder().decode
+
+
+def local_id() -> str:
+    """An id for a call whose provider gave none."""
+    return f"{LOCAL_ID}{random.getrandbits(64):016x}"
+
+
+def tool_call(call_id: str, name: str, arguments: str | dict[str, Any], opaque: str = "") -> ToolCall:
+    """A tool call from what the model wrote: JSON text, or arguments that are decoded already.
+
+    No text at all means no arguments; anything but a JSON object makes the call malformed.
+    """
+    decoded: Any = arguments
+    if isinstance(arguments, str):
+        try:
+            decoded = _decode(arguments) if arguments.strip() else {}
+        except msgspec.DecodeError:
+            decoded = None
+    if isinstance(decoded, dict):
+        return ToolCall(call_id or local_id(), name, decoded, opaque)
+    return ToolCall(call_id or local_id(), name, {}, opaque, malformed=str(arguments)[:MOST_MALFORMED])
+
+
+def sent_arguments(call: ToolCall) -> dict[str, Any]:
+    """The arguments to show the model when its own call goes back to it: always an object."""
+    return {"malformed_arguments": call.malformed} if call.malformed else call.arguments
+
+
+class Draft:
+    """One answer. Tool calls are known by a key of the provider's: an index or an id."""
+
+    def __init__(self, model: str, started: float) -> None:
+        self.model = model
+        self.started = started
+        self.usage = Usage()
+        self.refused = False
+        self._text: list[str] = []
+        self._open: dict[Any, tuple[str, str, list[str]]] = {}
+        self._calls: list[ToolCall] = []
+
+    def text(self, piece: str) -> TextDelta:
+        """More text."""
+        self._text.append(piece)
+        return TextDelta(text=piece)
+
+    def add(self, call: ToolCall) -> ToolCallDelta:
+        """A call that came whole."""
+        self._calls.append(call)
+        return ToolCallDelta(phase="ready", call_id=call.id, name=call.name, call=call)
+
+    def knows(self, key: Any) -> bool:
+        """Whether a call of this key is open."""
+        return key in self._open
+
+    def start(self, key: Any, call_id: str, name: str) -> ToolCallDelta:
+        """The model begins to write a call."""
+        call_id = call_id or local_id()
+        self._open[key] = (call_id, name, [])
+        return ToolCallDelta(phase="started", call_id=call_id, name=name)
+
+    def arguments(self, key: Any, piece: str) -> ToolCallDelta:
+        """More of the arguments' JSON text."""
+        call_id, _, pieces = self._open[key]
+        pieces.append(piece)
+        return ToolCallDelta(phase="arguments", call_id=call_id, delta=piece)
+
+    def end(self, key: Any) -> ToolCallDelta:
+        """The call is written."""
+        call_id, name, pieces = self._open.pop(key)
+        return self.add(tool_call(call_id, name, "".join(pieces)))
+
+    def end_all(self) -> list[ToolCallDelta]:
+        """Ends what is still open, in the order it was begun."""
+        return [self.end(key) for key in list(self._open)]
+
+    def done(self, reason: FinishReason) -> LlmCall:
+        """The whole answer. "stop" becomes "tool_calls" when there are calls."""
+        if self.refused:
+            reason = "refusal"
+        elif reason == "stop" and self._calls:
+            reason = "tool_calls"
+        return LlmCall(
+            model=self.model,
+            text="".join(self._text),
+            tool_calls=tuple(self._calls),
+            finish_reason=reason,
+            usage=self.usage,
+            latency_ms=round((time.monotonic() - self.started) * 1000),
+        )

@@ -1,0 +1,64 @@
+"""The tools of a request in a provider's own form, encoded once per set of tools.
+
+Our names may hold what a provider refuses (dots; more than 64 characters); such a tool goes out
+under another name, and its calls come back under its own.
+"""
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from mesh.llm.port import ToolSpec
+
+MOST_SETS = 16
+
+T = TypeVar("T")
+
+
+class Offered(Generic[T]):
+    """One set of tools: ``encoded`` for the request, ``names`` (ours), and the two ways between the
+    names."""
+
+    def __init__(
+        self, tools: tuple[ToolSpec, ...], form: Callable[[list[tuple[str, ToolSpec]]], T], forbidden: str
+    ) -> None:
+        self._forbidden = re.compile(forbidden)
+        self._wire = {tool.name: self._wire_name(tool.name) for tool in tools}
+        self._own = {wire: own for own, wire in self._wire.items()}
+        self.tools = tools
+        self.names = frozenset(self._wire)
+        self.encoded = form([(self._wire[tool.name], tool) for tool in tools])
+
+    def wire(self, name: str) -> str:
+        """The provider's name of a tool, also of one that is not offered any more."""
+        return self._wire.get(name) or self._wire_name(name)
+
+    def own(self, name: str) -> str:
+        """Our name of the tool a provider named; its own when it made that up."""
+        return self._own.get(name, name)
+
+    def _wire_name(self, name: str) -> str:
+        clean = self._forbidden.sub("_", name)
+        if clean == name and 0 < len(name) <= 64:
+            return name
+        return f"{clean[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+class OfferedCache(Generic[T]):
+    """The last sets of tools that were asked for."""
+
+    def __init__(self, form: Callable[[list[tuple[str, ToolSpec]]], T], forbidden: str) -> None:
+        self._form = form
+        self._forbidden = forbidden
+        self._known: deque[Offered[T]] = deque(maxlen=MOST_SETS)
+
+    def of(self, tools: tuple[ToolSpec, ...]) -> Offered[T]:
+        """The set, encoded now if it is a new one."""
+        for offered in self._known:
+            if offered.tools is tools or offered.tools == tools:
+                return offered
+        offered = Offered(tools, self._form, self._forbidden)
+        self._known.appendleft(offered)
+        return offered

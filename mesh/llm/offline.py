@@ -1,0 +1,163 @@
+"""The offline model: deterministic, without network and key, for demonstrations and tests.
+
+It calls the offered tool whose name, description and schema fit the last message best (see
+`mesh.llm.offline_words`), and says in words what the tool gave. It understands nothing.
+"""
+
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+
+from mesh.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.llm.offline_fill import fill
+from mesh.llm.offline_words import choose, properties, read
+from mesh.llm.port import Assistant, LlmRequest, Message, Result, Results, ToolSpec, User
+from mesh.llm.routing import OFFLINE_NAME
+
+MOST_ROWS = 50
+MOST_TEXT = 4000
+_I_AM = "I am the offline demonstration model: no network, no understanding, only matching of words."
+
+
+class Offline:
+    """`Llm` without a model."""
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        """See `mesh.llm.port.Llm`. Tokens are words."""
+        started = time.monotonic()
+        text, calls = _answer(request)
+        if request.deltas:
+            for piece in re.findall(r"\s*\S+\s*", text):
+                yield TextDelta(text=piece)
+            for call in calls:
+                for delta in _call_deltas(call):
+                    yield delta
+        yield LlmCall(
+            model=OFFLINE_NAME,
+            text=text,
+            tool_calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            usage=_usage(request, text, calls),
+            latency_ms=round((time.monotonic() - started) * 1000),
+        )
+
+    async def close(self) -> None:
+        """See `mesh.llm.port.Llm`."""
+
+
+def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
+    last = request.messages[-1] if request.messages else User("")
+    if isinstance(last, Results):
+        return _bounded("\n\n".join(_say(result) for result in last.results)), ()
+    said = last.text
+    if not request.tools:
+        return _bounded(f"{_I_AM} I have no tools here. You said: {said or '(nothing)'}"), ()
+    reading = read(said)
+    tool = choose(reading, request.tools)
+    if tool is None:
+        return f"{_I_AM} I found no tool that fits. I can call:\n{_listed(request.tools)}", ()
+    filled = fill(tool, reading)
+    if filled.missing:
+        return f"{_I_AM} To call {tool.name} I need: {_needed(tool, filled.missing)}.", ()
+    return "", (ToolCall(_next_id(request.messages), tool.name, filled.arguments),)
+
+
+def _call_deltas(call: ToolCall) -> Iterator[Event]:
+    arguments = msgspec.json.encode(call.arguments).decode()
+    yield ToolCallDelta(phase="started", call_id=call.id, name=call.name)
+    yield ToolCallDelta(phase="arguments", call_id=call.id, delta=arguments)
+    yield ToolCallDelta(phase="ready", call_id=call.id, name=call.name, call=call)
+
+
+def _next_id(messages: tuple[Message, ...]) -> str:
+    before = sum(len(message.tool_calls) for message in messages if isinstance(message, Assistant))
+    return f"offline-{before + 1}"
+
+
+def _listed(tools: tuple[ToolSpec, ...]) -> str:
+    lines = [
+        f"- {tool.name}: {' '.join(tool.description.split())[:120]}".rstrip(": ")
+        for tool in tools[:MOST_ROWS]
+    ]
+    return "\n".join(lines)
+
+
+def _needed(tool: ToolSpec, missing: tuple[str, ...]) -> str:
+    known = properties(tool.input_schema)
+    kinds = {key: known.get(key, {}).get("type") for key in missing}
+    return ", ".join(f"{key} ({kind})" if isinstance(kind, str) else key for key, kind in kinds.items())
+
+
+def _say(result: Result) -> str:
+    if result.is_error:
+        return f"{result.name} failed: {result.content or 'no reason given'}"
+    try:
+        value = msgspec.json.decode(result.content)
+    except msgspec.DecodeError:
+        return f"{result.name}: {result.content or 'done, without a result'}"
+    return f"{result.name}: {_rendered(value)}"
+
+
+def _rendered(value: Any) -> str:
+    """JSON for a person to read: scalars in a line, lists as rows."""
+    if isinstance(value, list):
+        return _rows("results", value)
+    if not isinstance(value, dict):
+        return _scalar(value)
+    lists = {key: each for key, each in value.items() if isinstance(each, list)}
+    # A count of the only list says nothing that the list does not.
+    counts = {len(each) for each in lists.values()} if len(lists) == 1 else set()
+    plain = {
+        key: each
+        for key, each in value.items()
+        if key not in lists and not ("count" in key and isinstance(each, int) and each in counts)
+    }
+    parts = [_fields(plain)] if plain else []
+    return "\n".join([*parts, *(_rows(key, each) for key, each in lists.items())]) or "done"
+
+
+def _rows(name: str, rows: list[Any]) -> str:
+    name = name.replace("_", " ")
+    if not rows:
+        return f"no {name}"
+    lines = [f"- {_row(row)}" for row in rows[:MOST_ROWS]]
+    if len(rows) > MOST_ROWS:
+        lines.append(f"… and {len(rows) - MOST_ROWS} more")
+    return f"{len(rows)} {name}\n" + "\n".join(lines)
+
+
+def _row(row: Any) -> str:
+    if not isinstance(row, dict):
+        return _scalar(row)
+    title = next((key for key in ("name", "title", "id") if key in row), None)
+    if title is None:
+        return _fields(row)
+    rest = {key: each for key, each in row.items() if key != title}
+    return f"{_scalar(row[title])} ({_fields(rest)})" if rest else _scalar(row[title])
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {_scalar(value)}" for key, value in fields.items())
+
+
+def _scalar(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+
+
+def _usage(request: LlmRequest, text: str, calls: tuple[ToolCall, ...]) -> Usage:
+    words = len(request.system.split()) + sum(_word_count(message) for message in request.messages)
+    arguments = sum(len(msgspec.json.encode(call.arguments).split()) for call in calls)
+    return Usage(words, len(text.split()) + arguments)
+
+
+def _word_count(message: Message) -> int:
+    if isinstance(message, Results):
+        return sum(len(result.content.split()) for result in message.results)
+    return len(message.text.split())
