@@ -6,6 +6,7 @@ bound to that host alone.
 """
 
 import ipaddress
+import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def is_loopback(host: str) -> bool:
 def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
     """Sets what is not set: what the person who starts it says wins.
 
-    ``scratch`` is a folder of this mesh alone: two meshes on a machine must not share HAProxy's files.
+    ``scratch`` is a folder of this mesh alone: two meshes on a machine must not share HAProxy's files,
+    nor the ports behind its edge, which are the usual ones if nobody has them.
     """
     uses_haproxy = is_open(host)
     defaults = {
@@ -36,6 +38,9 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1" if uses_haproxy else "0",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(8500)),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(_free_port(9101)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(scratch / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(scratch / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
@@ -47,3 +52,17 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
     }
     for name, value in defaults.items():
         env.setdefault(name, value)
+
+
+def _free_port(usual: int) -> int:
+    """The usual port, or another where it is taken."""
+    for port in (usual, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            chosen: int = probe.getsockname()[1]
+            return chosen
+    return usual

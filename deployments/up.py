@@ -110,7 +110,9 @@ class _Mesh:
         from deployments.actors import NAMESPACE
 
         ours: dict[str, Any] = (
-            {"include_dashboard": True, "dashboard_host": "127.0.0.1"} if self._is_ours else {}
+            {"address": "local", "include_dashboard": True, "dashboard_host": "127.0.0.1"}
+            if self._is_ours
+            else {}
         )
         context = ray.init(
             namespace=NAMESPACE,
