@@ -58,12 +58,13 @@ class HttpWire:
     """One connection to an HTTP server, from `__aenter__` to `__aexit__`; used once.
 
     ``max_body`` (bytes) bounds a JSON body and an event of a stream. `trouble` says what went wrong
-    last, for a person.
+    last, for a person; `forgotten` that the server does not know the session any more.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], max_body: int) -> None:
         self.trouble = ""
         self.reached = True
+        self.forgotten = False
         self.max_body = max_body
         self.url = url
         self._headers = headers
@@ -71,7 +72,7 @@ class HttpWire:
 
     def mark(self) -> None:
         """From here on `reached` says whether a tool call may have arrived. Only a refused connection
-        proves that it did not."""
+        and a 404 prove that it did not."""
         self.reached = True
         self.trouble = ""
 
@@ -114,13 +115,21 @@ class WatchedClient(httpx2.AsyncClient):
         if request.method != "POST":
             return
         self._wire.trouble = f"{shown(self._wire.url)}: {str(error) or type(error).__name__}"
-        if isinstance(error, REFUSED) and b'"tools/call"' in request.content[:256]:
+        if isinstance(error, REFUSED) and calls_tool(request):
             self._wire.reached = False
 
     def _answered(self, request: httpx2.Request, response: httpx2.Response) -> None:
         if response.status_code >= 400 and request.method == "POST":
             status = f"HTTP {response.status_code} {response.reason_phrase}"
             self._wire.trouble = f"{shown(self._wire.url)} answered {status}"
+            if response.status_code == 404:
+                self._wire.forgotten = "mcp-session-id" in request.headers
+                self._wire.reached = self._wire.reached and not calls_tool(request)
         if response.headers.get("content-type", "").startswith("application/json"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = BoundedBody(response.stream, self._wire.max_body)
+
+
+def calls_tool(request: httpx2.Request) -> bool:
+    """By its first bytes: the SDK writes the method before the parameters."""
+    return b'"method":"tools/call"' in request.content[:256]

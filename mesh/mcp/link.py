@@ -39,9 +39,9 @@ PING_S = 2.0
 RELISTEN_S = 5.0
 LISTEN_ACK_S = 10.0
 LINE_SLACK = 64 << 10
-NEVER_RAN = ("Session terminated", "Not Found")  # HTTP 404: the server knows no such session
 MADE_UP = (
-    *NEVER_RAN,
+    "Session terminated",
+    "Not Found",
     "Server returned an error response",
     "Unexpected content type",
     "server answered a request with 202",
@@ -83,6 +83,7 @@ class Wire(Protocol):
 
     trouble: str
     reached: bool
+    forgotten: bool
 
     def mark(self) -> None: ...
     def doom(self, why: str) -> None: ...
@@ -91,11 +92,7 @@ class Wire(Protocol):
 
 
 class LinkLost(Exception):
-    """The connection is of no use any more. ``never_ran``: the server refused the call unseen."""
-
-    def __init__(self, why: str, never_ran: bool = False) -> None:
-        super().__init__(why)
-        self.never_ran = never_ran
+    """The connection is of no use any more, and why."""
 
 
 class WireTool(BaseModel):
@@ -243,9 +240,8 @@ class Link:
     def _refusal(self, error: MCPError) -> ToolOutcome:
         """A JSON-RPC error: the server's own, or one that the SDK made up for a broken exchange."""
         made_up = bool(self._server.url) and error.message.startswith(MADE_UP)
-        if self.lost or made_up:
-            why = self.wire.trouble or error.message
-            raise LinkLost(why, never_ran=made_up and error.message in NEVER_RAN) from error
+        if self.lost or self.wire.forgotten or made_up:
+            raise LinkLost(self.wire.trouble or error.message) from error
         return ToolOutcome(content=f"the server refused the call: {error.message}", is_error=True)
 
 

@@ -183,13 +183,13 @@ class McpSession:
             logger.error("%s (a defect of the session)", self._problem, exc_info=error)
         request, self._current = self._current, None
         if request is not None:
-            self._give_back(request, never_ran=isinstance(error, LinkLost) and error.never_ran)
+            self._give_back(request)
         if isinstance(error, ToolSessionError):  # trying again does not help: nobody should wait for it
             self._fail_all(self._problem)
         self._shelf.fail(self._problem)
 
-    def _give_back(self, request: Request, never_ran: bool) -> None:
-        if request.may_have_run and not never_ran:
+    def _give_back(self, request: Request) -> None:
+        if request.may_have_run:
             request.fail(f"{self._problem}; it may have run tool {request.name!r}", may_have_run=True)
         elif not request.answer.done():
             request.link = None

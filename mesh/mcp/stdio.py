@@ -86,6 +86,7 @@ class StdioWire:
         self.name = name
         self.trouble = ""
         self.reached = False
+        self.forgotten = False
         self._command = command
         self._env = env
         self._max_line = max_line

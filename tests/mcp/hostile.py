@@ -10,32 +10,9 @@ import time
 OUT = sys.stdout.buffer
 ANY = {"type": "object"}
 OPEN = {"readOnlyHint": True}
-TOOLS = [
-    {"name": name, "description": name, "inputSchema": ANY, "annotations": OPEN}
-    for name in [
-        "echo",
-        "fail",
-        "wait",
-        "hang",
-        "ignore",
-        "die",
-        "die_late",
-        "garbage",
-        "bad_utf8",
-        "big",
-        "overlong",
-        "structured",
-        "picture",
-        "pid",
-        "child",
-        "deaf",
-        "refuse",
-        "broken",
-        "grow",
-        "silent_env",
-        "say",
-    ]
-]
+NAMES = """echo fail wait hang ignore die garbage bad_utf8 big overlong structured picture pid child deaf
+broken grow silent_env say"""
+TOOLS = [{"name": n, "description": n, "inputSchema": ANY, "annotations": OPEN} for n in NAMES.split()]
 TOOLS.append({"name": "drop", "inputSchema": ANY, "destructiveHint": True})
 TOOLS.append({"name": "peek", "inputSchema": ANY, "readOnlyHint": True})
 TOOLS.append({"name": "plain", "inputSchema": ANY})
@@ -124,7 +101,7 @@ def answer(method, params, request):
             following = {"nextCursor": str(start + page)} if start + page < len(TOOLS) else {}
             return {"tools": TOOLS[start : start + page], **following}
         case "tools/call":
-            if params["name"] not in {tool["name"] for tool in TOOLS} | {"refuse"}:
+            if params["name"] not in {tool["name"] for tool in TOOLS}:
                 raise LookupError(params["name"])
             return run(params["name"], {**params.get("arguments", {}), "_id": request})
     raise LookupError(method)

@@ -1,6 +1,7 @@
 """What every tool session promises (`mesh.mcp.port.ToolSession`), kept by each of them."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 
@@ -48,7 +49,7 @@ async def test_calls_run_one_at_a_time_in_the_order_they_came(session: ToolSessi
     await session.catalogue()
     outcomes = await asyncio.gather(*(session.call("wait", {"s": 0.03}) for _ in range(4)))
     spans = [json.loads(outcome.content) for outcome in outcomes]
-    assert all(earlier[1] <= later[0] for earlier, later in zip(spans, spans[1:], strict=False))
+    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
 
 
 async def test_a_call_ends_at_its_deadline_and_says_that_it_may_have_run(session: ToolSession) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,39 +38,48 @@ def seen(app: Any, requests: list[dict[str, Any]]) -> Any:
 
     async def wrapped(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            requests.append({"verb": scope["method"], **{k.decode(): v.decode() for k, v in scope["headers"]}})
+            requests.append(
+                {"verb": scope["method"], **{k.decode(): v.decode() for k, v in scope["headers"]}}
+            )
         await app(scope, receive, send)
 
     return wrapped
 
 
-def answering(status: int, body: bytes, content_type: str = "text/plain", only: bytes = b"") -> Any:
-    """An app that gives one answer, to requests whose body contains ``only``; the others are served."""
+def tampered(only: bytes, instead: Callable[[Any], Awaitable[None]]) -> Any:
+    """The real server, but requests whose body contains ``only`` get what ``instead`` sends."""
     real = sdk_server().streamable_http_app(json_response=True)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             return await real(scope, receive, send)
-        message = await receive()
-        if only not in message["body"]:
+        first = [await receive()]
+        if only in first[0]["body"]:
+            return await instead(send)
 
-            async def again() -> Any:
-                return message
+        async def again() -> Any:
+            return first.pop() if first else await receive()
 
-            return await real(scope, again, send)
-        headers = [(b"content-type", content_type.encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-        return None
+        return await real(scope, again, send)
 
     return app
 
 
+def answering(status: int, body: bytes, content_type: str = "text/plain", only: bytes = b"") -> Any:
+    async def answer(send: Any) -> None:
+        headers = [(b"content-type", content_type.encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return tampered(only, answer)
+
+
 async def test_configured_headers_go_out_with_each_request() -> None:
     requests: list[dict[str, Any]] = []
-    async with served(seen(sdk_server().streamable_http_app(), requests)) as url:
-        async with opened(url, headers={"Authorization": "Bearer t0ken-for-tests"}) as session:
-            await session.call("echo", {"text": "x"})
+    secret = {"Authorization": "Bearer t0ken-for-tests"}
+    app = seen(sdk_server().streamable_http_app(), requests)
+    async with served(app) as url, opened(url, headers=secret) as session:
+        await session.call("echo", {"text": "x"})
     assert requests
     assert all(request["authorization"] == "Bearer t0ken-for-tests" for request in requests)
 
@@ -119,21 +128,12 @@ async def test_a_session_that_the_server_forgot_is_opened_anew() -> None:
 
 
 async def test_a_connection_that_breaks_in_a_call_may_have_run_it() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            return await real(scope, receive, send)
-        message = await receive()
-        if b"tools/call" in message["body"]:
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"99")]})
-            return None
+    async def break_off(send: Any) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"99")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
 
-        async def again() -> Any:
-            return message
-
-        return await real(scope, again, send)
-
-    real = sdk_server().streamable_http_app(json_response=True)
-    async with served(app) as url, opened(url) as session:
+    async with served(tampered(b"tools/call", break_off)) as url, opened(url) as session:
         async with asyncio.timeout(5):
             with pytest.raises(ToolSessionError) as raised:
                 await session.call("echo", {"text": "x"})
@@ -171,7 +171,9 @@ async def test_a_json_rpc_error_of_the_server_is_an_outcome_whatever_the_status(
 
         raise MCPError(code=types.INVALID_PARAMS, message="no such thing")
 
-    app = Server("x", on_list_tools=list_tools, on_call_tool=call_tool).streamable_http_app(json_response=True)
+    app = Server("x", on_list_tools=list_tools, on_call_tool=call_tool).streamable_http_app(
+        json_response=True
+    )
     async with served(app) as url, opened(url) as session:
         outcome = await session.call("echo", {})
     assert outcome.is_error
@@ -188,16 +190,16 @@ async def test_results_over_a_megabyte_arrive_and_those_over_the_bound_do_not(js
         return types.CallToolResult(content=[types.TextContent(text="x" * size)])
 
     server = Server("x", on_list_tools=list_tools, on_call_tool=call_tool)
-    async with served(server.streamable_http_app(json_response=json_response)) as url:
-        async with opened(url, max_result_bytes=2 << 20) as session:
-            assert len((await session.call("big", {"n": 2 << 20})).content) == 2 << 20
-            outcome = await session.call("big", {"n": 3 << 20})
-            assert outcome.is_error
-            assert "the tool ran" in outcome.content
-            with pytest.raises(ToolSessionError) as raised:
-                await session.call("big", {"n": 6 << 20})
-            assert raised.value.may_have_run
-            assert len((await session.call("big", {"n": 5})).content) == 5
+    app = server.streamable_http_app(json_response=json_response)
+    async with served(app) as url, opened(url, max_result_bytes=2 << 20) as session:
+        assert len((await session.call("big", {"n": 2 << 20})).content) == 2 << 20
+        outcome = await session.call("big", {"n": 3 << 20})
+        assert outcome.is_error
+        assert "the tool ran" in outcome.content
+        with pytest.raises(ToolSessionError) as raised:
+            await session.call("big", {"n": 6 << 20})
+        assert raised.value.may_have_run
+        assert len((await session.call("big", {"n": 5})).content) == 5
 
 
 async def test_a_server_that_hangs_does_not_hold_up_closing() -> None:

@@ -64,8 +64,8 @@ def test_a_reference_to_elsewhere_is_refused_without_a_look() -> None:
 
 
 def test_references_inside_the_schema_and_recursive_ones_work() -> None:
-    schema = {"$defs": {"tree": {"properties": {"kids": {"items": {"$ref": "#/$defs/tree"}}, "n": {"type": "number"}}}}}
-    schema["$ref"] = "#/$defs/tree"  # type: ignore[assignment]
+    tree = {"properties": {"kids": {"items": {"$ref": "#/$defs/tree"}}, "n": {"type": "number"}}}
+    schema = {"$defs": {"tree": tree}, "$ref": "#/$defs/tree"}
     assert problems(schema, {"kids": [{"kids": [{"n": 1}]}]}) == ""
     assert "kids[0].kids[0].n" in problems(schema, {"kids": [{"kids": [{"n": "x"}]}]})
 
@@ -75,7 +75,8 @@ def test_a_schema_that_only_refers_to_itself_ends() -> None:
 
 
 def test_an_older_draft_is_honoured() -> None:
-    old = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"maximum": 5, "exclusiveMaximum": True}}}
+    limit = {"maximum": 5, "exclusiveMaximum": True}
+    old = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": limit}}
     assert problems(old, {"n": 5}) != ""
     assert problems(old, {"n": 4}) == ""
 
@@ -87,7 +88,8 @@ def test_a_simple_pattern_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"^(a+)+$", r"(a|a)*b", r"^(([a-z])+.)+[A-Z]([a-z])+$", r"a*a*a*a*a*b", r"(x+x+)+y", r"a{1,30}{1,30}"]
+    "pattern",
+    [r"^(a+)+$", r"(a|a)*b", r"^(([a-z])+.)+[A-Z]([a-z])+$", r"a*a*a*a*a*b", r"(x+x+)+y", r"a{1,30}{1,30}"],
 )
 def test_a_pattern_that_could_take_forever_is_left_to_the_server(pattern: str) -> None:
     start = time.perf_counter()
@@ -100,7 +102,7 @@ def test_names_by_pattern_are_checked_where_that_is_cheap() -> None:
     schema = {"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}
     assert problems(schema, {"x-a": 1}) == ""
     assert "x-a" in problems(schema, {"x-a": "no"})
-    assert "unexpected" in problems(schema, {"y": 1}) or "do not match" in problems(schema, {"y": 1})
+    assert problems(schema, {"y": 1}) == "'y' does not match any of the regexes: '^x-'"
     assert "a name of 500 characters" in problems(schema, {"x" * 500: 1})
 
 

@@ -47,7 +47,7 @@ def alive(pid: int) -> bool:
 
 async def until(condition: Callable[[], bool], within_s: float = 5) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - another process has no event to wait for
             await asyncio.sleep(0.01)
 
 

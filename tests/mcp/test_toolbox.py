@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -40,6 +40,12 @@ async def boxes() -> AsyncIterator[list[Toolbox]]:
     yield made
     for box in made:
         await box.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(2):
+        while not condition():  # noqa: ASYNC110 - a toolbox tells nobody when it has taken a change
+            await asyncio.sleep(0.001)
 
 
 async def started(boxes: list[Toolbox], *sessions: Any, **options: Any) -> Toolbox:
@@ -99,9 +105,7 @@ async def test_the_specs_are_the_same_object_until_the_tools_change(boxes: list[
     await asyncio.sleep(0.01)
     assert box.specs is before
     inner.offer(offer("a", "one", "two"))
-    async with asyncio.timeout(2):
-        while box.specs is before:
-            await asyncio.sleep(0.001)
+    await until(lambda: box.specs is not before)
     assert [spec.name for spec in box.specs] == ["one", "two"]
     assert list(box.tools) == ["one", "two"]
 
@@ -114,15 +118,11 @@ async def test_a_change_that_makes_names_clash_is_not_taken(
     box = await started(boxes, first, second)
     before = box.specs
     second.offer(offer("b", "two", "one"))
-    async with asyncio.timeout(2):
-        while not caplog.records:
-            await asyncio.sleep(0.001)
+    await until(lambda: bool(caplog.records))
     assert box.specs is before
     assert "a and b" in caplog.text
     first.offer(offer("a", "uno"))  # and when the clash is gone, all is taken
-    async with asyncio.timeout(2):
-        while box.specs is before:
-            await asyncio.sleep(0.001)
+    await until(lambda: box.specs is not before)
     assert set(box.tools) == {"uno", "two", "one"}
 
 
