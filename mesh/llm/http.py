@@ -113,7 +113,11 @@ class LlmHttp(httpx2.AsyncClient):
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    return b"".join([chunk async for chunk in _bounded(response)])
+    try:
+        return b"".join([chunk async for chunk in _bounded(response)])
+    finally:
+        # Nothing to do after the whole body; what broke off is not to be used again.
+        response.close()
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -1,0 +1,64 @@
+"""What the provider tests share: the three formats against the scripted server, real SDKs between."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mesh.events import Event, LlmCall
+from mesh.llm.port import Llm, LlmRequest, Message, ToolSpec, User
+from mesh.llm.routing import provider_for
+from mesh.servers.llm_stub import LlmStub
+
+KEY = "sk-test-0123456789abcdef"
+MODELS = {"openai": "openai:gpt-test", "anthropic": "claude-test", "gemini": "gemini-test"}
+FORMATS = list(MODELS)
+
+WEATHER = ToolSpec(
+    "get_weather",
+    "The weather of a city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+DOTTED = ToolSpec("files.read", "Reads a file.", {"type": "object", "properties": {}})
+
+
+def env_for(url: str) -> dict[str, str]:
+    """The environment that sends every provider to one server."""
+    return {
+        "OPENAI_API_KEY": KEY,
+        "ANTHROPIC_API_KEY": KEY,
+        "GEMINI_API_KEY": KEY,
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "ANTHROPIC_BASE_URL": url,
+        "GOOGLE_GEMINI_BASE_URL": url,
+    }
+
+
+@asynccontextmanager
+async def provider(wire: str, script: dict[str, Any] | None) -> AsyncIterator[tuple[LlmStub, Llm]]:
+    """A stub with a script, and the provider of one format in front of it."""
+    async with LlmStub(script) as stub:
+        llm = provider_for(MODELS[wire], env_for(stub.url))
+        try:
+            yield stub, llm
+        finally:
+            await llm.close()
+
+
+def request(wire: str, *messages: Message, **more: Any) -> LlmRequest:
+    """A request; one user message when none is given."""
+    return LlmRequest(
+        model=MODELS[wire], system="Be brief.", messages=messages or (User("Hello there"),), **more
+    )
+
+
+async def events_of(llm: Llm, asked: LlmRequest) -> list[Event]:
+    """Everything the provider yields."""
+    return [event async for event in llm.stream(asked)]
+
+
+async def answer_of(llm: Llm, asked: LlmRequest) -> LlmCall:
+    """The one `LlmCall` that must end the stream."""
+    events = await events_of(llm, asked)
+    assert [type(event) for event in events].count(LlmCall) == 1
+    assert isinstance(events[-1], LlmCall)
+    return events[-1]

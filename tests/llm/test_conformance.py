@@ -1,0 +1,377 @@
+"""Every provider keeps the promises of the port: the real SDK against the scripted server."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from mesh.errors import LlmError
+from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.llm.port import Assistant, Message, Result, Results, ToolSpec, User
+from mesh.llm.retry import ATTEMPTS
+from tests.llm.providers import DOTTED, FORMATS, KEY, WEATHER, answer_of, events_of, provider, request
+
+pytestmark = [
+    pytest.mark.parametrize("wire", FORMATS),
+    pytest.mark.parametrize("deltas", [False, True], ids=["plain", "stream"]),
+]
+
+
+def script(**answer: Any) -> dict[str, Any]:
+    return {"rules": [{"answer": answer}]}
+
+
+def first_then_text(times: int, **answer: Any) -> dict[str, Any]:
+    """An answer for the first calls, text for those after."""
+    return {"rules": [{"answer": answer, "times": times}, {"answer": {"text": "Here I am"}}]}
+
+
+CALLS = [
+    {"name": "get_weather", "arguments": {"city": "Oslo"}, "id": "id-1"},
+    {"name": "get_weather", "arguments": {"city": "Århus", "days": [1, 2]}, "id": "id-2"},
+]
+
+
+async def test_text_comes_with_its_usage(wire: str, deltas: bool) -> None:
+    usage = {"input": 12, "output": 5, "cached": 4}
+    async with provider(wire, script(text="Hello, wörld! 🌍 \u2028 done", usage=usage)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas))
+    assert answer.text == "Hello, wörld! 🌍 \u2028 done"
+    assert (answer.finish_reason, answer.tool_calls) == ("stop", ())
+    assert answer.usage == Usage(12, 5, 4)
+    assert 0 <= answer.latency_ms < 5000
+
+
+async def test_deltas_join_to_the_answer_and_come_only_when_asked_for(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(text="one two three", tool_calls=CALLS)) as (_, llm):
+        events = await events_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    texts = [event.text for event in events if isinstance(event, TextDelta)]
+    ready = [event.call for event in events if isinstance(event, ToolCallDelta) and event.phase == "ready"]
+    answer = events[-1]
+    assert isinstance(answer, LlmCall)
+    if deltas:
+        assert len(texts) == 3 and "".join(texts) == answer.text
+        assert tuple(ready) == answer.tool_calls
+    else:
+        assert events == [answer]
+
+
+async def test_one_tool_call(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(tool_calls=CALLS[:1])) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    assert answer.tool_calls == (ToolCall("id-1", "get_weather", {"city": "Oslo"}),)
+    assert (answer.finish_reason, answer.text) == ("tool_calls", "")
+
+
+async def test_several_tool_calls_and_text_in_one_answer(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(text="Let me see.", tool_calls=CALLS)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    assert [call.id for call in answer.tool_calls] == ["id-1", "id-2"]
+    assert answer.tool_calls[1].arguments == {"city": "Århus", "days": [1, 2]}
+    assert answer.text == "Let me see."
+
+
+async def test_calls_without_an_id_get_one_each(wire: str, deltas: bool) -> None:
+    nameless = [{"name": "get_weather", "arguments": {"city": city}} for city in ("Oslo", "Rome")]
+    async with provider(wire, script(tool_calls=nameless)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    assert len({call.id for call in answer.tool_calls}) == 2
+
+
+async def test_a_tool_whose_name_the_provider_refuses_keeps_its_own_for_us(wire: str, deltas: bool) -> None:
+    async with provider(wire, None) as (stub, llm):
+        await answer_of(llm, request(wire, deltas=deltas, tools=(DOTTED,)))
+        (sent,) = names_sent(wire, stub.calls[0].json)
+        stub.script = type(stub.script)(script(tool_calls=[{"name": sent, "arguments": {}}]))
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(DOTTED,)))
+    assert "." not in sent
+    assert answer.tool_calls[0].name == DOTTED.name
+
+
+def names_sent(wire: str, body: dict[str, Any]) -> list[str]:
+    if wire == "openai":
+        return [tool["function"]["name"] for tool in body["tools"]]
+    if wire == "anthropic":
+        return [tool["name"] for tool in body["tools"]]
+    return [each["name"] for tool in body["tools"] for each in tool["functionDeclarations"]]
+
+
+async def test_a_refusal_is_an_answer(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(refusal="I will not.")) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas))
+    if wire == "gemini":
+        # Gemini knows no refusal in words: it blocks the prompt.
+        assert (answer.finish_reason, answer.text) == ("content_filter", "")
+    else:
+        assert (answer.finish_reason, answer.text) == ("refusal", "I will not.")
+
+
+async def test_a_content_filter_is_an_answer(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(text="Well", content_filter=True)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas))
+    assert answer.finish_reason == ("refusal" if wire == "anthropic" else "content_filter")
+
+
+async def test_an_answer_cut_at_the_token_limit_says_so(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(text="and then", finish="length")) as (stub, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, max_tokens=17))
+    assert (answer.finish_reason, answer.text) == ("length", "and then")
+    assert 17 in flat(stub.calls[0].json)
+
+
+async def test_an_empty_answer_is_an_answer(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(empty=True)) as (stub, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas))
+    assert (answer.text, answer.tool_calls, answer.finish_reason) == ("", (), "stop")
+    assert len(stub.calls) == 1
+
+
+async def test_malformed_arguments_are_an_answer_that_keeps_the_raw_text(wire: str, deltas: bool) -> None:
+    broken = [{"name": "get_weather", "malformed": '{"city": Oslo'}]
+    async with provider(wire, script(tool_calls=broken)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    (call,) = answer.tool_calls
+    assert (call.name, call.arguments) == ("get_weather", {})
+    assert '{"city": Oslo' in call.malformed
+    assert answer.finish_reason == "tool_calls"
+
+
+async def test_a_call_of_a_tool_that_was_not_offered_comes_through(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(tool_calls=[{"name": "invented", "arguments": {}}])) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    assert answer.tool_calls[0].name == "invented"
+
+
+CONVERSATION: tuple[Message, ...] = (
+    User("Weather in Oslo and Rome?"),
+    Assistant(
+        "Looking.",
+        (
+            ToolCall("id-1", "get_weather", {"city": "Oslo"}, opaque="c2lnbmF0dXJl"),
+            ToolCall("id-2", "get_weather", malformed="{oops"),
+        ),
+    ),
+    Results(
+        (Result("id-1", "get_weather", "4 °C"), Result("id-2", "get_weather", "no such city", is_error=True))
+    ),
+    Assistant(""),
+    User("And?"),
+)
+
+SENT: dict[str, list[dict[str, Any]]] = {
+    "openai": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Weather in Oslo and Rome?"},
+        {
+            "role": "assistant",
+            "content": "Looking.",
+            "tool_calls": [
+                {
+                    "id": "id-1",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'},
+                },
+                {
+                    "id": "id-2",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{"malformed_arguments":"{oops"}'},
+                },
+            ],
+        },
+        {"role": "tool", "tool_call_id": "id-1", "content": "4 °C"},
+        {"role": "tool", "tool_call_id": "id-2", "content": "Error: no such city"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "And?"},
+    ],
+    "anthropic": [
+        {"role": "user", "content": "Weather in Oslo and Rome?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "Looking."},
+                {"type": "tool_use", "id": "id-1", "name": "get_weather", "input": {"city": "Oslo"}},
+                {
+                    "type": "tool_use",
+                    "id": "id-2",
+                    "name": "get_weather",
+                    "input": {"malformed_arguments": "{oops"},
+                },
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "id-1", "content": "4 °C"},
+                {"type": "tool_result", "tool_use_id": "id-2", "content": "no such city", "is_error": True},
+            ],
+        },
+        {"role": "user", "content": "And?"},
+    ],
+    "gemini": [
+        {"role": "user", "parts": [{"text": "Weather in Oslo and Rome?"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"text": "Looking."},
+                {
+                    "functionCall": {"name": "get_weather", "args": {"city": "Oslo"}, "id": "id-1"},
+                    "thoughtSignature": "c2lnbmF0dXJl",
+                },
+                {
+                    "functionCall": {
+                        "name": "get_weather",
+                        "args": {"malformed_arguments": "{oops"},
+                        "id": "id-2",
+                    }
+                },
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "functionResponse": {
+                        "name": "get_weather",
+                        "response": {"result": "4 °C"},
+                        "id": "id-1",
+                    }
+                },
+                {
+                    "functionResponse": {
+                        "name": "get_weather",
+                        "response": {"error": "no such city"},
+                        "id": "id-2",
+                    }
+                },
+            ],
+        },
+        {"role": "user", "parts": [{"text": "And?"}]},
+    ],
+}
+
+
+async def test_calls_and_results_go_back_in_the_providers_own_format(wire: str, deltas: bool) -> None:
+    async with provider(wire, None) as (stub, llm):
+        await answer_of(llm, request(wire, *CONVERSATION, deltas=deltas, tools=(WEATHER,)))
+    body = stub.calls[0].json
+    assert body["contents" if wire == "gemini" else "messages"] == SENT[wire]
+    assert "Be brief." in flat(body)
+    assert WEATHER.input_schema in flat(body)
+
+
+async def test_an_answer_can_be_sent_back_as_it_came(wire: str, deltas: bool) -> None:
+    calls = [{"name": "get_weather", "arguments": {"city": "Oslo"}, "signature": "c2ln"}]
+    rules = [{"match": {"from": "user"}, "answer": {"tool_calls": calls}}, {"answer": {"text": "Cold"}}]
+    async with provider(wire, {"rules": rules}) as (stub, llm):
+        first = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+        results = Results(tuple(Result(call.id, call.name, "4 °C") for call in first.tool_calls))
+        history = (User("Hello there"), Assistant(first.text, first.tool_calls), results)
+        second = await answer_of(llm, request(wire, *history, deltas=deltas, tools=(WEATHER,)))
+    assert second.text == "Cold"
+    assert "4 °C" in flat(stub.calls[1].json)
+    if wire == "gemini":
+        assert "c2ln" in flat(stub.calls[1].json)
+        assert "id" not in stub.calls[1].json["contents"][1]["parts"][0]["functionCall"]
+
+
+def flat(value: Any) -> list[Any]:
+    """Every value inside a JSON value, and the value itself."""
+    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [value, *(each for item in inside for each in flat(item))]
+
+
+async def test_a_429_is_tried_again_after_what_retry_after_says(wire: str, deltas: bool) -> None:
+    limited = first_then_text(1, status=429, headers={"retry-after": "0.2"}, error="slow down")
+    async with provider(wire, limited) as (stub, llm):
+        started = time.monotonic()
+        answer = await answer_of(llm, request(wire, deltas=deltas))
+        took = time.monotonic() - started
+    assert answer.text == "Here I am"
+    assert len(stub.calls) == 2
+    assert took >= 0.2 and answer.latency_ms >= 200
+
+
+async def test_a_retry_after_in_the_past_means_now(wire: str, deltas: bool) -> None:
+    date = formatdate(time.time() - 3600, usegmt=True)
+    async with provider(wire, first_then_text(1, status=503, headers={"retry-after": date})) as (stub, llm):
+        await answer_of(llm, request(wire, deltas=deltas))
+    assert len(stub.calls) == 2
+
+
+async def test_a_server_that_keeps_failing_ends_after_the_last_attempt(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(status=500, error="boom")) as (stub, llm):
+        with pytest.raises(
+            LlmError, match=rf"{wire} model .*-test: HTTP 500: .*boom.*tried {ATTEMPTS} times"
+        ):
+            await answer_of(llm, request(wire, deltas=deltas))
+    assert len(stub.calls) == ATTEMPTS
+
+
+@pytest.mark.parametrize("where", ["before", "middle"])
+async def test_a_lost_connection_is_tried_again(wire: str, deltas: bool, where: str) -> None:
+    async with provider(wire, first_then_text(1, text="one two three four", broken=where)) as (stub, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas))
+    assert answer.text == "Here I am"
+    assert len(stub.calls) == 2
+
+
+async def test_a_server_that_hangs_ends_at_its_deadline(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(hang=True)) as (stub, llm):
+        started = time.monotonic()
+        with pytest.raises(LlmError, match="no answer in time"):
+            await answer_of(llm, request(wire, deltas=deltas, timeout_s=0.1))
+    assert len(stub.calls) == ATTEMPTS
+    assert time.monotonic() - started < 5
+
+
+async def test_a_stream_that_trickles_ends_at_its_deadline(wire: str, deltas: bool) -> None:
+    trickle = script(text="a b c d e f g h i j", chunk_delay=0.05, delay=0.0 if deltas else 5.0)
+    async with provider(wire, trickle) as (_, llm):
+        with pytest.raises(LlmError, match="no answer in time"):
+            await answer_of(llm, request(wire, deltas=deltas, timeout_s=0.15))
+
+
+async def test_a_wrong_key_ends_at_once_and_is_not_shown(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(status=401, error=f"Incorrect API key provided: {KEY}.")) as (stub, llm):
+        with pytest.raises(LlmError, match=r"HTTP 401: .*Incorrect API key") as caught:
+            await answer_of(llm, request(wire, deltas=deltas))
+    assert len(stub.calls) == 1
+    assert KEY not in str(caught.value) and KEY not in repr(caught.value.__context__)
+
+
+async def test_a_long_error_is_cut(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(status=400, error="x" * 100_000)) as (stub, llm):
+        with pytest.raises(LlmError) as caught:
+            await answer_of(llm, request(wire, deltas=deltas))
+    assert len(str(caught.value)) < 1000
+    assert len(stub.calls) == 1
+
+
+async def test_many_calls_at_once_share_one_client(wire: str, deltas: bool) -> None:
+    async with provider(wire, {"delay": 0.3}) as (_, llm):
+        started = time.monotonic()
+        asked = [answer_of(llm, request(wire, User(f"number {n}"), deltas=deltas)) for n in range(150)]
+        answers = await asyncio.gather(*asked)
+        took = time.monotonic() - started
+    assert [answer.text for answer in answers] == [f"echo: number {n}" for n in range(150)]
+    assert took < 10, "they waited for each other"
+
+
+async def test_a_reader_that_leaves_early_leaves_nothing_behind(wire: str, deltas: bool) -> None:
+    async with provider(wire, script(text="one two three", chunk_delay=0.02)) as (_, llm):
+        stream: AsyncIterator[Any] = llm.stream(request(wire, deltas=deltas))
+        await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert (await answer_of(llm, request(wire, deltas=deltas))).text == "one two three"
+
+
+async def test_tools_are_encoded_once(wire: str, deltas: bool) -> None:
+    again = ToolSpec(WEATHER.name, WEATHER.description, dict(WEATHER.input_schema))
+    async with provider(wire, None) as (stub, llm):
+        for tools in ((WEATHER,), (again,), (DOTTED,)):
+            await answer_of(llm, request(wire, deltas=deltas, tools=tools))
+    first, second, third = [call.json["tools"] for call in stub.calls]
+    assert first == second != third
