@@ -6,7 +6,6 @@ thread: these pipes are read and written by the event loop, which takes a third 
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
@@ -18,6 +17,10 @@ from mcp.shared.message import SessionMessage
 
 MAX_LINE = 4 << 20
 Incoming: TypeAlias = SessionMessage | Exception
+
+
+class LineTooLong(OSError):
+    """What follows could not be told from the rest of it, so that it ends the connection."""
 
 
 @asynccontextmanager
@@ -50,7 +53,7 @@ async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Inc
                 line = await stdin.readuntil(b"\n")
                 message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
             except asyncio.LimitOverrunError:
-                sys.exit(f"a message is over the bound of {MAX_LINE} bytes")
+                raise LineTooLong(f"a message is over the bound of {MAX_LINE} bytes") from None
             except ValueError as error:
                 await inbox.send(error)
             else:

@@ -281,6 +281,11 @@ def address(value: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def first_of(error: BaseException) -> BaseException:
+    """The first error of a task group's group of groups."""
+    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
 def main() -> None:
     """The console script."""
     parser = argparse.ArgumentParser(
@@ -303,10 +308,11 @@ def main() -> None:
                 anyio.run(serve_http, store, *options.http)
             else:
                 anyio.run(serve_stdio, store)
-    except sqlite3.Error as error:
-        sys.exit(f"mcp-resources: {options.db}: {error}")
-    except OSError as error:
-        sys.exit(f"mcp-resources: {error}")
+    except Exception as error:
+        cause = first_of(error)
+        if not isinstance(cause, OSError | sqlite3.Error):
+            raise
+        sys.exit(f"mcp-resources: {f'{options.db}: ' if isinstance(cause, sqlite3.Error) else ''}{cause}")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.errors import ConfigError, ToolSessionError
@@ -78,6 +78,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 @given(st.lists(st.text(min_size=0, max_size=4, alphabet="ab._-/ é"), max_size=8))
+@settings(deadline=None)
 def test_merge_takes_exactly_good_names_that_are_unique(names: list[str]) -> None:
     good = len(set(names)) == len(names) and all(NAME.fullmatch(name) for name in names)
     catalogues = [Catalogue(str(i), 1, (tool(name, str(i)),)) for i, name in enumerate(names)]

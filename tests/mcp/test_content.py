@@ -1,0 +1,61 @@
+"""Results of every kind as text."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh.mcp.content import outcome_of
+from mesh.mcp.port import ToolOutcome
+
+TEXT = {"type": "text", "text": "hello"}
+
+
+def outcome(*content: dict[str, Any], bound: int = 1000, **rest: Any) -> ToolOutcome:
+    return outcome_of(types.CallToolResult.model_validate({"content": content, **rest}), bound)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([], ""),
+        ([TEXT], "hello"),
+        ([TEXT, {"type": "text", "text": "you"}], "hello\nyou"),
+        (
+            [{"type": "image", "data": "AAAA", "mimeType": "image/png"}],
+            "[image, image/png, 3 bytes, not shown]",
+        ),
+        (
+            [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}],
+            "[audio, audio/wav, 3 bytes, not shown]",
+        ),
+        ([{"type": "resource_link", "name": "doc", "uri": "file:///a"}], "[link to doc: file:///a]"),
+        ([{"type": "resource", "resource": {"uri": "x:1", "text": "in it"}}], "[resource x:1]\nin it"),
+        (
+            [{"type": "resource", "resource": {"uri": "x:1", "blob": "AAAA"}}],
+            "[resource x:1, binary, not shown]",
+        ),
+    ],
+)
+def test_each_part_has_its_text(content: list[dict[str, Any]], text: str) -> None:
+    assert outcome(*content) == ToolOutcome(content=text)
+
+
+def test_structured_content_is_not_said_twice() -> None:
+    assert outcome(TEXT, structuredContent={"a": 1}).content == "hello"
+    assert outcome(structuredContent={"a": "ä"}).content == '{"a":"ä"}'
+
+
+def test_an_error_of_the_tool_stays_one() -> None:
+    assert outcome(TEXT, isError=True) == ToolOutcome(content="hello", is_error=True)
+
+
+@given(st.text(max_size=30), st.integers(0, 60))
+@settings(deadline=None)
+def test_the_bound_counts_bytes_of_utf8(text: str, bound: int) -> None:
+    given_back = outcome({"type": "text", "text": text}, bound=bound)
+    fits = len(text.encode()) <= bound
+    assert given_back.is_error is not fits
+    assert given_back.content == text if fits else f"{len(text.encode())} bytes" in given_back.content
