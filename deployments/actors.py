@@ -7,12 +7,14 @@
 All live in the namespace ``mesh``, detached, and are started again for ever when they die.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from deployments.blueprint import Blueprint
+from deployments.line import Line
 from mesh.conversation import ROOT
 
 NAMESPACE = "mesh"
@@ -42,6 +44,16 @@ def mcp_session(blueprint: Blueprint, server: str) -> Any:
     from deployments.mcp_session import McpSessionActor
 
     return _actor(McpSessionActor, f"{_version(blueprint)}/mcp/{server}", blueprint, server)
+
+
+def line_to(actor: Callable[[], Any], method: str = "exchange") -> Line:
+    """A line to an actor that is got anew for each exchange: it may have been made again since."""
+
+    async def exchange(packed: bytes) -> bytes:
+        answers: bytes = await getattr(actor(), method).remote(packed)
+        return answers
+
+    return Line(exchange)
 
 
 def forget() -> None:

@@ -3,7 +3,9 @@
 import os
 
 from deployments.blueprint import Blueprint
-from deployments.node import RemoteRoot, keep_source, unpack_ahead
+from deployments.line import Desk
+from deployments.node import Ack, RemoteRoot, keep_source, unpack_ahead
+from mesh.errors import JournalError, NotFound
 from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.requests import pack, unpack_request
@@ -31,16 +33,30 @@ class KeeperActor:
             ),
             on_fenced=_leave,
         )
+        self._requests = Desk(self._answer)
+        self._aheads = Desk(self._take)
         await self._keeper.start()
 
-    async def handle(self, packed: bytes) -> bytes:
-        """A packed `Request`, a packed `Reply`."""
+    async def exchange(self, packed: bytes) -> bytes:
+        """Packed `Request`s of gateways, and their packed `Reply`s."""
+        return await self._requests.exchange(packed)
+
+    async def exchange_ahead(self, packed: bytes) -> bytes:
+        """Events of passes that still run, and whether they were taken."""
+        return await self._aheads.exchange(packed)
+
+    async def _answer(self, packed: bytes) -> bytes:
         return pack(await self._keeper.handle(unpack_request(packed)))
 
-    async def append_ahead(self, packed: bytes) -> bool:
-        """Events of a pass that still runs."""
+    async def _take(self, packed: bytes) -> bytes:
         ahead = unpack_ahead(packed)
-        return await self._keeper.append_ahead(ahead.conversation_id, ahead.turn, ahead.run, ahead.events)
+        try:
+            taken = await self._keeper.append_ahead(
+                ahead.conversation_id, ahead.turn, ahead.run, ahead.events
+            )
+        except (JournalError, NotFound) as problem:
+            return pack(Ack(taken=False, problem=str(problem)))
+        return pack(Ack(taken))
 
     async def ready(self) -> None:
         """Returns once the shard is open."""

@@ -8,6 +8,7 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
+from deployments.line import Desk
 from mesh.errors import ToolSessionError
 from mesh.failpoints import failpoint
 from mesh.logs import set_up
@@ -45,8 +46,13 @@ class McpSessionActor:
         set_up()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
         self._session = McpSession(spec, os.environ)
+        self._desk = Desk(self._answer)
 
-    async def call(self, packed: bytes) -> bytes:
+    async def exchange(self, packed: bytes) -> bytes:
+        """Tool calls: packed `_Call`s and what they came to."""
+        return await self._desk.exchange(packed)
+
+    async def _answer(self, packed: bytes) -> bytes:
         """One tool call; every way it can end is a reply."""
         call = _unpack_call(packed)
         failpoint("mcp.before_call")
@@ -81,6 +87,7 @@ class RemoteSession:
         self._blueprint = blueprint
         self.server = server
         self._timeout_s = timeout_s
+        self._line = actors.line_to(lambda: self._handle)
 
     @property
     def _handle(self) -> Any:
@@ -96,7 +103,7 @@ class RemoteSession:
         packed = _pack(_Call(name, arguments, timeout_s))
         try:
             async with asyncio.timeout((timeout_s or self._timeout_s) + _GRACE_S):
-                answered = _unpack_reply(await self._handle.call.remote(packed))
+                answered = _unpack_reply(await self._line.call(packed))
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: {name} did not answer in time", True) from None
         except actors.GONE as problem:

@@ -4,18 +4,19 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import msgspec
-from mesh.llm.routing import provider_for
-from ray.exceptions import RayTaskError
 
 from deployments import actors
 from deployments.blueprint import Blueprint
+from deployments.line import Desk, Line
 from deployments.mcp_session import RemoteSession
 from mesh.errors import Unavailable
 from mesh.events import AnyEvent
+from mesh.llm.routing import provider_for
 from mesh.logs import set_up
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.llm import LlmNode
@@ -33,8 +34,16 @@ class Ahead(msgspec.Struct, frozen=True):
     events: Sequence[AnyEvent]
 
 
+class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether they were taken. ``problem``: they are not durable, and may be sent again."""
+
+    taken: bool
+    problem: str = ""
+
+
 pack_ahead = msgspec.msgpack.Encoder().encode
 unpack_ahead = msgspec.msgpack.Decoder(Ahead).decode
+_unpack_ack = msgspec.msgpack.Decoder(Ack).decode
 
 
 class NodeActor:
@@ -57,10 +66,18 @@ class NodeActor:
             timeout_s=config.llm.timeout_s,
             max_result_bytes=config.limits.max_result_bytes,
         )
+        self._desk = Desk(self._run)
+        self._keepers = [
+            actors.line_to(partial(actors.keeper, blueprint, k), "exchange_ahead")
+            for k in range(blueprint.keepers)
+        ]
         self._started = asyncio.create_task(self._toolbox.start())
 
-    async def run(self, packed: bytes) -> bytes:
-        """One pass over the tree below this node: a packed `TurnInput`, a packed `TurnOutput`."""
+    async def exchange(self, packed: bytes) -> bytes:
+        """Passes over the tree below this node: packed `TurnInput`s and `TurnOutput`s."""
+        return await self._desk.exchange(packed)
+
+    async def _run(self, packed: bytes) -> bytes:
         await self.ready()
         turn = decode_input(packed)
         return encode_output(await self._node.run(turn, self._append))
@@ -79,7 +96,10 @@ class NodeActor:
             async with asyncio.timeout(_ACK_WITHIN_S):
                 while True:
                     try:
-                        return bool(await actors.keeper(self._blueprint, shard).append_ahead.remote(packed))
+                        ack = _unpack_ack(await self._keepers[shard].call(packed))
+                        if ack.problem:
+                            raise Unavailable(ack.problem)
+                        return ack.taken
                     except actors.GONE:
                         actors.forget()
                         await asyncio.sleep(0.2)
@@ -94,6 +114,7 @@ class RemoteRoot:
         self._versions = {blueprint.digest: blueprint}
         self._blueprint = blueprint
         self._turns = count()
+        self._lines: dict[tuple[str, int], Line] = {}
 
     async def __call__(self, turn: TurnInput) -> TurnOutput:
         version = self._version(turn.digest)
@@ -105,14 +126,16 @@ class RemoteRoot:
             )
         replica = next(self._turns) % version.nodes
         try:
-            return decode_output(await actors.node(version, replica=replica).run.remote(encode_input(turn)))
+            return decode_output(await self._line(version, replica).call(encode_input(turn)))
         except actors.GONE as problem:
             actors.forget()
             raise Unavailable(f"node {replica} of {version.agent} died: {type(problem).__name__}") from None
-        except RayTaskError as problem:
-            if isinstance(problem.cause, Unavailable):
-                raise problem.cause from None
-            raise
+
+    def _line(self, version: Blueprint, replica: int) -> Line:
+        key = (version.digest, replica)
+        if key not in self._lines:
+            self._lines[key] = actors.line_to(partial(actors.node, version, replica=replica))
+        return self._lines[key]
 
     def _version(self, digest: str) -> Blueprint | None:
         if digest not in self._versions:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from deployments import actors
@@ -19,6 +20,9 @@ class RayBackend:
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
+        self._keepers = [
+            actors.line_to(partial(actors.keeper, blueprint, k)) for k in range(blueprint.keepers)
+        ]
         self._sessions = [
             RemoteSession(blueprint, server.name, server.start_timeout_s)
             for server in blueprint.config().servers
@@ -65,7 +69,7 @@ class RayBackend:
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
-                return unpack_reply(await actors.keeper(self._blueprint, shard).handle.remote(packed))
+                return unpack_reply(await self._keepers[shard].call(packed))
             except actors.GONE:
                 actors.forget()
                 if asyncio.get_running_loop().time() > deadline:

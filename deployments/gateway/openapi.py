@@ -157,6 +157,7 @@ CREATE = _route(
     },
     **_body(_MESSAGE, required=False, with_a_message={"message": "list all resources"}, empty={}),
 )
+CREATE["status_code"] = 201
 LIST = _route(
     "List conversations, newest first",
     {

@@ -351,6 +351,8 @@ class Keeper:
             limit = self._settings.turn_timeout_s
             output = TurnOutput("failed", f"the turn took longer than {limit:g} s (limits.turn_timeout_s)")
         failpoint("keeper.pass_returned")
+        if output.status == "interrupted":
+            raise Unavailable(output.text)
         await cell.append_of_run(turn.turn, turn.run, _closing(output, turn.turn))
 
     async def _recover(self, conversation_id: str, recovering: asyncio.Semaphore) -> None:

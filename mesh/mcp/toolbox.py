@@ -102,11 +102,14 @@ class Toolbox:
         self, tool: Tool, arguments: dict[str, Any], timeout_s: float | None = None
     ) -> ToolOutcome:
         """Calls ``tool`` on the session of its server. Raises `ToolSessionError`."""
-        session = self._by_server.get(tool.server)
-        if session is None:
-            why = f"tool {tool.name!r}: there is no session with MCP server {tool.server}"
-            raise ToolSessionError(why, may_have_run=False)
-        return await session.call(tool.name, arguments, timeout_s or self._call_timeout_s)
+        return await self._session(tool).call(tool.name, arguments, timeout_s or self._call_timeout_s)
+
+    async def reach(self, tool: Tool) -> None:
+        """Returns when the session of the tool's server answers; raises `ToolSessionError` if it does not.
+
+        Asked before a call that must not be repeated: a session that died since is found out now,
+        when nothing has run yet."""
+        await self._session(tool).catalogue()
 
     async def close(self) -> None:
         """Stops watching. The sessions stay open."""
@@ -114,6 +117,13 @@ class Toolbox:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
         self._watchers = []
+
+    def _session(self, tool: Tool) -> ToolSession:
+        session = self._by_server.get(tool.server)
+        if session is None:
+            why = f"tool {tool.name!r}: there is no session with MCP server {tool.server}"
+            raise ToolSessionError(why, may_have_run=False)
+        return session
 
     async def _watch(self, index: int) -> None:
         """Follows one session's catalogue, until cancelled."""

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mesh.errors import LlmError
+from mesh.errors import LlmError, Unavailable
 from mesh.events import LlmCall
 from mesh.failpoints import failpoint
 from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, User
@@ -50,6 +50,8 @@ class LlmNode:
         except Superseded:
             await steps.take_unsent()
             return TurnOutput("superseded")
+        except Unavailable as problem:
+            status, text = "interrupted", str(problem)
         except LlmError as problem:
             status, text = "failed", f"node {self._path}: {problem}"
         return TurnOutput(status, text, await steps.take_unsent())

@@ -91,11 +91,15 @@ class ToolStep:
     async def _call(
         self, steps: Steps, step: str, call: ToolCall, tool: Tool, attempt: int
     ) -> ToolResult | Halt:
+        started = time.monotonic()
         if not tool.repeatable:
+            try:
+                await self._toolbox.reach(tool)
+            except ToolSessionError as problem:
+                return self._record(steps, step, call, f"{problem}; it did not run", is_error=True)
             intent = ToolIntent(run=steps.turn.run, tool=call.name, arguments=call.arguments, attempt=attempt)
             await steps.claim(step, intent)
             failpoint("tool.claimed")
-        started = time.monotonic()
         try:
             outcome = await self._toolbox.call(tool, call.arguments)
         except ToolSessionError as problem:

@@ -33,7 +33,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"TurnInput({self.conversation_id}, turn {self.turn}, run {self.run})"
 
 
-Status = Literal["completed", "paused", "cancelled", "failed", "superseded"]
+Status = Literal["completed", "paused", "cancelled", "failed", "superseded", "interrupted"]
 
 
 class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,6 +41,7 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``text`` is the answer, or for ``failed`` what went wrong. ``events`` are what is not journaled
     yet, in the order it happened. ``superseded``: a newer pass runs; this one counts for nothing.
+    ``interrupted``: the pass broke off, because its keeper did not answer; another may follow.
     """
 
     status: Status
