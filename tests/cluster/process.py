@@ -1,11 +1,12 @@
 """A whole mesh as its users run it: ``mesh up`` in a process of its own, spoken to over HTTP."""
 
 import os
+import re
 import signal
 import socket
-import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 
 UP_WITHIN_S = 120.0
 DOWN_WITHIN_S = 15.0
+_MARK = "MESH_PROCESS"
 
 
 def free_port() -> int:
@@ -36,7 +38,8 @@ class MeshProcess:
         self.config = folder / "agent.yaml"
         self.config.write_text(yaml.safe_dump({**config, "port": self.port}))
         self.log = folder / "up.log"
-        self._env = {**os.environ, **(env or {})}
+        self._mark = uuid.uuid4().hex
+        self._env = {**os.environ, **(env or {}), _MARK: self._mark}
         self._process: psutil.Popen | None = None
 
     @property
@@ -74,6 +77,30 @@ class MeshProcess:
         except psutil.NoSuchProcess:
             return []
 
+    def everything(self) -> list[psutil.Process]:
+        """All that it started in its life and that still runs, wherever it hangs in the process tree."""
+        return [p for p in psutil.process_iter() if p.pid != os.getpid() and self._is_ours(p)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            # Three marks, as each is lost somewhere: workers rename themselves over their environment,
+            # MCP servers inherit little of it and have sessions of their own.
+            return (
+                process.environ().get(_MARK) == self._mark
+                or os.getsid(process.pid) == self.pid
+                or str(self.folder) in _command(process)
+            )
+        except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
+            return False
+
+    def logs(self) -> Path:
+        """Where Ray and the actors of this run write their logs."""
+        found = re.search(r"--log_dir=(\S+)", _command(self.find("gcs_server")[0]))
+        assert found
+        return Path(found[1])
+
     def find(self, part_of_command: str) -> list[psutil.Process]:
         """The processes below it whose command line has this in it."""
         return [p for p in self.processes() if part_of_command in _command(p)]
@@ -87,18 +114,25 @@ class MeshProcess:
 
     def kill_all(self) -> None:
         """Kills every process at once, as a power cut would, but for the disk."""
-        victims = self.processes()
-        for victim in victims:
-            _kill(victim)
-        psutil.wait_procs(victims, timeout=10)
-
-    def stop(self, how: int = signal.SIGTERM) -> list[str]:
-        """Stops it as a person would; the command lines of processes that were left behind."""
         assert self._process is not None
-        below = self.processes()
-        self._process.send_signal(how)
+        deadline = time.monotonic() + 10
+        while victims := self.everything():
+            for victim in victims:
+                _kill(victim)
+            psutil.wait_procs(victims, timeout=1)
+            assert time.monotonic() < deadline, "processes survive SIGKILL"
+        self._process.wait(timeout=10)
+
+    def stop(self, how: int = signal.SIGTERM, *, group: bool = False) -> list[str]:
+        """Stops it as a person would (``group``: as Ctrl-C in a terminal does, which signals all that
+        is in the foreground); the command lines of processes that were left behind."""
+        assert self._process is not None
+        if group:
+            os.killpg(self._process.pid, how)
+        else:
+            self._process.send_signal(how)
         self._process.wait(timeout=DOWN_WITHIN_S)
-        return [_command(p) for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return [_command(process) for process in self.everything()]
 
     def wait_ready(self, within_s: float = 30.0) -> None:
         """Until every actor and session answers."""

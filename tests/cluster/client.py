@@ -1,0 +1,64 @@
+"""A client as a careful program is one: it repeats a request, under its key, until it is answered."""
+
+import threading
+import time
+import uuid
+from typing import Any
+
+import httpx
+
+PATIENCE_S = 90.0
+_PAUSE_S = 0.1
+
+
+class Client:
+    """Each POST ends in an answer of the mesh itself, however often what carries it breaks.
+
+    Raises `AssertionError` after `PATIENCE_S`. ``stopped`` makes it give up at once: whoever set it
+    reports something better. ``repeats`` counts the requests that had to be sent again.
+    """
+
+    def __init__(self, url: str, stopped: threading.Event | None = None) -> None:
+        self._http = httpx.Client(base_url=url, timeout=30)
+        self._stopped = stopped or threading.Event()
+        self.repeats = 0
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.close()
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of the first answer; 5xx and broken connections are none."""
+        return self._until_answered("POST", path, {"Idempotency-Key": str(uuid.uuid4())}, body)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The JSON of a 200."""
+        status, body = self._until_answered("GET", path, {}, None)
+        assert status == 200, (status, body)
+        return body
+
+    def _until_answered(
+        self, method: str, path: str, headers: dict[str, str], body: dict[str, Any] | None
+    ) -> tuple[int, dict[str, Any]]:
+        deadline = time.monotonic() + PATIENCE_S
+        last = ""
+        while not self._stopped.wait(_PAUSE_S if last else 0):
+            try:
+                response = self._http.request(method, path, headers=headers, json=body)
+            except httpx.TransportError as problem:
+                last = f"{type(problem).__name__}: {problem}"
+            else:
+                if response.status_code < 500 or _is_a_failed_turn(response):
+                    return response.status_code, response.json()
+                last = f"{response.status_code}: {response.text[:300]}"
+            self.repeats += 1
+            assert time.monotonic() < deadline, f"{method} {path} is not answered: {last}"
+        raise AssertionError("stopped")
+
+
+def _is_a_failed_turn(response: httpx.Response) -> bool:
+    """The mesh's own 502: the turn ended without an answer, and asking again would not change it."""
+    is_json = response.headers.get("content-type", "").startswith("application/json")
+    return response.status_code == 502 and is_json and "conversation" in response.json()

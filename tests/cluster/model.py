@@ -1,0 +1,65 @@
+"""A scripted model that does what the last message says, served over HTTP to the real SDK.
+
+append a          calls ledger_append with the line "a", then says what came of it
+append a, b       calls it twice in one answer
+read              calls ledger_read, then says what came of it
+sleep 1.5         says "slept 1.5" after that many seconds
+anything else     is repeated
+"""
+
+import asyncio
+import re
+import threading
+from typing import Self
+
+from mesh.servers.llm_stub.script import Answer, Call, Script, ScriptedCall
+from mesh.servers.llm_stub.server import LlmStub
+
+START_WITHIN_S = 5.0
+
+
+class Obedient(Script):
+    """The script; see the module's text."""
+
+    def answer(self, call: Call) -> Answer:
+        self.calls += 1
+        if call.speaker == "tool":
+            return Answer(text=f"done: {call.last}")
+        if said := re.fullmatch(r"append (.+)", call.last):
+            lines = said[1].split(", ")
+            return Answer(
+                tool_calls=tuple(ScriptedCall(name="ledger_append", arguments={"line": x}) for x in lines)
+            )
+        if said := re.fullmatch(r"sleep ([\d.]+)", call.last):
+            return Answer(text=f"slept {said[1]}", delay=float(said[1]))
+        if call.last == "read":
+            return Answer(tool_calls=(ScriptedCall(name="ledger_read"),))
+        return Answer.model_construct(text=f"echo: {call.last}")
+
+
+class Model:
+    """The server, in a thread of its own: the tests that use it block."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(START_WITHIN_S), "the scripted model does not start"
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_WITHIN_S)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What makes ``openai:`` models come here."""
+        return {"OPENAI_BASE_URL": f"{self.stub.url}/v1", "OPENAI_API_KEY": "none"}
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with LlmStub(Obedient()) as self.stub:
+            self._ready.set()
+            await self._stop.wait()

@@ -1,0 +1,507 @@
+"""REST on the real stack: edge, gateway, keeper, node, a model over HTTP, an MCP server in a subprocess."""
+
+import asyncio
+import json
+import re
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.world import World
+
+pytestmark = pytest.mark.cluster
+
+Body = dict[str, Any]
+MIB = 1024 * 1024
+
+
+def created(api: httpx.Client, message: str | None = None, **headers: str) -> Body:
+    """The body of a 201."""
+    body = {"message": message} if message else {}
+    response = api.post("/conversations", json=body, headers=headers)
+    assert response.status_code == 201, response.text
+    answer: Body = response.json()
+    return answer
+
+
+def until(what: Callable[[], Any], within_s: float = 10.0) -> Any:
+    """The first truth that ``what`` gives."""
+    deadline = time.monotonic() + within_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"not so within {within_s} s"
+        time.sleep(0.02)
+    return found
+
+
+def shown(api: httpx.Client, conversation_id: str) -> Body:
+    conversation: Body = api.get(f"/conversations/{conversation_id}").json()["conversation"]
+    return conversation
+
+
+def contents(conversation: Body, role: str) -> list[str]:
+    return [m["content"] for m in conversation["messages"] if m["role"] == role]
+
+
+def problem(response: httpx.Response, status: int) -> str:
+    """The one line that says what is wrong."""
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    text: str = response.json()["error"]
+    assert text and "Traceback" not in text
+    return text
+
+
+# -- what is there
+
+
+def test_health_and_ready_answer(api: httpx.Client) -> None:
+    assert api.get("/health").json() == {"status": "ok"}
+    assert api.get("/ready").status_code == 200
+
+
+def test_tools_have_their_schema_hint_and_server(api: httpx.Client) -> None:
+    tools = {tool["name"]: tool for tool in api.get("/tools").json()["tools"]}
+    assert {name: tool["destructiveHint"] for name, tool in tools.items()} == {
+        "ledger_append": True,
+        "ledger_read": False,
+    }
+    assert tools["ledger_append"]["inputSchema"]["required"] == ["line"]
+    assert {tool["server"] for tool in tools.values()} == {"mcp"}
+
+
+def test_the_docs_load_everything_from_this_server(api: httpx.Client) -> None:
+    page = api.get("/docs")
+    assert page.status_code == 200
+    assert re.findall(r"""(?:https?:)?//[^\s"'<>]+""", page.text) == []
+    assets = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+    assert len(assets) >= 2
+    for asset in assets:
+        found = api.get(asset)
+        assert (found.status_code, len(found.content) > 0) == (200, True), asset
+
+
+def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(api: httpx.Client) -> None:
+    document = api.get("/openapi.json").json()
+    routes = {(m, path): spec for path, methods in document["paths"].items() for m, spec in methods.items()}
+    assert set(routes) == {
+        ("get", "/health"),
+        ("get", "/ready"),
+        ("get", "/tools"),
+        ("post", "/conversations"),
+        ("get", "/conversations"),
+        ("get", "/conversations/{conversation_id}"),
+        ("post", "/conversations/{conversation_id}/messages"),
+        ("post", "/conversations/{conversation_id}/complete"),
+        ("post", "/approvals/{uuid}"),
+    }
+    for route, spec in routes.items():
+        assert spec["summary"], route
+        good = [s for s in spec["responses"] if s.startswith("2")]
+        assert good, route
+        for status in good:
+            content = spec["responses"][status]["content"]["application/json"]
+            assert content["schema"], route
+            assert content["examples"], route
+    for name in re.findall(r'"\$ref": ?"#/components/schemas/([^"]+)"', json.dumps(document)):
+        assert name in document["components"]["schemas"]
+
+
+# -- conversations
+
+
+def test_a_conversation_without_a_message_waits_for_one(api: httpx.Client) -> None:
+    body = created(api)
+    assert "result" not in body
+    conversation = body["conversation"]
+    assert uuid.UUID(conversation["id"]).version == 4
+    assert conversation["status"] == "active"
+    assert contents(conversation, "system") == ["You keep a ledger."]
+
+
+def test_a_message_is_answered_and_stays(api: httpx.Client) -> None:
+    body = created(api, "Grüß Gott 🌍")
+    assert body["result"] == {
+        "response": "echo: Grüß Gott 🌍",
+        "waiting_approval": False,
+        "auth_required": False,
+    }
+    conversation_id = body["conversation"]["id"]
+    response = api.post(f"/conversations/{conversation_id}/messages", json={"message": "and again"})
+    assert response.status_code == 200
+    assert shown(api, conversation_id) == response.json()["conversation"]
+    assert contents(shown(api, conversation_id), "assistant") == ["echo: Grüß Gott 🌍", "echo: and again"]
+
+
+def test_a_read_only_tool_runs_at_once(api: httpx.Client) -> None:
+    body = created(api, "read")
+    tool = next(m for m in body["conversation"]["messages"] if m["role"] == "tool")
+    assert tool["tool_call"]["name"] == "ledger_read"
+    assert body["result"]["response"].startswith('done: {"lines"')
+
+
+def test_messages_to_one_conversation_are_answered_in_their_order(api: httpx.Client) -> None:
+    path = f"/conversations/{created(api)['conversation']['id']}"
+    for i in range(5):
+        sent = api.post(
+            f"{path}/messages", json={"message": f"number {i}"}, headers={"Prefer": "respond-async"}
+        )
+        assert sent.status_code == 202
+    conversation_id = path.rpartition("/")[2]
+    until(lambda: len(contents(shown(api, conversation_id), "assistant")) == 5)
+    assert contents(shown(api, conversation_id), "assistant") == [f"echo: number {i}" for i in range(5)]
+
+
+def test_a_completed_conversation_takes_no_more_messages(api: httpx.Client) -> None:
+    path = f"/conversations/{created(api, 'hello')['conversation']['id']}"
+    assert api.post(f"{path}/complete").json()["conversation"]["status"] == "completed"
+    assert api.post(f"{path}/complete").status_code == 200
+    assert "completed" in problem(api.post(f"{path}/messages", json={"message": "more"}), 409)
+
+
+# -- approvals
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"approved": True},
+        {"action": "approve"},
+        {"answer": "yes"},
+        {"answer": "Y"},
+        {"answer": " OK "},
+        {"answer": "Confirm"},
+        {"answer": "TRUE"},
+        {"answer": "approved"},
+    ],
+)
+def test_an_approval_in_any_form_runs_the_tool_once(api: httpx.Client, world: World, decision: Body) -> None:
+    line = str(uuid.uuid4())
+    asked = created(api, f"append {line}")["result"]["approval"]
+    assert asked["tool_args"] == {"line": line}
+    assert all(word in asked["description"] for word in ("ledger_append", "mcp", line))
+    response = api.post(f"/approvals/{asked['uuid']}", json=decision)
+    assert response.status_code == 200
+    assert response.json()["result"]["response"] == f'done: {{"appended": "{line}"}}'
+    assert world.lines()[line] == 1
+
+
+@pytest.mark.parametrize("decision", [{"approved": False}, {"action": "reject"}, {"answer": "no"}])
+def test_a_rejection_in_any_form_runs_nothing(api: httpx.Client, world: World, decision: Body) -> None:
+    line = str(uuid.uuid4())
+    asked = created(api, f"append {line}")["result"]["approval"]
+    body = api.post(f"/approvals/{asked['uuid']}", json=decision).json()
+    assert body["result"]["response"] == "Operation cancelled by user."
+    assert body["conversation"]["status"] == "active"
+    assert world.lines()[line] == 0
+
+
+@pytest.mark.parametrize(
+    "unclear",
+    [
+        {},
+        {"approved": "true"},
+        {"approved": 1},
+        {"approved": None},
+        {"action": "yes, do it"},
+        {"action": True},
+        {"answer": "maybe"},
+        {"answer": "no yes"},
+        {"answer": ""},
+        {"answer": ["yes"]},
+        {"approved": True, "action": "reject"},
+        {"action": "retry"},
+        {"decision": "approve"},
+    ],
+)
+def test_what_is_unclear_is_no_approval(api: httpx.Client, world: World, unclear: Body) -> None:
+    line = str(uuid.uuid4())
+    body = created(api, f"append {line}")
+    asked = body["result"]["approval"]
+    problem(api.post(f"/approvals/{asked['uuid']}", json=unclear), 400)
+    assert shown(api, body["conversation"]["id"])["status"] == "waiting_approval"
+    assert world.lines()[line] == 0
+
+
+def test_two_calls_of_one_answer_are_asked_for_one_after_the_other(api: httpx.Client, world: World) -> None:
+    a, b = str(uuid.uuid4()), str(uuid.uuid4())
+    first = created(api, f"append {a}, {b}")["result"]["approval"]
+    second = api.post(f"/approvals/{first['uuid']}", json={"approved": True}).json()["result"]["approval"]
+    assert second["tool_args"] == {"line": b}
+    assert (world.lines()[a], world.lines()[b]) == (1, 0)
+    api.post(f"/approvals/{second['uuid']}", json={"approved": True})
+    assert (world.lines()[a], world.lines()[b]) == (1, 1)
+
+
+def test_a_message_while_an_approval_waits_is_not_processed(api: httpx.Client) -> None:
+    body = created(api, f"append {uuid.uuid4()}")
+    path = f"/conversations/{body['conversation']['id']}"
+    again = api.post(f"{path}/messages", json={"message": "hurry up"})
+    assert again.status_code == 200
+    assert again.json()["result"]["waiting_approval"] is True
+    assert again.json()["result"]["approval"] == body["result"]["approval"]
+    assert "hurry up" not in contents(again.json()["conversation"], "user")
+    assert "waits for approval" in problem(api.post(f"{path}/complete"), 409)
+
+
+def test_a_late_decision_is_told_what_was_decided_by_whom_and_when(api: httpx.Client) -> None:
+    asked = created(api, f"append {uuid.uuid4()}")["result"]["approval"]
+    api.post(f"/approvals/{asked['uuid']}", json={"approved": True}, headers={"X-User": "ann"})
+    said = problem(api.post(f"/approvals/{asked['uuid']}", json={"approved": False}), 409)
+    assert re.search(r"approve by ann at 20\d\d-", said)
+
+
+def test_of_a_hundred_racing_decisions_one_wins(api: httpx.Client, world: World) -> None:
+    line = str(uuid.uuid4())
+    asked = created(api, f"append {line}")["result"]["approval"]
+
+    async def race() -> list[tuple[bool, int]]:
+        async with httpx.AsyncClient(base_url=world.mesh.url, timeout=30) as client:
+
+            async def decide(is_yes: bool) -> tuple[bool, int]:
+                response = await client.post(f"/approvals/{asked['uuid']}", json={"approved": is_yes})
+                return is_yes, response.status_code
+
+            return await asyncio.gather(*(decide(i % 2 == 0) for i in range(100)))
+
+    outcomes = asyncio.run(race())
+    assert Counter(status for _, status in outcomes) == {200: 1, 409: 99}
+    was_approved = (True, 200) in outcomes
+    assert world.lines()[line] == (1 if was_approved else 0)
+
+
+# -- what cannot be understood
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"message": ""}',
+        b'{"message": " \\n\\t "}',
+        b'{"message": 7}',
+        b'{"message": {"text": "hi"}}',
+        b'{"message": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"message": ' * 50_000 + b"1" + b"}" * 50_000,
+    ],
+    ids=lambda raw: repr(raw[:24]),
+)
+def test_a_bad_body_is_400_and_changes_nothing(api: httpx.Client, raw: bytes) -> None:
+    conversation_id = created(api)["conversation"]["id"]
+    problem(api.post("/conversations", content=raw), 400)
+    problem(api.post(f"/conversations/{conversation_id}/messages", content=raw), 400)
+    assert contents(shown(api, conversation_id), "user") == []
+
+
+def test_a_message_is_required_where_it_is_the_point(api: httpx.Client) -> None:
+    path = f"/conversations/{created(api)['conversation']['id']}/messages"
+    problem(api.post(path), 400)
+    problem(api.post(path, json={}), 400)
+    problem(api.post(path, json={"message": None}), 400)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/xml", ""])
+def test_a_body_is_read_as_json_whatever_its_content_type_says(api: httpx.Client, kind: str) -> None:
+    response = api.post("/conversations", content=b'{"message": "hi"}', headers={"Content-Type": kind})
+    assert response.json()["result"]["response"] == "echo: hi"
+
+
+@pytest.mark.parametrize(
+    "some_id",
+    ["nope", str(uuid.uuid4()), "..%2f..%2fetc%2fpasswd", "x" * 3000, "%00", "%F0%9F%8C%8D", "a b"],
+    ids=lambda some_id: some_id[:20],
+)
+def test_what_is_not_there_is_404(api: httpx.Client, some_id: str) -> None:
+    problem(api.get(f"/conversations/{some_id}"), 404)
+    problem(api.post(f"/conversations/{some_id}/messages", json={"message": "hi"}), 404)
+    problem(api.post(f"/conversations/{some_id}/complete"), 404)
+    problem(api.post(f"/approvals/{some_id}", json={"approved": True}), 404)
+
+
+def test_unknown_paths_and_methods_are_errors_in_json(api: httpx.Client) -> None:
+    problem(api.get("/nothing/here"), 404)
+    problem(api.delete("/conversations"), 405)
+    problem(api.put(f"/conversations/{uuid.uuid4()}", json={}), 405)
+    problem(api.get(f"/approvals/{uuid.uuid4()}"), 405)
+
+
+def test_a_body_over_the_bound_is_413(api: httpx.Client) -> None:
+    problem(api.post("/conversations", content=b" " * (MIB + 1)), 413)
+
+
+def test_a_chunked_body_over_the_bound_is_413(api: httpx.Client) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 65536
+
+    problem(api.post("/conversations", content=chunks()), 413)
+
+
+def test_a_chunked_body_within_the_bound_is_read(api: httpx.Client) -> None:
+    response = api.post("/conversations", content=iter([b'{"mess', b'age": "hi"}']))
+    assert response.json()["result"]["response"] == "echo: hi"
+
+
+def test_a_message_over_its_bound_is_413_and_one_within_it_is_answered(api: httpx.Client) -> None:
+    assert "max_message_bytes" in problem(api.post("/conversations", json={"message": "x" * 300_000}), 413)
+    assert created(api, "y" * 200_000)["result"]["response"] == "echo: " + "y" * 200_000
+
+
+# -- headers
+
+
+def test_the_session_id_is_taken_stored_and_returned(api: httpx.Client) -> None:
+    response = api.post("/conversations", json={}, headers={"X-Session-ID": "my-session.1"})
+    assert response.headers["x-session-id"] == "my-session.1"
+    conversation_id = response.json()["conversation"]["id"]
+    assert shown(api, conversation_id)["session_id"] == "my-session.1"
+    assert api.get(f"/conversations/{conversation_id}").headers["x-session-id"] == "my-session.1"
+
+
+def test_a_session_id_is_made_of_eight_hex_digits_where_none_came(api: httpx.Client) -> None:
+    response = api.post("/conversations", json={})
+    made = response.headers["x-session-id"]
+    assert re.fullmatch("[0-9a-f]{8}", made)
+    assert response.json()["conversation"]["session_id"] == made
+
+
+@pytest.mark.parametrize("bad", ["a b", "x" * 129, "a/b"])
+def test_a_bad_session_id_is_refused(api: httpx.Client, bad: str) -> None:
+    problem(api.post("/conversations", json={}, headers={"X-Session-ID": bad}), 400)
+
+
+def test_a_repeated_create_gives_the_first_answer(api: httpx.Client) -> None:
+    key = {"Idempotency-Key": str(uuid.uuid4())}
+    first = api.post("/conversations", json={"message": "once"}, headers=key)
+    api.post(f"/conversations/{first.json()['conversation']['id']}/messages", json={"message": "later"})
+    second = api.post("/conversations", json={"message": "once"}, headers=key)
+    assert (second.status_code, second.json()) == (201, first.json())
+    assert "another body" in problem(api.post("/conversations", json={"message": "two"}, headers=key), 409)
+
+
+def test_a_repeated_message_and_a_repeated_decision_give_their_first_answers(
+    api: httpx.Client, world: World
+) -> None:
+    line = str(uuid.uuid4())
+    say = f"/conversations/{created(api)['conversation']['id']}/messages"
+    key = {"Idempotency-Key": str(uuid.uuid4())}
+    first = api.post(say, json={"message": f"append {line}"}, headers=key)
+    decide = f"/approvals/{first.json()['result']['approval']['uuid']}"
+    yes = {"Idempotency-Key": str(uuid.uuid4())}
+    done = api.post(decide, json={"approved": True}, headers=yes)
+    assert api.post(say, json={"message": f"append {line}"}, headers=key).json() == first.json()
+    again = api.post(decide, json={"approved": True}, headers=yes)
+    assert (again.status_code, again.json()) == (200, done.json())
+    problem(api.post(decide, json={"approved": False}, headers=yes), 409)
+    assert world.lines()[line] == 1
+
+
+def test_respond_async_answers_when_the_message_is_durable_and_the_turn_goes_on(
+    api: httpx.Client, world: World
+) -> None:
+    started = time.monotonic()
+    response = api.post("/conversations", json={"message": "sleep 1"}, headers={"Prefer": "respond-async"})
+    assert response.status_code == 202
+    assert time.monotonic() - started < 1
+    conversation_id = response.json()["conversation"]["id"]
+    assert response.headers["location"] == f"/conversations/{conversation_id}"
+    journal = world.mesh.data_dir / f"conversation_{conversation_id}.jsonl"
+    assert "sleep 1" in journal.read_text()
+    until(lambda: contents(shown(api, conversation_id), "assistant") == ["slept 1"])
+
+
+def test_a_client_that_hangs_up_loses_nothing(api: httpx.Client, world: World) -> None:
+    conversation_id = created(api)["conversation"]["id"]
+    body = b'{"message": "sleep 0.8"}'
+    path = f"/conversations/{conversation_id}/messages"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", world.mesh.port)) as connection:
+        connection.sendall(head.encode() + body)
+        until(lambda: contents(shown(api, conversation_id), "user"))
+    until(lambda: contents(shown(api, conversation_id), "assistant") == ["slept 0.8"])
+
+
+# -- what is written, and what is not
+
+
+def test_a_bearer_token_is_written_nowhere(api: httpx.Client, world: World) -> None:
+    token = f"secret-{uuid.uuid4()}"
+    headers = {"Authorization": f"Bearer {token}"}
+    body = created(api, f"append {uuid.uuid4()}", **headers)
+    api.post(f"/approvals/{body['result']['approval']['uuid']}", json={"approved": True}, headers=headers)
+    api.post("/conversations", content=b"{", headers=headers)
+    api.get("/conversations/nope", headers=headers)
+    until((world.mesh.data_dir / f"conversation_{body['conversation']['id']}.json").exists)
+    files = [p for top in (world.mesh.folder, world.mesh.logs()) for p in top.rglob("*") if p.is_file()]
+    assert len(files) > 20
+    assert [str(p) for p in files if token.encode() in p.read_bytes()] == []
+
+
+def test_every_log_line_of_a_conversation_has_its_session(api: httpx.Client, world: World) -> None:
+    sid = uuid.uuid4().hex[:8]
+    conversation_id = created(api, "read", **{"X-Session-ID": sid})["conversation"]["id"]
+
+    def lines() -> list[str]:
+        logs = (p.read_text(errors="replace") for p in world.mesh.logs().glob("worker-*"))
+        return [line for log in logs for line in log.splitlines() if conversation_id in line]
+
+    until(lambda: any("event=completed" in line for line in lines()))
+    assert all(f"sid={sid}" in line for line in lines())
+
+
+def test_the_conversation_is_a_file_within_a_second(api: httpx.Client, world: World) -> None:
+    body = created(api, "hello")
+    path = world.mesh.data_dir / f"conversation_{body['conversation']['id']}.json"
+    until(path.exists, within_s=1.0)
+    assert json.loads(path.read_bytes()) == body["conversation"]
+    journal = path.with_suffix(".jsonl").read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in journal] == list(range(1, len(journal) + 1))
+
+
+# -- listing
+
+
+def test_a_listing_pages_through_all_conversations_newest_first(api: httpx.Client) -> None:
+    mine = [created(api, f"listed {i}")["conversation"]["id"] for i in range(5)]
+    found: list[Body] = []
+    cursor = ""
+    for _ in range(500):
+        page = api.get("/conversations", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        assert 1 <= len(page["conversations"]) <= 2
+        found += page["conversations"]
+        cursor = page.get("next_cursor", "")
+        if not cursor:
+            break
+    ids = [entry["id"] for entry in found]
+    assert ids[:5] == mine[::-1]
+    assert len(ids) == len(set(ids)) == page["summary"]["total"]
+    assert [e["created_at"] for e in found] == sorted((e["created_at"] for e in found), reverse=True)
+
+
+def test_a_listing_filters_by_status_and_counts_all(api: httpx.Client) -> None:
+    waiting = created(api, f"append {uuid.uuid4()}")["conversation"]["id"]
+    page = api.get("/conversations", params={"status": "waiting_approval", "limit": 500}).json()
+    assert waiting in [entry["id"] for entry in page["conversations"]]
+    assert {entry["status"] for entry in page["conversations"]} == {"waiting_approval"}
+    summary = page["summary"]
+    assert summary["waiting_approval"] == len(page["conversations"])
+    assert summary["total"] == summary["active"] + summary["waiting_approval"] + summary["completed"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "limit=-1", "status=open", "limit=²"])
+def test_a_bad_listing_is_400(api: httpx.Client, query: str) -> None:
+    problem(api.get(f"/conversations?{query}"), 400)
+
+
+def test_a_cursor_that_means_nothing_is_no_server_error(api: httpx.Client) -> None:
+    assert api.get("/conversations", params={"cursor": "\x00|nothing"}).status_code < 500

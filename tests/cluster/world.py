@@ -1,0 +1,54 @@
+"""A mesh with a scripted model and a ledger, and what a test asks of them."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.model import Model
+from tests.cluster.process import MeshProcess
+
+SERVER = Path(__file__).with_name("ledger_server.py")
+
+
+def ledger_config(ledger: Path, failpoints: Path) -> dict[str, Any]:
+    """An agent whose one tool server is the ledger."""
+    return {
+        "name": "ledger-agent",
+        "prompt": "You keep a ledger.",
+        "llm": {"model": "openai:stub", "timeout_s": 20},
+        "mcp": {
+            "command": sys.executable,
+            "args": [str(SERVER), str(ledger)],
+            "env": {"MESH_FAILPOINTS": str(failpoints)},
+            "timeout_s": 20,
+        },
+    }
+
+
+class World:
+    """``mesh`` is not started yet. Failpoints are armed by name, and may be armed while it runs."""
+
+    def __init__(self, folder: Path, model: Model, **more: Any) -> None:
+        self.ledger = folder / "ledger.txt"
+        self.failpoints = folder / "failpoints"
+        self.failpoints.mkdir(parents=True)
+        config = {**ledger_config(self.ledger, self.failpoints), **more}
+        self.mesh = MeshProcess(folder, config, {**model.env, "MESH_FAILPOINTS": str(self.failpoints)})
+
+    def lines(self) -> Counter[str]:
+        """How often each line is in the ledger."""
+        return Counter(self.ledger.read_text().splitlines() if self.ledger.exists() else [])
+
+    def arm(self, failpoint: str) -> None:
+        """The next process that passes it dies."""
+        (self.failpoints / failpoint).touch()
+
+    def is_armed(self, failpoint: str) -> bool:
+        """Whether nobody passed it yet."""
+        return (self.failpoints / failpoint).exists()
+
+    def disarm(self) -> None:
+        """Takes all failpoints away that nobody passed."""
+        for failpoint in self.failpoints.iterdir():
+            failpoint.unlink(missing_ok=True)
