@@ -15,7 +15,7 @@ from mesh.llm.port import ToolSpec
 _VERBS: dict[str, str] = {
     word: group
     for group, words in {
-        "list": "list show display get view see find search read fetch look print count what which",
+        "list": "list show display get view see find search read fetch look print count",
         "add": "add create new make insert register put save store build",
         "remove": "remove delete drop destroy erase discard rm del",
         "update": "update change set modify edit rename replace",
@@ -25,6 +25,7 @@ _VERBS: dict[str, str] = {
     for word in words.split()
 }
 _FILLERS = """
+    what which
     a an the of to in on at for with without and or all any every each everything me my our your you i we
     it its is are be was were do does did can could would will please now there that this these those from
     by as into called named name one some how many much tell have has matching like whose where equal

@@ -1,0 +1,216 @@
+"""The offline model does what simple sentences say, with whatever tools it is offered."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.llm.offline import Offline
+from mesh.llm.port import Assistant, LlmRequest, Message, Result, Results, ToolSpec, User
+from tests.llm.providers import WEATHER, answer_of, events_of
+
+TEXT = {"type": "string"}
+OPTIONAL_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+RESOURCES = (
+    ToolSpec(
+        "resources_add",
+        "Add a resource with a name and an integer value.",
+        {
+            "type": "object",
+            "properties": {"name": TEXT, "value": {"type": "integer"}},
+            "required": ["name", "value"],
+        },
+    ),
+    ToolSpec(
+        "resources_remove",
+        "Remove resources by id, or all whose name matches a pattern.",
+        {"type": "object", "properties": {"id": OPTIONAL_TEXT, "pattern": OPTIONAL_TEXT}},
+    ),
+    ToolSpec(
+        "resources_list",
+        "List resources, all or those whose name matches a pattern.",
+        {"type": "object", "properties": {"pattern": TEXT}},
+    ),
+)
+
+
+def asked(*messages: Message, tools: tuple[ToolSpec, ...] = RESOURCES, deltas: bool = False) -> LlmRequest:
+    return LlmRequest(
+        model="offline", system="You manage things.", messages=messages, tools=tools, deltas=deltas
+    )
+
+
+async def call_for(text: str, tools: tuple[ToolSpec, ...] = RESOURCES) -> tuple[str, dict[str, Any]] | str:
+    answer = await answer_of(Offline(), asked(User(text), tools=tools))
+    if not answer.tool_calls:
+        return answer.text
+    (call,) = answer.tool_calls
+    return call.name, call.arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "arguments"),
+    [
+        ("list all resources", "list", {}),
+        ("show me all resources", "list", {}),
+        ("list", "list", {}),
+        ("What resources are there?", "list", {}),
+        ("list resources matching ^web", "list", {"pattern": "^web"}),
+        ("add resource web-1 with value 42", "add", {"name": "web-1", "value": 42}),
+        ("create a server web-2 with value 10", "add", {"name": "web-2", "value": 10}),
+        ("Please add a new resource called db with value -7.", "add", {"name": "db", "value": -7}),
+        ('add "my thing" with value 9', "add", {"name": "my thing", "value": 9}),
+        ("remove resource web-1", "remove", {"pattern": "^web-1$"}),
+        ("delete a.b-1", "remove", {"pattern": "^a\\.b-1$"}),
+        ("drop 1763769123456789012", "remove", {"id": "1763769123456789012"}),
+        ("delete everything", "remove", {"pattern": ".*"}),
+    ],
+)
+async def test_sentences_do_what_they_say(text: str, tool: str, arguments: dict[str, Any]) -> None:
+    assert await call_for(text) == (f"resources_{tool}", arguments)
+
+
+@pytest.mark.parametrize("text", ["hello", "", "what is the meaning of life", "🙂"])
+async def test_what_fits_no_tool_is_told_what_it_is_and_what_it_can_call(text: str) -> None:
+    answer = await call_for(text)
+    assert "offline demonstration model" in answer
+    assert all(tool.name in answer for tool in RESOURCES)
+
+
+async def test_what_is_missing_is_asked_for() -> None:
+    assert "To call resources_add I need: value (integer)" in await call_for("add resource web-1")
+    assert "To call resources_remove I need" in await call_for("delete it")
+
+
+async def test_it_works_with_other_tools() -> None:
+    level = {"type": "string", "enum": ["low", "high"]}
+    schema = {
+        "type": "object",
+        "properties": {"level": level, "loud": {"type": "boolean"}},
+        "required": ["level"],
+    }
+    tools = (WEATHER, ToolSpec("setAlarm", "Sets the alarm.", schema))
+    assert await call_for("set the alarm to high and loud", tools) == (
+        "setAlarm",
+        {"level": "high", "loud": True},
+    )
+    assert await call_for("show the weather for the city Oslo", tools) == ("get_weather", {"city": "Oslo"})
+
+
+async def test_without_tools_it_says_so() -> None:
+    answer = await call_for("list all resources", ())
+    assert "offline demonstration model" in answer and "list all resources" in answer
+
+
+def results(*each: Result) -> tuple[Message, ...]:
+    calls = tuple(ToolCall(result.call_id, result.name) for result in each)
+    return User("go"), Assistant("", calls), Results(each)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (
+            '{"count":2,"resources":[{"id":"1","name":"a","value":3},{"id":"2","name":"b","value":4}]}',
+            "tool: 2 resources\n- a (id 1, value 3)\n- b (id 2, value 4)",
+        ),
+        ('{"count":0,"resources":[]}', "tool: no resources"),
+        ('{"id":"1","name":"x","value":2}', "tool: id 1, name x, value 2"),
+        ("plain words", "tool: plain words"),
+        ("", "tool: done, without a result"),
+    ],
+)
+async def test_results_are_told_for_a_person(content: str, text: str) -> None:
+    assert (await answer_of(Offline(), asked(*results(Result("1", "tool", content))))).text == text
+
+
+async def test_an_error_is_told_as_one() -> None:
+    answer = await answer_of(
+        Offline(), asked(*results(Result("1", "a", "no such name", True), Result("2", "b", "ok")))
+    )
+    assert answer.text == "a failed: no such name\n\nb: ok"
+
+
+async def test_a_long_result_is_cut() -> None:
+    answer = await answer_of(Offline(), asked(*results(Result("1", "tool", "x" * 100_000))))
+    assert len(answer.text) < 5000
+
+
+async def test_deltas_are_words_and_a_call_comes_in_its_phases() -> None:
+    words = await events_of(Offline(), asked(User("hello"), deltas=True))
+    assert "".join(event.text for event in words[:-1] if isinstance(event, TextDelta)) == words[-1].text  # type: ignore[attr-defined]
+    call = await events_of(Offline(), asked(User("list"), deltas=True))
+    assert [event.phase for event in call if isinstance(event, ToolCallDelta)] == [
+        "started",
+        "arguments",
+        "ready",
+    ]
+
+
+async def test_usage_counts_words_and_ids_do_not_repeat() -> None:
+    history = results(Result("offline-1", "resources_list", "two words"))
+    answer = await answer_of(Offline(), asked(*history, User("list all")))
+    assert answer.usage == Usage(input=3 + 1 + 2 + 2, output=1)
+    assert answer.tool_calls[0].id == "offline-2"
+
+
+async def test_the_same_request_has_the_same_answer() -> None:
+    one, two = [await answer_of(Offline(), asked(User("add resource web-1 with value 1"))) for _ in range(2)]
+    assert (one.text, one.tool_calls, one.usage) == (two.text, two.tool_calls, two.usage)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+)
+KINDS = st.sampled_from(["string", "integer", "number", "boolean", "array", "object", "null"])
+PROPERTY = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": KINDS,
+        "enum": st.lists(SCALARS, min_size=1, max_size=3),
+        "minLength": st.integers(0, 5),
+    },
+)
+NAMES = st.sampled_from(["name", "value", "id", "pattern", "text", "size", "is_new", "tags", "ü"])
+SCHEMAS = st.fixed_dictionaries(
+    {"type": st.just("object"), "properties": st.dictionaries(NAMES, PROPERTY | JSON, max_size=4)},
+    optional={"required": st.lists(NAMES, max_size=2) | JSON},
+)
+VERBS = st.sampled_from(["list", "add", "remove", "do", "get", "x"])
+TOOLS = st.lists(
+    st.builds(
+        lambda verb, noun, schema: ToolSpec(f"{noun}_{verb}", "About things.", schema), VERBS, NAMES, SCHEMAS
+    ),
+    max_size=3,
+).map(tuple)
+SENTENCES = st.lists(
+    st.sampled_from(
+        ["add", "remove", "list", "all", "name", "value", "web-1", "42", "-1.5", '"a b"', "id", "with"]
+    )
+    | st.text(max_size=6),
+    max_size=8,
+).map(" ".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=SENTENCES, tools=TOOLS)
+async def test_it_never_raises_and_its_arguments_satisfy_the_schema(
+    text: str, tools: tuple[ToolSpec, ...]
+) -> None:
+    answer = await answer_of(Offline(), asked(User(text), tools=tools))
+    for call in answer.tool_calls:
+        schemas = [tool.input_schema for tool in tools if tool.name == call.name]
+        assert any(jsonschema.Draft202012Validator(schema).is_valid(call.arguments) for schema in schemas)
+
+
+@settings(max_examples=40, deadline=None)
+@given(content=st.text() | JSON.map(json.dumps))
+async def test_any_result_can_be_told(content: str) -> None:
+    answer = await answer_of(Offline(), asked(*results(Result("1", "tool", content))))
+    assert isinstance(answer, LlmCall) and answer.text

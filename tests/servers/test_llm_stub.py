@@ -1,0 +1,222 @@
+"""The scripted model server: what its scripts mean, what it refuses, and that it is fast."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from mesh.errors import ConfigError
+from mesh.servers.llm_stub import LlmStub
+from mesh.servers.llm_stub.script import Script, load
+
+PATHS = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "gemini": "/v1beta/models/some-model:generateContent",
+}
+
+
+def body(wire: str, text: str, **more: Any) -> dict[str, Any]:
+    if wire == "gemini":
+        return {"contents": [{"role": "user", "parts": [{"text": text}]}], **more}
+    return {"model": "some-model", "max_tokens": 9, "messages": [{"role": "user", "content": text}], **more}
+
+
+def text_in(wire: str, answer: dict[str, Any]) -> str:
+    if wire == "openai":
+        return str(answer["choices"][0]["message"]["content"])
+    if wire == "anthropic":
+        return str(answer["content"][0]["text"])
+    return str(answer["candidates"][0]["content"]["parts"][0]["text"])
+
+
+async def ask(
+    stub: LlmStub, text: str = "hi", wire: str = "openai", **more: Any
+) -> tuple[int, dict[str, Any]]:
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(stub.url + PATHS[wire], json=body(wire, text, **more)) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def said(stub: LlmStub, text: str = "hi", wire: str = "openai", **more: Any) -> str:
+    status, answer = await ask(stub, text, wire, **more)
+    assert status == 200
+    return text_in(wire, answer)
+
+
+@pytest.mark.parametrize("wire", list(PATHS))
+async def test_without_a_script_it_echoes(wire: str) -> None:
+    async with LlmStub() as stub:
+        assert await said(stub, "good day", wire) == "echo: good day"
+
+
+async def test_the_first_rule_that_fits_answers() -> None:
+    rules = [
+        {"match": {"model": "other-*"}, "answer": {"text": "wrong model"}},
+        {"match": {"format": "gemini"}, "answer": {"text": "gemini"}},
+        {"match": {"last": "^wea.*r$"}, "answer": {"text": "weather"}},
+        {"match": {"tools": ["get_time"]}, "answer": {"text": "has a clock"}},
+        {"match": {"conversation_call": 2}, "answer": {"text": "second of the conversation"}},
+        {"match": {"from": "tool"}, "answer": {"text": "after a tool"}},
+        {"match": {"call": 7}, "answer": {"text": "the seventh"}},
+    ]
+    history = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+    result = [{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "1", "content": "42"}]
+    async with LlmStub({"rules": rules}) as stub:
+        assert await said(stub, "hi", "gemini") == "gemini"
+        assert await said(stub, "weather") == "weather"
+        assert await said(stub, tools=[{"function": {"name": "get_time"}}]) == "has a clock"
+        assert await said(stub, messages=history) == "second of the conversation"
+        assert await said(stub, messages=result) == "after a tool"
+        assert await said(stub, "nothing fits") == "echo: nothing fits"
+        assert await said(stub, "nothing fits") == "the seventh"
+
+
+async def test_a_rule_is_spent_after_its_times() -> None:
+    async with LlmStub({"rules": [{"times": 2, "answer": {"text": "twice"}}]}) as stub:
+        assert [await said(stub) for _ in range(3)] == ["twice", "twice", "echo: hi"]
+
+
+async def test_a_status_comes_with_its_headers() -> None:
+    rule = {"answer": {"status": 429, "headers": {"retry-after": "7"}, "error": "slow down"}}
+    async with (
+        LlmStub({"rules": [rule]}) as stub,
+        aiohttp.ClientSession() as client,
+        client.post(stub.url + PATHS["openai"], json=body("openai", "hi")) as response,
+    ):
+        assert (response.status, response.headers["retry-after"]) == (429, "7")
+        assert (await response.json())["error"]["message"] == "slow down"
+
+
+async def test_delays_are_kept() -> None:
+    async with LlmStub({"delay": [0.05, 0.06]}, latency_s=0.05) as stub:
+        started = time.monotonic()
+        await said(stub)
+        assert 0.1 <= time.monotonic() - started < 2
+
+
+async def test_faults_come_at_their_rate_and_are_the_same_every_time() -> None:
+    async def statuses() -> list[int]:
+        async with LlmStub({"seed": 3, "faults": {"error": 0.5, "status": 503}}) as stub:
+            return [(await ask(stub))[0] for _ in range(20)]
+
+    first = await statuses()
+    assert first == await statuses()
+    assert set(first) == {200, 503}
+
+
+async def test_the_log_tells_what_was_asked_and_can_be_cleared(tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    async with LlmStub({"log": str(file)}) as stub, aiohttp.ClientSession() as client:
+        await said(stub, "remember me")
+        async with client.get(f"{stub.url}/calls") as response:
+            (call,) = await response.json()
+        assert (call["number"], call["format"], call["model"]) == (1, "openai", "some-model")
+        assert call["body"]["messages"] == [{"role": "user", "content": "remember me"}]
+        assert stub.calls[0].json == call["body"]
+        async with client.delete(f"{stub.url}/calls") as response:
+            assert response.status == 200
+        assert stub.calls == []
+        assert json.loads(file.read_text()) == call
+
+
+async def test_health_and_unknown_paths() -> None:
+    async with LlmStub() as stub, aiohttp.ClientSession() as client:
+        async with client.get(f"{stub.url}/health") as response:
+            assert await response.json() == {"status": "ok"}
+        async with client.get(f"{stub.url}/nowhere") as response:
+            assert response.status == 404
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", b"[]", b'{"messages": 3}'])
+async def test_what_is_no_request_gets_a_400(content: bytes) -> None:
+    async with LlmStub() as stub, aiohttp.ClientSession() as client:
+        for path in PATHS.values():
+            async with client.post(stub.url + path, data=content) as response:
+                assert response.status == 400
+                assert "cannot read this request" in (await response.json())["error"]["message"]
+
+
+async def test_what_is_not_http_loses_its_connection() -> None:
+    async with LlmStub() as stub:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(stub.url.rpartition(":")[2]))
+        writer.write(b"\x16\x03\x01 not http\r\n\r\n")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+async def test_one_connection_carries_many_requests() -> None:
+    async with LlmStub() as stub, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as client:
+        for _ in range(5):
+            async with client.post(stub.url + PATHS["openai"], json=body("openai", "hi")) as response:
+                await response.read()
+        assert len(stub._connections) == 1
+
+
+def test_a_wrong_script_names_every_rule_and_key() -> None:
+    document = {
+        "delay": [2, 1],
+        "rules": [
+            {"answer": {"text": "fine"}},
+            {"match": {"last": "("}, "answer": {"status": 200}},
+            {"nonsense": 1},
+        ],
+    }
+    with pytest.raises(ConfigError) as caught:
+        Script(document)
+    text = str(caught.value)
+    for place in (
+        "delay",
+        "rules[1].match.last",
+        "rules[1].answer.status",
+        "rules[2].answer",
+        "rules[2].nonsense",
+    ):
+        assert f"script: {place}" in text
+
+
+def test_a_script_that_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "script.yaml"
+    for content, problem in (("- a", "expected a mapping"), ("a: [", "not YAML")):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=problem):
+            load(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "none.yaml")
+
+
+async def test_a_port_in_use_is_one_clear_error() -> None:
+    async with LlmStub() as stub:
+        with pytest.raises(ConfigError, match="cannot listen on 127"):
+            async with LlmStub(port=int(stub.url.rpartition(":")[2])):
+                pass
+
+
+def test_serve_says_where_it_is_and_ends_on_sigterm(tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("rules: [{answer: {text: from the file}}]")
+    code = (
+        "import pathlib, sys; from mesh.servers.llm_stub import serve; "
+        "serve('127.0.0.1', 0, pathlib.Path(sys.argv[1]), 0.0)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(script)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("llm-stub is ready at http://127.0.0.1:")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
