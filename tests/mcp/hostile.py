@@ -11,7 +11,7 @@ OUT = sys.stdout.buffer
 ANY = {"type": "object"}
 OPEN = {"readOnlyHint": True}
 NAMES = """echo fail wait hang ignore die garbage bad_utf8 big overlong structured picture pid child deaf
-broken grow silent_env say"""
+broken grow silent_env say ledger"""
 TOOLS = [{"name": n, "description": n, "inputSchema": ANY, "annotations": OPEN} for n in NAMES.split()]
 TOOLS.append({"name": "drop", "inputSchema": ANY, "destructiveHint": True})
 TOOLS.append({"name": "peek", "inputSchema": ANY, "readOnlyHint": True})
@@ -80,6 +80,11 @@ def run(name, args):
             return text("grown")
         case "silent_env":
             return text(json.dumps(dict(os.environ)))
+        case "ledger":
+            with open(args["file"], "a") as ledger:  # noqa: PTH123 - pathlib starts slowly
+                ledger.write(f"{args['n']}\n")
+            time.sleep(args["s"])
+            return text("written")
         case "say":
             sys.stderr.write(args["text"] + "\n")
             sys.stderr.flush()

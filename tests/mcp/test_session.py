@@ -4,14 +4,17 @@ import asyncio
 import json
 import logging
 import os
+import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import uvloop
 
@@ -280,6 +283,44 @@ async def test_a_list_that_changed_across_a_restart_is_noticed(tmp_path: Path) -
         back = await session.changed(grown.version, 5)
     assert back.version == grown.version + 1
     assert "new" not in {tool.name for tool in back.tools}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(2))
+async def test_whatever_is_killed_no_call_runs_twice_and_no_answer_lies(seed: int, tmp_path: Path) -> None:
+    dice, ledger = random.Random(seed), tmp_path / "ledger"
+    ledger.touch()
+    async with opened(hostile()) as session:
+        await session.catalogue()
+        calls = [
+            asyncio.create_task(
+                session.call("ledger", {"file": str(ledger), "n": n, "s": dice.random() / 40})
+            )
+            for n in range(150)
+        ]
+        killer = asyncio.create_task(kill_now_and_then(dice))
+        async with asyncio.timeout(30):
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        killer.cancel()
+    ran = Counter(map(int, ledger.read_text().split()))
+    assert max(ran.values()) == 1
+    for n, outcome in enumerate(outcomes):
+        if isinstance(outcome, ToolOutcome):
+            assert (outcome.content, ran[n]) == ("written", 1)
+        else:
+            assert isinstance(outcome, ToolSessionError)
+            assert outcome.may_have_run or not ran[n]
+    assert any(isinstance(outcome, ToolSessionError) for outcome in outcomes)
+
+
+async def kill_now_and_then(dice: random.Random) -> None:
+    """Kill -9 of a server or of its guard, six times, at random moments: more often, and they would
+    die while they start, which is answered by backing off."""
+    for _ in range(6):
+        await asyncio.sleep(dice.uniform(0.2, 0.6))
+        family = psutil.Process().children(recursive=True)
+        with suppress(psutil.NoSuchProcess, IndexError):
+            dice.choice(family).kill()
 
 
 @pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
