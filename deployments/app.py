@@ -23,7 +23,7 @@ def http_app(backend: Backend, config: Config) -> FastAPI:
         version=config.digest,
         redoc_url=None,
     )
-    app.include_router(rest.router(backend, config.limits))
+    rest.add_routes(app, backend, config.limits)
     app.add_exception_handler(HTTPException, _refused)
     openapi.add_schemas(app)
     return app

@@ -8,6 +8,7 @@ Neither messages, arguments, results nor tokens are written here: the journal ha
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from mesh.events import (
@@ -29,6 +30,8 @@ class Logfmt(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
+        if text.startswith("time="):
+            return text
         if not text.startswith("event="):
             text = f"event=log logger={record.name} message={_value(text)}"
         if record.exc_info:
@@ -48,22 +51,16 @@ def set_up(level: int = logging.INFO) -> None:
     logger.propagate = False
 
 
-def log_event(event: AnyEvent, conversation_id: str, session_id: str) -> None:
-    """Logs what was journaled."""
+def log_events(events: Iterable[AnyEvent], conversation_id: str, session_id: str) -> None:
+    """Logs what was journaled together: a line an event, one write for all."""
     if _log.isEnabledFor(logging.INFO):
-        _log.info(
-            "%s",
-            fields(
-                event=event.__struct_config__.tag,
-                sid=session_id,
-                conversation=conversation_id,
-                turn=event.turn,
-                node=event.node,
-                step=event.step,
-                seq=event.seq,
-                **_details(event),
-            ),
-        )
+        about = f"sid={session_id} conversation={conversation_id}"
+        _log.info("%s", "\n".join(_line(event, about) for event in events))
+
+
+def _line(event: AnyEvent, about: str) -> str:
+    where = fields(turn=event.turn, node=event.node, step=event.step, seq=event.seq, **_details(event))
+    return f"time={event.time} level=INFO event={event.__struct_config__.tag} {about} {where}"
 
 
 def fields(**pairs: Any) -> str:

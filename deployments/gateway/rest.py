@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import FastAPI, Request, Response
 
 from deployments.gateway import openapi
 from deployments.gateway.body import caller_of, decision_of, message_of, page_of, parsed, read
@@ -18,9 +18,8 @@ from mesh.keeper.requests import Create, Decide, Finish, Page, Reply, Say, Show,
 _unpack_listing = msgspec.json.Decoder(Listing).decode
 
 
-def router(backend: Backend, limits: Limits) -> APIRouter:
-    """The routes."""
-    api = APIRouter()
+def add_routes(api: FastAPI, backend: Backend, limits: Limits) -> None:
+    """Adds the routes. To the app itself: a router of their own costs every request another layer."""
 
     @api.get("/health", **openapi.HEALTH)
     async def health() -> Response:
@@ -60,8 +59,6 @@ def router(backend: Backend, limits: Limits) -> APIRouter:
     @api.post("/approvals/{uuid}", **openapi.DECIDE)
     async def decide(uuid: str, request: Request) -> Response:
         return await _answered(_decide(backend, limits, uuid, request))
-
-    return api
 
 
 async def _create(backend: Backend, limits: Limits, request: Request) -> Reply:

@@ -205,11 +205,12 @@ class FileJournal:
             }
 
     def _replace(self, name: str, content: bytes) -> None:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        draft.write_bytes(content)
-        draft.replace(path)
+        path = f"{self._folder}/{name}"
+        draft = f"{path}.{os.getpid()}.tmp"
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb", buffering=0) as file:  # noqa: PTH123 - a file that is open already
+            file.write(content)
+        os.replace(draft, path)  # noqa: PTH105 - called often; paths as objects cost more than the rename
 
     def _lock_fd(self, shard: int) -> int:
         if shard not in self._locks:

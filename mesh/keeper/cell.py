@@ -16,7 +16,7 @@ from mesh.errors import JournalError
 from mesh.events import AnyEvent, ToolIntent, ToolResult, UserMessage, now
 from mesh.failpoints import failpoint
 from mesh.journal.port import Append, Journal
-from mesh.logs import log_event
+from mesh.logs import log_events
 from mesh.tree.step import SEND_AHEAD_S
 from mesh.tree.turn import TurnInput
 
@@ -102,7 +102,7 @@ class Cell:
                 self.held = None
                 for event in fresh:
                     self.conversation.apply(event)
-                    log_event(event, self.conversation.id, self.conversation.session_id)
+                log_events(fresh, self.conversation.id, self.conversation.session_id)
                 self._on_change(self, size)
             return True
 

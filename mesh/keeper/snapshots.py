@@ -15,7 +15,7 @@ from mesh.conversation import Conversation, view
 from mesh.journal.port import Journal
 from mesh.keeper.index import Index
 
-_DELAY_S = 0.5
+_DELAY_S = 0.7
 _INDEX_EVERY_S = 30.0
 _INDEX_SHARE = 100
 _log = logging.getLogger("mesh.keeper")

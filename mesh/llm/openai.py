@@ -16,7 +16,7 @@ import openai
 from mesh.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.offered import Offered, OfferedCache
-from mesh.llm.port import Assistant, LlmRequest, Message, Result, ToolSpec, User
+from mesh.llm.port import LlmRequest, Result, Results, ToolSpec, User
 from mesh.llm.retry import Failure, retried
 from mesh.llm.routing import bare_model
 from mesh.llm.stainless import Economy, failure_of, post, post_stream
@@ -170,10 +170,7 @@ class OpenAI:
         yield _done(draft, finish)
 
     def _body(self, request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> bytes:
-        messages = [_Sent("system", request.system)] if request.system else []
-        for message in request.messages:
-            messages.extend(_sent(message, offered))
-        body: dict[str, Any] = {"model": model, "messages": messages}
+        body: dict[str, Any] = {"model": model, "messages": _messages(request, offered)}
         if request.tools:
             body["tools"] = offered.encoded
         if request.max_tokens is not None:
@@ -192,15 +189,20 @@ def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:
     return msgspec.Raw(_encode([{"type": "function", "function": function} for function in functions]))
 
 
-def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[_Sent]:
-    if isinstance(message, User):
-        yield _Sent("user", message.text)
-    elif isinstance(message, Assistant):
-        calls = [_sent_call(call, offered) for call in message.tool_calls]
-        yield _Sent("assistant", message.text if message.text or not calls else None, calls or None)
-    else:
-        for result in message.results:
-            yield _Sent("tool", _content(result), None, result.call_id)
+def _messages(request: LlmRequest, offered: Offered[msgspec.Raw]) -> list[_Sent]:
+    # One loop without helpers: it runs over the whole conversation for each call.
+    sent = [_Sent("system", request.system)] if request.system else []
+    for message in request.messages:
+        if isinstance(message, User):
+            sent.append(_Sent("user", message.text))
+        elif isinstance(message, Results):
+            sent += [_Sent("tool", _content(result), None, result.call_id) for result in message.results]
+        elif message.tool_calls:
+            calls = [_sent_call(call, offered) for call in message.tool_calls]
+            sent.append(_Sent("assistant", message.text or None, calls))
+        else:
+            sent.append(_Sent("assistant", message.text))
+    return sent
 
 
 def _sent_call(call: ToolCall, offered: Offered[msgspec.Raw]) -> _SentCall:
