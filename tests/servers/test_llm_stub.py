@@ -198,6 +198,12 @@ def test_a_script_that_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> No
         load(tmp_path / "none.yaml")
 
 
+async def test_a_log_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write the log"):
+        async with LlmStub({"log": str(tmp_path / "none" / "calls.jsonl")}):
+            pass
+
+
 async def test_a_port_in_use_is_one_clear_error() -> None:
     async with LlmStub() as stub:
         with pytest.raises(ConfigError, match="cannot listen on 127"):

@@ -51,7 +51,10 @@ class LlmStub:
 
     async def __aenter__(self) -> Self:
         file = self.script.document.log
-        self._log = CallLog(Path(file) if file else None)
+        try:
+            self._log = CallLog(Path(file) if file else None)
+        except OSError as error:
+            raise ConfigError([f"llm-stub: cannot write the log {file}: {error.strerror}"]) from None
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
