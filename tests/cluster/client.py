@@ -1,26 +1,23 @@
 """A client as a careful program is one: it repeats a request, under its key, until it is answered."""
 
-import threading
 import time
 import uuid
 from typing import Any
 
 import httpx
 
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 _PAUSE_S = 0.1
 
 
 class Client:
     """Each POST ends in an answer of the mesh itself, however often what carries it breaks.
 
-    Raises `AssertionError` after `PATIENCE_S`. ``stopped`` makes it give up at once: whoever set it
-    reports something better. ``repeats`` counts the requests that had to be sent again.
+    Raises `AssertionError` after `PATIENCE_S`. ``repeats`` counts the requests that had to be sent again.
     """
 
-    def __init__(self, url: str, stopped: threading.Event | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=30)
-        self._stopped = stopped or threading.Event()
         self.repeats = 0
 
     def __enter__(self) -> "Client":
@@ -43,19 +40,18 @@ class Client:
         self, method: str, path: str, headers: dict[str, str], body: dict[str, Any] | None
     ) -> tuple[int, dict[str, Any]]:
         deadline = time.monotonic() + PATIENCE_S
-        last = ""
-        while not self._stopped.wait(_PAUSE_S if last else 0):
+        while True:
             try:
                 response = self._http.request(method, path, headers=headers, json=body)
             except httpx.TransportError as problem:
-                last = f"{type(problem).__name__}: {problem}"
+                why = f"{type(problem).__name__}: {problem}"
             else:
                 if response.status_code < 500 or _is_a_failed_turn(response):
                     return response.status_code, response.json()
-                last = f"{response.status_code}: {response.text[:300]}"
+                why = f"{response.status_code}: {response.text[:300]}"
             self.repeats += 1
-            assert time.monotonic() < deadline, f"{method} {path} is not answered: {last}"
-        raise AssertionError("stopped")
+            assert time.monotonic() < deadline, f"{method} {path} is not answered: {why}"
+            time.sleep(_PAUSE_S)
 
 
 def _is_a_failed_turn(response: httpx.Response) -> bool:

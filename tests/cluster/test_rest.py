@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.world import World
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 Body = dict[str, Any]
 MIB = 1024 * 1024
