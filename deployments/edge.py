@@ -38,6 +38,8 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1" if uses_haproxy else "0",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        # Serve replaces an edge that failed three checks: at its usual 10 s, half a minute without HTTP.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(8500)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(_free_port(9101)),
