@@ -27,7 +27,7 @@ class Client:
         self._http.close()
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON of the first answer; 5xx and broken connections are none."""
+        """The status and the JSON of the first answer: see `_is_an_answer`."""
         return self._until_answered("POST", path, {"Idempotency-Key": str(uuid.uuid4())}, body)
 
     def get(self, path: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Client:
             except httpx.TransportError as problem:
                 why = f"{type(problem).__name__}: {problem}"
             else:
-                if response.status_code < 500 or _is_a_failed_turn(response):
+                if _is_an_answer(response):
                     return response.status_code, response.json()
                 why = f"{response.status_code}: {response.text[:300]}"
             self.repeats += 1
@@ -54,7 +54,9 @@ class Client:
             time.sleep(_PAUSE_S)
 
 
-def _is_a_failed_turn(response: httpx.Response) -> bool:
-    """The mesh's own 502: the turn ended without an answer, and asking again would not change it."""
-    is_json = response.headers.get("content-type", "").startswith("application/json")
-    return response.status_code == 502 and is_json and "conversation" in response.json()
+def _is_an_answer(response: httpx.Response) -> bool:
+    """What the mesh says is JSON: Serve's proxy answers 404 in plain text while it knows no routes. Of the
+    5xx only the mesh's own 502 is final: the turn failed, and asking again would not change it."""
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return False
+    return response.status_code < 500 or (response.status_code == 502 and "conversation" in response.json())

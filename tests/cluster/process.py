@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import uuid
@@ -40,7 +41,7 @@ class MeshProcess:
         self.log = folder / "up.log"
         self._mark = uuid.uuid4().hex
         self._env = {**os.environ, **(env or {}), _MARK: self._mark}
-        self._process: psutil.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -49,15 +50,14 @@ class MeshProcess:
     @property
     def pid(self) -> int:
         assert self._process is not None
-        pid: int = self._process.pid
-        return pid
+        return self._process.pid
 
     def start(self) -> None:
         """Returns when it is ready; fails with its output when it does not become so."""
         with self.log.open("ab") as log:
             start = log.tell()
             command = [str(Path(sys.executable).with_name("mesh")), "up", str(self.config)]
-            self._process = psutil.Popen(
+            self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=self._env, start_new_session=True
             )
         deadline = time.monotonic() + UP_WITHIN_S
@@ -72,10 +72,15 @@ class MeshProcess:
     def processes(self) -> list[psutil.Process]:
         """``mesh up`` and everything below it."""
         assert self._process is not None
-        try:
-            return [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        while True:
+            try:
+                mesh = psutil.Process(self.pid)
+            except psutil.NoSuchProcess:
+                return []
+            try:
+                return [mesh, *mesh.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue  # one of them ended while we looked
 
     def everything(self) -> list[psutil.Process]:
         """All that it started in its life and that still runs, wherever it hangs in the process tree."""
@@ -131,7 +136,16 @@ class MeshProcess:
             os.killpg(self._process.pid, how)
         else:
             self._process.send_signal(how)
-        self._process.wait(timeout=DOWN_WITHIN_S)
+        self.wait(DOWN_WITHIN_S)
+        return self.left_behind()
+
+    def wait(self, within_s: float) -> None:
+        """Until ``mesh up`` itself has ended."""
+        assert self._process is not None
+        self._process.wait(timeout=within_s)
+
+    def left_behind(self) -> list[str]:
+        """The command lines of what still runs of it."""
         return [_command(process) for process in self.everything()]
 
     def wait_ready(self, within_s: float = 30.0) -> None:

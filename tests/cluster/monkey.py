@@ -1,0 +1,88 @@
+"""Kills random processes of a mesh at random moments, and remembers which and when."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+from mesh.conversation import StepEvent
+from mesh.events import AnyEvent, ApprovalRequired, ToolIntent
+from mesh.journal.files import parse
+from tests.cluster.process import MeshProcess
+
+UP_AGAIN_WITHIN_S = 60.0
+RECOVERY_S = 10.0
+"""For how long after a kill calls may still meet the gap that it left."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """``at`` is Unix time, in seconds."""
+
+    victim: str
+    at: float
+
+
+class Monkey:
+    """Its dice are seeded: the same seed takes the same victims at the same intervals."""
+
+    def __init__(self, mesh: MeshProcess, victims: Sequence[str], seed: int) -> None:
+        self._mesh = mesh
+        self._victims = victims
+        self._dice = random.Random(seed)
+        self.kills: list[Kill] = []
+
+    def pause(self) -> None:
+        """A random moment is a random time after the one before."""
+        time.sleep(self._dice.uniform(0.1, 3))
+
+    def kill_one(self) -> None:
+        """Kills one process, as soon as one of any kind is up again."""
+        deadline = time.monotonic() + UP_AGAIN_WITHIN_S
+        while not any(self._kill(kind) for kind in self._dice.sample(self._victims, len(self._victims))):
+            assert time.monotonic() < deadline, "nothing comes up again"
+            time.sleep(0.1)
+
+    def _kill(self, kind: str) -> bool:
+        found = self._mesh.find(kind)
+        if found:
+            try:
+                self._dice.choice(found).kill()
+            except psutil.NoSuchProcess:
+                return False
+            self.kills.append(Kill(kind, time.time()))
+        return bool(found)
+
+    def excuses(self, asked: ApprovalRequired, intent: ToolIntent) -> bool:
+        """Whether a kill can be why nobody knew the outcome of a call."""
+        first, last = _seconds(intent) - RECOVERY_S, _seconds(asked)
+        return any(first <= kill.at <= last for kill in self.kills)
+
+
+def unknown_outcomes(data_dir: Path) -> Iterable[tuple[ApprovalRequired, ToolIntent]]:
+    """Every question of this kind in all journals, with the claim it is about."""
+    for path in data_dir.glob("conversation_*.jsonl"):
+        events, _ = parse(path.read_bytes(), path.name)
+        for event in events:
+            if isinstance(event, ApprovalRequired) and event.kind == "unknown_outcome":
+                yield event, _claim(events, event)
+
+
+def table(rows: Counter[str]) -> str:
+    """Two columns for people."""
+    return "\n".join(f"  {name:<28} {count:>6}" for name, count in rows.items())
+
+
+def _claim(events: Sequence[AnyEvent], asked: ApprovalRequired) -> ToolIntent:
+    return next(
+        e for e in events if isinstance(e, ToolIntent) and (e.step, e.attempt) == (asked.step, asked.attempt)
+    )
+
+
+def _seconds(event: StepEvent) -> float:
+    return datetime.fromisoformat(event.time).timestamp()

@@ -1,0 +1,103 @@
+"""A person who uses the ledger agent while it is being killed, and what may be said of it afterwards."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster.client import PATIENCE_S, Client
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Told:
+    """What a person sent to one conversation and was told of it. ``unknown``: what was decided of calls
+    whose outcome nobody knew."""
+
+    conversation_id: str
+    sent: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+class Person:
+    """Starts conversations that append lines, approves, and decides what nobody knows by looking."""
+
+    def __init__(self, client: Client, lines: Callable[[], Counter[str]]) -> None:
+        self._client = client
+        self._lines = lines
+
+    def open(self) -> Told:
+        """A conversation without a message."""
+        status, body = self._client.post("/conversations", {})
+        assert status == 201, body
+        return Told(body["conversation"]["id"])
+
+    def append(self, told: Told) -> None:
+        """Has a new line appended, from the message to the answer."""
+        self.settle(told, self.ask_to_append(told))
+
+    def ask_to_append(self, told: Told) -> Body:
+        """Sends the message; the approval that the conversation waits for."""
+        line = str(uuid.uuid4())
+        told.sent.append(f"append {line}")
+        path = f"/conversations/{told.conversation_id}/messages"
+        status, body = self._client.post(path, {"message": told.sent[-1]})
+        assert status == 200 and body["result"]["waiting_approval"], (status, body)
+        told.lines.append(line)
+        approval: Body = body["result"]["approval"]
+        assert approval["tool_args"] == {"line": line}
+        return approval
+
+    def settle(self, told: Told, approval: Body) -> None:
+        """Decides until the turn is over."""
+        pending: Body | None = approval
+        while pending is not None:
+            status, body = self._client.post(f"/approvals/{pending['uuid']}", self._decision(told, pending))
+            if status == 409:
+                # Decided under our feet: the tool reported its result after all.
+                assert "not needed any more" in body["error"], body
+                pending = self._await_end(told)
+            else:
+                assert status == 200, (status, body)
+                pending = body["result"].get("approval")
+                if pending is None:
+                    told.answers.append(body["result"]["response"])
+
+    def _decision(self, told: Told, approval: Body) -> Body:
+        if approval["kind"] == "tool_call":
+            return {"approved": True}
+        self._client.post("/conversations", {"message": "read"})  # calls run in turn: none is under way now
+        happened = self._lines()[approval["tool_args"]["line"]]
+        told.unknown.append("skip" if happened else "retry")
+        return {"action": told.unknown[-1]}
+
+    def _await_end(self, told: Told) -> Body | None:
+        """The next approval, or None when the turn was answered."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            conversation = self._client.get(f"/conversations/{told.conversation_id}")["conversation"]
+            pending: Body | None = conversation.get("pending_approval")
+            last = conversation["messages"][-1]
+            if pending is not None:
+                return pending
+            if last["role"] == "assistant":
+                told.answers.append(last["content"])
+                return None
+            time.sleep(0.1)
+        raise AssertionError(f"the turn does not end: {told}")
+
+
+def judge(told: Told, client: Client, lines: Counter[str]) -> None:
+    """Every line once; every message and every answer still there, in order."""
+    assert {line: lines[line] for line in told.lines} == dict.fromkeys(told.lines, 1), told
+    conversation = client.get(f"/conversations/{told.conversation_id}")["conversation"]
+    said = [m["content"] for m in conversation["messages"] if m["role"] == "user"]
+    answered = [m["content"] for m in conversation["messages"] if m["role"] == "assistant"]
+    assert said == told.sent, told
+    assert answered == told.answers, told
+    assert conversation["status"] == "active"

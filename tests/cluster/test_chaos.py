@@ -1,0 +1,186 @@
+"""Processes die with SIGKILL while people work; the ledger is the judge.
+
+Whatever dies, a line that was approved is in the ledger once. Where nobody can know whether a tool
+ran, the conversation says so and a person decides: that is allowed only after a kill.
+
+    CHAOS_KILLS=500 CHAOS_SEED=1 pytest tests/cluster/test_chaos.py
+"""
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cluster.client import Client
+from tests.cluster.model import Model
+from tests.cluster.monkey import Monkey, table, unknown_outcomes
+from tests.cluster.person import Person, Told, judge
+from tests.cluster.world import World
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
+SEED = int(os.environ.get("CHAOS_SEED", "7"))
+PEOPLE = 4
+VICTIMS = (
+    "ray::NodeActor",
+    "ray::KeeperActor",
+    "ray::McpSessionActor",
+    "ledger_server.py",
+    "guard.py",
+    "ray::ServeReplica",
+    "haproxy -db",
+    "ray::ServeController",
+)
+BEFORE_THE_CLAIM = (
+    "llm.returned",
+    "keeper.pass_returned",
+    "journal.before_append",
+    "journal.after_append",
+)
+AFTER_THE_CLAIM = {
+    "tool.claimed": "retry",
+    "mcp.before_call": "retry",
+    "server.before_append": "retry",
+    "server.after_append": "skip",
+    "mcp.after_call": "skip",
+    "tool.returned": "skip",
+}
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 6 * KILLS)]
+
+
+@pytest.fixture(scope="module")
+def doomed(model: Model) -> Iterator[World]:
+    """A mesh that is killed in part, again and again; not the one that other tests share."""
+    with tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name:
+        world = World(Path(name), model)
+        world.mesh.start()
+        yield world
+        world.mesh.kill_all()
+
+
+@pytest.mark.parametrize("failpoint", BEFORE_THE_CLAIM)
+def test_a_kill_while_a_message_is_taken_is_not_noticed(doomed: World, failpoint: str) -> None:
+    with Client(doomed.mesh.url) as client:
+        person = Person(client, doomed.lines)
+        told = person.open()
+        doomed.arm(failpoint)
+        approval = person.ask_to_append(told)
+        assert not doomed.is_armed(failpoint), "nobody passed it"
+        person.settle(told, approval)
+        judge(told, client, doomed.lines())
+        assert told.unknown == []
+
+
+@pytest.mark.parametrize("failpoint", ["approval.resolved", *BEFORE_THE_CLAIM])
+def test_a_kill_while_a_decision_is_taken_is_not_noticed(doomed: World, failpoint: str) -> None:
+    with Client(doomed.mesh.url) as client:
+        person = Person(client, doomed.lines)
+        told = person.open()
+        approval = person.ask_to_append(told)
+        doomed.arm(failpoint)
+        person.settle(told, approval)
+        assert not doomed.is_armed(failpoint), "nobody passed it"
+        judge(told, client, doomed.lines())
+        assert told.unknown == []
+
+
+@pytest.mark.parametrize(("failpoint", "decided"), AFTER_THE_CLAIM.items())
+def test_a_kill_between_claim_and_result_is_a_question_to_a_person(
+    doomed: World, failpoint: str, decided: str
+) -> None:
+    with Client(doomed.mesh.url) as client:
+        person = Person(client, doomed.lines)
+        told = person.open()
+        approval = person.ask_to_append(told)
+        doomed.arm(failpoint)
+        person.settle(told, approval)
+        assert not doomed.is_armed(failpoint), "nobody passed it"
+        judge(told, client, doomed.lines())
+        assert told.unknown == [decided]
+
+
+def test_random_kills_lose_nothing_and_repeat_nothing(
+    doomed: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
+    monkey = Monkey(doomed.mesh, VICTIMS, SEED)
+    with at_work(doomed, PEOPLE) as people:
+        for _ in range(KILLS):
+            monkey.pause()
+            monkey.kill_one()
+            assert not any(person.done() for person in people)
+    told = [each for person in people for each in person.result()]
+    with Client(doomed.mesh.url) as client:
+        for each in told:
+            judge(each, client, doomed.lines())
+    doomed.mesh.wait_ready(60)
+    unknown = [pair for pair in unknown_outcomes(doomed.mesh.data_dir) if pair[0].uuid not in asked_before]
+    assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
+    rows = Counter(kill.victim for kill in monkey.kills)
+    rows["kills"] = len(monkey.kills)
+    rows["conversations"] = len(told)
+    rows["approved lines"] = sum(len(each.lines) for each in told)
+    rows["unknown outcomes"] = len(unknown)
+    rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
+    with capsys.disabled():
+        sys.stdout.write(f"\nchaos, seed {SEED}:\n{table(rows)}\n")
+
+
+def test_after_a_power_cut_everything_goes_on(doomed: World) -> None:
+    with Client(doomed.mesh.url) as client:
+        person = Person(client, doomed.lines)
+        waits = person.open()
+        approval = person.ask_to_append(waits)
+        open_turn = person.open()
+        path = f"/conversations/{open_turn.conversation_id}"
+        taken = httpx.post(
+            f"{doomed.mesh.url}{path}/messages",
+            json={"message": "sleep 0.5"},
+            headers={"Prefer": "respond-async"},
+        )
+        assert taken.status_code == 202
+        open_turn.sent.append("sleep 0.5")
+        with at_work(doomed, PEOPLE) as people:
+            Monkey(doomed.mesh, VICTIMS, SEED).pause()
+            doomed.mesh.kill_all()
+            doomed.mesh.start()
+        person.settle(waits, approval)
+        deadline = time.monotonic() + 20
+        while client.get(path)["conversation"]["messages"][-1]["role"] != "assistant":
+            assert time.monotonic() < deadline, "the open turn does not end"
+            time.sleep(0.1)
+        open_turn.answers.append("slept 0.5")
+        for each in (waits, open_turn, *(each for person in people for each in person.result())):
+            judge(each, client, doomed.lines())
+
+
+@contextmanager
+def at_work(world: World, people: int) -> Iterator[list[Future[list[Told]]]]:
+    """People who append lines, conversation after conversation, until the end of the block; each
+    finishes the conversation that is under way."""
+    over = threading.Event()
+
+    def work() -> list[Told]:
+        told: list[Told] = []
+        with Client(world.mesh.url) as client:
+            person = Person(client, world.lines)
+            while not over.is_set():
+                told.append(person.open())
+                for _ in range(2):
+                    person.append(told[-1])
+        return told
+
+    with ThreadPoolExecutor(people) as pool:
+        try:
+            yield [pool.submit(work) for _ in range(people)]
+        finally:
+            over.set()
