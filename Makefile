@@ -45,6 +45,6 @@ $(READY): requirements.lock pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@echo "Installing the packages of requirements.lock: a minute or two, once"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile --no-deps --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q mesh deployments
 	@touch $@

@@ -21,39 +21,48 @@ class Outcome:
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-async def turns(port: int, clients: int, each: int, message: str = "hello", warm: int = 2) -> Outcome:
-    """``clients`` clients at once, each with ``each`` turns of one conversation after ``warm`` more."""
-    outcome = Outcome()
-    connections = [Connection("127.0.0.1", port) for _ in range(clients)]
-    ids = await asyncio.gather(*(_begin(connection, warm, message) for connection in connections))
-    started = time.perf_counter()
-    await asyncio.gather(
-        *(_loop(c, i, each, message, outcome) for c, i in zip(connections, ids, strict=True))
-    )
-    outcome.wall_s = time.perf_counter() - started
-    for connection in connections:
-        connection.close()
-    return outcome
+class Load:
+    """``clients`` clients, each with a connection and a conversation; `warm` opens both."""
 
+    def __init__(self, port: int, clients: int, message: str = "hello") -> None:
+        self._connections = [Connection("127.0.0.1", port) for _ in range(clients)]
+        self._ids: list[str] = []
+        self._message = message
 
-async def _begin(connection: Connection, warm: int, message: str) -> str:
-    _, body = await connection.post("/conversations", {})
-    conversation_id: str = body["conversation"]["id"]
-    for _ in range(warm):
-        await connection.post(f"/conversations/{conversation_id}/messages", {"message": message})
-    return conversation_id
+    async def warm(self, turns: int = 2) -> None:
+        """Opens the conversations and has some turns in each."""
+        self._ids = await asyncio.gather(*(self._begin(c) for c in self._connections))
+        if turns:
+            await self.run(turns)
 
-
-async def _loop(connection: Connection, conversation_id: str, each: int, message: str, outcome: Outcome) -> None:
-    for _ in range(each):
+    async def run(self, turns: int) -> Outcome:
+        """So many turns of each client, one after the other; all clients at once."""
+        outcome = Outcome()
         started = time.perf_counter()
-        try:
-            status, body = await connection.post(
-                f"/conversations/{conversation_id}/messages", {"message": message}
-            )
-            if status != 200 or body["result"]["waiting_approval"]:
-                outcome.errors.append(f"{status}: {str(body)[:200]}")
-        except (OSError, EOFError) as problem:
-            outcome.errors.append(f"{type(problem).__name__}: {problem}")
+        pairs = zip(self._connections, self._ids, strict=True)
+        await asyncio.gather(*(self._loop(c, i, turns, outcome) for c, i in pairs))
+        outcome.wall_s = time.perf_counter() - started
+        return outcome
+
+    def close(self) -> None:
+        """Ends the connections."""
+        for connection in self._connections:
             connection.close()
-        outcome.latencies.append(time.perf_counter() - started)
+
+    async def _begin(self, connection: Connection) -> str:
+        _, body = await connection.post("/conversations", {})
+        conversation_id: str = body["conversation"]["id"]
+        return conversation_id
+
+    async def _loop(self, connection: Connection, conversation_id: str, turns: int, outcome: Outcome) -> None:
+        path = f"/conversations/{conversation_id}/messages"
+        for _ in range(turns):
+            started = time.perf_counter()
+            try:
+                status, body = await connection.post(path, {"message": self._message})
+                if status != 200 or body["result"]["waiting_approval"]:
+                    outcome.errors.append(f"{status}: {str(body)[:200]}")
+            except (OSError, EOFError) as problem:
+                outcome.errors.append(f"{type(problem).__name__}: {problem}")
+                connection.close()
+            outcome.latencies.append(time.perf_counter() - started)

@@ -1,0 +1,202 @@
+"""``python -m bench [S1 S2 …]``: measures a whole mesh, prints a table, writes ``bench/out/results.json``.
+
+    S1  latency added to a model of 50 ms, one client
+    S2  the same with one MCP tool call (two model calls)
+    S3  model of 0 ms: turns/s, latency and CPU at 1, 16 and 64 clients
+    S5  100 to 2,000 conversations in flight with a model of 2 s
+    S6  turn 10 and turn 200 of one conversation: latency and bytes on the disk
+    up  time to start, CPU when idle, memory
+
+CPU is the sum over all processes of the mesh (Ray's daemons and the edge included, the model and the
+load not), less what they use when idle for as long. Where the machine is shared, CPU is the steadiest figure.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.cpu import memory_mib, seconds_by_name
+from bench.load import Load, Outcome
+from bench.world import World, running
+
+OUT = Path(__file__).parent / "out" / "results.json"
+Row = dict[str, Any]
+
+
+class Bench:
+    """Collects rows of figures."""
+
+    def __init__(self, console: Console, wanted: set[str]) -> None:
+        self.rows: list[Row] = []
+        self._console = console
+        self._wanted = wanted
+
+    def wants(self, scenario: str) -> bool:
+        """Whether a scenario was asked for."""
+        return not self._wanted or scenario in self._wanted
+
+    def add(self, scenario: str, what: str, target: str = "", **figures: Any) -> None:
+        """Notes a row and shows it at once: a long run shows that it is alive."""
+        row = {"scenario": scenario, "what": what, **figures, "target": target}
+        self.rows.append(row)
+        shown = "  ".join(f"{key} {value}" for key, value in figures.items())
+        self._console.print(f"{scenario:3} {what:34} {shown}   [dim]{target}[/]", highlight=False)
+
+
+async def measured(world: World, work: Callable[[], Awaitable[Outcome]]) -> tuple[Outcome, Row]:
+    """The outcome of a load, and its figures."""
+    before = seconds_by_name(world.mesh)
+    outcome = await work()
+    used = seconds_by_name(world.mesh) - before
+    count = max(1, len(outcome.latencies))
+    return outcome, {
+        "turns_per_s": round(count / outcome.wall_s),
+        "p50_ms": round(outcome.percentile(0.5), 1),
+        "p99_ms": round(outcome.percentile(0.99), 1),
+        "cpu_ms_per_turn": round(1000 * sum(used.values()) / count, 2),
+        "errors": len(outcome.errors),
+        "cpu_by_process": {name: round(1000 * s / count, 2) for name, s in used.most_common(8)},
+    }
+
+
+def brief(figures: Row, *names: str) -> Row:
+    """Some of the figures."""
+    return {name: figures[name] for name in (*names, "errors", "cpu_by_process")}
+
+
+async def s1(bench: Bench, world: World) -> None:
+    load = Load(world.mesh.port, 1)
+    await load.warm(30)
+    outcome, figures = await measured(world, lambda: load.run(100))
+    load.close()
+    added = {
+        "added_p50_ms": round(outcome.percentile(0.5) - 50, 1),
+        "added_p99_ms": round(outcome.percentile(0.99) - 50, 1),
+    }
+    bench.add("S1", "model 50 ms, 1 client", "added ≤ 7 ms", **added, **brief(figures, "cpu_ms_per_turn"))
+
+
+async def s2(bench: Bench, world: World) -> None:
+    load = Load(world.mesh.port, 1)
+    await load.warm(15)
+    outcome, figures = await measured(world, lambda: load.run(50))
+    load.close()
+    added = {
+        "added_p50_ms": round(outcome.percentile(0.5) - 100, 1),
+        "added_p99_ms": round(outcome.percentile(0.99) - 100, 1),
+    }
+    bench.add(
+        "S2", "the same with one tool call", "added ≤ 15 ms", **added, **brief(figures, "cpu_ms_per_turn")
+    )
+
+
+async def s3(bench: Bench, world: World) -> None:
+    for clients, turns in ((1, 300), (16, 50), (64, 40)):
+        load = Load(world.mesh.port, clients)
+        await load.warm(3)
+        _, figures = await measured(world, lambda load=load, turns=turns: load.run(turns))  # type: ignore[misc]
+        load.close()
+        target = "≤ 6 ms CPU, ≥ 250/s" if clients == 64 else ""
+        names = ("turns_per_s", "p50_ms", "p99_ms", "cpu_ms_per_turn")
+        bench.add("S3", f"model 0 ms, {clients} clients", target, **brief(figures, *names))
+
+
+async def s5(bench: Bench, world: World) -> None:
+    for clients in (100, 500, 1000, 2000):
+        load = Load(world.mesh.port, clients)
+        await load.warm(0)
+        outcome, figures = await measured(world, lambda load=load: load.run(1))  # type: ignore[misc]
+        load.close()
+        bench.add(
+            "S5",
+            f"model 2 s, {clients} in flight",
+            "2,000 in ≤ 8 s, no error" if clients == 2000 else "",
+            wall_s=round(outcome.wall_s, 2),
+            over_ideal=round(outcome.wall_s / 2, 2),
+            memory_mib=round(memory_mib(world.mesh)),
+            **brief(figures, "p99_ms", "cpu_ms_per_turn"),
+        )
+        if outcome.errors:
+            bench.add("S5", "first error", error=outcome.errors[0])
+
+
+async def s6(bench: Bench, world: World) -> None:
+    load = Load(world.mesh.port, 1)
+    await load.warm(0)
+    seen: list[float] = []
+    for _ in range(205):
+        seen += (await load.run(1)).latencies
+    load.close()
+    await asyncio.sleep(1.5)  # the file beside the journal is written within a second
+    newest = max(world.mesh.data_dir.glob("conversation_*.jsonl"), key=lambda path: path.stat().st_size)
+    for turn in (10, 200):
+        around = sorted(seen[turn - 5 : turn + 5])
+        target = "≤ 10 ms" if turn == 200 else ""
+        bench.add("S6", f"turn {turn}", target, p50_ms=round(1000 * around[len(around) // 2], 1))
+    kib = newest.stat().st_size / 1000
+    beside = newest.with_suffix(".json").stat().st_size / 1000
+    bench.add("S6", "after 205 turns", "≤ 90 KB", journal_kb=round(kib, 1), beside_kb=round(beside, 1))
+
+
+def idle(bench: Bench, world: World, took_s: float) -> None:
+    """Start-up, and what it costs to do nothing."""
+    time.sleep(5)  # a mesh that has just started is not idle yet
+    before, started = seconds_by_name(world.mesh), time.perf_counter()
+    time.sleep(10)
+    used = sum((seconds_by_name(world.mesh) - before).values()) / (time.perf_counter() - started)
+    bench.add(
+        "up",
+        "start, idle",
+        start_s=round(took_s, 1),
+        idle_cores=round(used, 3),
+        memory_mib=round(memory_mib(world.mesh)),
+        processes=len(world.mesh.processes()),
+    )
+
+
+def main() -> None:
+    """Runs what was asked for, or all."""
+    import uvloop
+
+    console = Console()
+    bench = Bench(console, set(sys.argv[1:]))
+    with tempfile.TemporaryDirectory(prefix="mesh-bench-") as scratch:
+        with running(Path(scratch) / "plain", latency_s=0) as (world, took):
+            if bench.wants("up"):
+                idle(bench, world, took)
+            for name, latency, scenario in (("S3", 0, s3), ("S6", 0, s6), ("S1", 0.05, s1), ("S5", 2.0, s5)):
+                if bench.wants(name):
+                    world.restart_model(latency)
+                    uvloop.run(scenario(bench, world))
+        if bench.wants("S2"):
+            with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
+                uvloop.run(s2(bench, world))
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(bench.rows, indent=1))
+    console.print(table(bench.rows))
+    console.print(f"written to {OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT}")
+
+
+def table(rows: list[Row]) -> Table:
+    """All rows, figures in words."""
+    shown = Table("", "what", "figures", "target")
+    for row in rows:
+        figures = "  ".join(
+            f"{key} {value}"
+            for key, value in row.items()
+            if key not in ("scenario", "what", "target", "cpu_by_process")
+        )
+        shown.add_row(row["scenario"], row["what"], figures, row["target"])
+    return shown
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What is measured: one mesh and one scripted model, as processes, on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import yaml
+
+from tests.cluster.process import MeshProcess, free_port
+
+ECHO = {"rules": [{"tools": "resources_list", "last": "hello", "tool_calls": [{"name": "resources_list"}]}]}
+
+
+class World:
+    """A model server and a mesh that uses it."""
+
+    def __init__(self, folder: Path, *, latency_s: float, with_tools: bool = False) -> None:
+        self.port = free_port()
+        self._latency_s = latency_s
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        config: dict[str, object] = {
+            "name": "bench",
+            "prompt": "You are measured.",
+            "llm": {"model": "openai:stub"},
+        }
+        if with_tools:
+            database = str(folder / "resources.db")
+            config["mcp_servers"] = [
+                {"name": "resources", "command": "mcp-resources", "args": ["--db", database]}
+            ]
+        self._script = folder / "script.yaml"
+        self._script.write_text(yaml.safe_dump(ECHO))
+        self._with_tools = with_tools
+        env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
+        self.mesh = MeshProcess(folder / "mesh", config, env)
+        self._stub: subprocess.Popen[bytes] | None = None
+
+    def restart_model(self, latency_s: float) -> None:
+        """The same mesh, a model of another latency."""
+        self._stop_model()
+        self._latency_s = latency_s
+        self._start_model()
+
+    def _start_model(self) -> None:
+        command = [str(Path(sys.executable).with_name("mesh")), "llm-stub", "--port", str(self.port)]
+        command += ["--latency", str(self._latency_s)]
+        if self._with_tools:
+            command += ["--script", str(self._script)]
+        self._stub = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                if httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=1).status_code == 200:
+                    return
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def _stop_model(self) -> None:
+        if self._stub is not None:
+            os.killpg(self._stub.pid, signal.SIGTERM)
+            self._stub.wait(10)
+
+
+@contextmanager
+def running(folder: Path, *, latency_s: float, with_tools: bool = False) -> Iterator[tuple[World, float]]:
+    """A world that is up, and the seconds that the mesh took for it."""
+    world = World(folder, latency_s=latency_s, with_tools=with_tools)
+    with ExitStack() as stack:
+        stack.callback(world._stop_model)
+        world._start_model()
+        started = time.perf_counter()
+        world.mesh.start()
+        stack.callback(world.mesh.stop)
+        yield world, time.perf_counter() - started
