@@ -2,11 +2,15 @@
 
 import contextlib
 import ctypes
+import subprocess
 import sys
+from pathlib import Path
+from typing import Self
 
 import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
+_LAST_WILL = Path(__file__).with_name("last_will.py")
 
 
 def adopt() -> None:
@@ -30,6 +34,30 @@ def sweep(known: list[psutil.Process], grace_s: float) -> None:
     for process in survivors:
         _send(process, "kill")
     psutil.wait_procs(survivors, timeout=grace_s)
+
+
+class LastWill:
+    """A small process that ends the others when this one is killed before it can (`last_will`)."""
+
+    def __enter__(self) -> Self:
+        # In a session of its own: Ctrl-C in a terminal must not end it before its time.
+        self._executor = subprocess.Popen(
+            [sys.executable, _LAST_WILL], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._executor.kill()
+        self._executor.communicate()
+
+    def update(self) -> None:
+        """Names the children as of now."""
+        assert self._executor.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            for child in psutil.Process().children():
+                if child.pid != self._executor.pid:
+                    self._executor.stdin.write(f"{child.pid}\n")
+            self._executor.stdin.flush()
 
 
 def _send(process: psutil.Process, what: str) -> None:

@@ -36,10 +36,11 @@ def up(config: Config, console: Console) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="mesh-", ignore_cleanup_errors=True) as scratch,
         _signals(stop) as listen,
+        descendants.LastWill() as will,
     ):
         descendants.adopt()
         edge.prepare(os.environ, config.host, Path(scratch))
-        mesh = _Mesh(config, console, listen)
+        mesh = _Mesh(config, console, listen, will)
         try:
             mesh.start(stop)
             stop.wait()
@@ -50,10 +51,13 @@ def up(config: Config, console: Console) -> None:
 class _Mesh:
     """What one ``mesh up`` started."""
 
-    def __init__(self, config: Config, console: Console, listen: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, console: Console, listen: Callable[[], None], will: descendants.LastWill
+    ) -> None:
         self._config = config
         self._console = console
         self._listen = listen
+        self._will = will
         self._blueprint = blueprint_of(config)
         self._is_ours = not os.environ.get("RAY_ADDRESS")
         self._actors: dict[str, Any] = {}
@@ -68,6 +72,7 @@ class _Mesh:
             if not stop.is_set():
                 step()
                 self._listen()
+                self._will.update()
         if not stop.is_set():
             self._say_ready(time.monotonic() - begun)
 

@@ -59,14 +59,18 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
-    """What every event carries. ``seq`` 0: not journaled. ``node`` is a tree path such as ``0.2``,
-    ``step`` the durable step (``0.2/llm/1``), both empty for what happens to the whole turn."""
+    """What every event carries. ``seq`` 0: not journaled. ``step`` is the durable step (``0.2/llm/1``), or a
+    node's path (``0.2``); empty for what happens to the whole turn."""
 
     seq: int = 0
     time: str = ""
     turn: int = 0
-    node: str = ""
     step: str = ""
+
+    @property
+    def node(self) -> str:
+        """The path in the tree of the node it happened in."""
+        return self.step.partition("/")[0]
 
     @property
     def key(self) -> str:
@@ -82,7 +86,7 @@ class ConversationCreated(Event, frozen=True):
     agent: str
     digest: str
     system_prompt: str = ""
-    idempotency_key: str = ""
+    idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
 
@@ -91,7 +95,7 @@ class UserMessage(Event, frozen=True):
 
     text: str
     session_id: str = ""
-    idempotency_key: str = ""
+    idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
 
@@ -179,7 +183,7 @@ class ApprovalResolved(Event, frozen=True):
     uuid: str
     decision: Decision
     by: str = ""
-    idempotency_key: str = ""
+    idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
     @property

@@ -26,11 +26,16 @@ from mesh.events import (
 STEPS = st.sampled_from(["0/llm/0", "0/tool/0.0", "0/tool/0.1", "0/llm/1"])
 TEXT = st.text(max_size=8)
 UUIDS = st.sampled_from(["u1", "u2"])
-COMMON = {"turn": st.integers(1, 3), "step": STEPS, "node": st.just("0")}
+COMMON = {"turn": st.integers(1, 3), "step": STEPS}
 
 EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(
-        ConversationCreated, conversation_id=st.just("c"), session_id=TEXT, agent=TEXT, digest=TEXT, system_prompt=TEXT
+        ConversationCreated,
+        conversation_id=st.just("c"),
+        session_id=TEXT,
+        agent=TEXT,
+        digest=TEXT,
+        system_prompt=TEXT,
     ),
     st.builds(UserMessage, turn=st.integers(1, 3), text=TEXT, idempotency_key=TEXT),
     st.builds(

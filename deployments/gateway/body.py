@@ -96,10 +96,10 @@ def caller_of(request: Request, raw: bytes) -> Caller:
         raise BadRequest("Idempotency-Key must be 1 to 200 visible ASCII characters")
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return Caller(
-        session_id=session_id or secrets.token_hex(4),
+        session_id=session_id,
         token=token.strip() if scheme.lower() == "bearer" else "",
         traceparent=headers.get("traceparent", "")[:256],
-        idempotency_key=key or f"~{secrets.token_hex(5)}",
+        idempotency_key=key or f"~{secrets.token_hex(4)}",
         body_hash=hashlib.sha256(raw).hexdigest()[:16] if key else "",
         by=headers.get("x-user", "")[:128],
     )

@@ -1,5 +1,6 @@
 """The REST API. Each route reads, asks the keeper that owns the id, and passes its bytes on."""
 
+import secrets
 from collections.abc import Awaitable
 
 import msgspec
@@ -64,6 +65,8 @@ def add_routes(api: FastAPI, backend: Backend, limits: Limits) -> None:
 async def _create(backend: Backend, limits: Limits, request: Request) -> Reply:
     raw = await read(request, limits.max_body_bytes)
     caller = caller_of(request, raw)
+    if not caller.session_id:
+        caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
     message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
     is_keyed = "idempotency-key" in request.headers
     conversation_id = id_for_key(caller.idempotency_key, caller.token) if is_keyed else new_id()

@@ -243,7 +243,6 @@ class Keeper:
             )
         resolved = ApprovalResolved(
             turn=asked.turn,
-            node=asked.node,
             step=asked.step,
             uuid=asked.uuid,
             decision=request.decision,

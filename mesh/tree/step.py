@@ -85,10 +85,7 @@ class Steps:
         return unsent
 
     def _stamp(self, step: str, event: E) -> E:
-        node = step.split("/", 1)[0]
-        return msgspec.structs.replace(
-            event, turn=self.turn.turn, node=node, step=step, time=event.time or now()
-        )
+        return msgspec.structs.replace(event, turn=self.turn.turn, step=step, time=event.time or now())
 
     def _send_soon(self, delay_s: float) -> None:
         if self._timer is not None:
