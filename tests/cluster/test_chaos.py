@@ -7,6 +7,7 @@ ran, the conversation says so and a person decides: that is allowed only after a
 """
 
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -29,6 +30,7 @@ from tests.cluster.world import World
 KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
 SEED = int(os.environ.get("CHAOS_SEED", "7"))
 PEOPLE = 4
+GONE_WITHIN_S = 10.0
 VICTIMS = (
     "ray::NodeActor",
     "ray::KeeperActor",
@@ -161,6 +163,16 @@ def test_after_a_power_cut_everything_goes_on(doomed: World) -> None:
         open_turn.answers.append("slept 0.5")
         for each in (waits, open_turn, *(each for person in people for each in person.result())):
             judge(each, client, doomed.lines())
+
+
+def test_a_kill_of_mesh_up_itself_leaves_nothing_running(doomed: World) -> None:
+    """The last one here: the mesh of this module is down after it."""
+    os.kill(doomed.mesh.pid, signal.SIGKILL)
+    doomed.mesh.wait(GONE_WITHIN_S)
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while (left := doomed.mesh.left_behind()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
 
 
 @contextmanager

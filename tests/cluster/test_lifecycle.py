@@ -1,0 +1,156 @@
+"""``mesh up`` from its start to its end, in all the ways that people end it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from tests.cluster.client import Client
+from tests.cluster.model import Model
+from tests.cluster.person import Person, judge
+from tests.cluster.process import MeshProcess, free_port
+from tests.cluster.world import World
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+GONE_WITHIN_S = 15.0
+SERVES_HTTP = ("ray::ProxyActor", "ray::HAProxyManager", "haproxy", "ray::ServeReplica", "mesh up")
+
+
+def refused(folder: Path, config: dict[str, Any], *options: str, **env: str) -> str:
+    """What ``mesh up`` says as it refuses to start: one line a problem, no traceback, nothing left."""
+    path = folder / "agent.yaml"
+    path.write_text(yaml.safe_dump({"port": free_port(), "data_dir": str(folder / "data"), **config}))
+    mesh = Path(sys.executable).with_name("mesh")
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    ended = subprocess.run(
+        [mesh, "up", path, *options],
+        env={**inherited, **env},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode not in (0, -signal.SIGKILL)
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in str(p.info["cmdline"])] == []
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refused(folder, {"llm": {"model": "offline"}, "port": port})
+    assert f"port {port}" in said and "in use" in said and "--port" in said
+
+
+def test_a_missing_mcp_binary_is_one_clear_line(folder: Path) -> None:
+    said = refused(folder, {"llm": {"model": "offline"}, "mcp": {"command": "no-such-program"}})
+    assert "agent.yaml:" in said and "no-such-program" in said and "mcp.command" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [("gemini-2.5-flash", "GEMINI_API_KEY"), ("claude-sonnet-4-5", "ANTHROPIC_API_KEY")],
+)
+def test_a_missing_api_key_is_one_clear_line(folder: Path, model: str, key: str) -> None:
+    said = refused(folder, {"llm": {"model": model}})
+    assert f"{key} is not set" in said and model in said
+
+
+def test_a_server_that_dies_at_once_is_one_clear_line(folder: Path) -> None:
+    dead = {"command": sys.executable, "args": ["-c", "import sys; sys.exit('the disk is full')"]}
+    said = last_words(folder, {"llm": {"model": "offline"}, "mcp": dead})
+    assert "mcp" in said and "the disk is full" in said
+
+
+def last_words(folder: Path, config: dict[str, Any]) -> str:
+    """The last line of a ``mesh up`` that fails after it began to start Ray. Nothing is left."""
+    mesh = MeshProcess(folder, config)
+    with pytest.raises(AssertionError, match="is not up"):
+        mesh.start()
+    mesh.wait(GONE_WITHIN_S)
+    assert mesh.left_behind() == []
+    said = mesh.log.read_text()
+    assert "Traceback" not in said
+    return said.strip().splitlines()[-1]
+
+
+def test_loopback_means_that_no_http_port_is_open_elsewhere_and_sigterm_ends_all(
+    folder: Path, model: Model
+) -> None:
+    world = World(folder, model, host="127.0.0.1")
+    world.mesh.start()
+    assert httpx.get(f"{world.mesh.url}/ready").status_code == 200
+    open_ports = listening(world.mesh)
+    assert [each for each in open_ports if each[2] == world.mesh.port] != []
+    assert [each for each in open_ports if each[0] in SERVES_HTTP and not is_loopback(each[1])] == []
+    assert [each for each in open_ports if each[2] in (8404, 9101, 8500)] == []
+    for address in own_addresses():
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://{address}:{world.mesh.port}/health", timeout=2)
+    started = time.monotonic()
+    assert world.mesh.stop(signal.SIGTERM) == []
+    assert time.monotonic() - started < GONE_WITHIN_S
+
+
+def test_a_conversation_that_waits_goes_on_under_the_version_it_began_with(
+    folder: Path, model: Model
+) -> None:
+    """And Ctrl-C, to the process alone and to all that is in its foreground, ends all."""
+    world = World(folder, model)
+    world.mesh.start()
+    with Client(world.mesh.url) as client:
+        person = Person(client, world.lines)
+        waits = person.open()
+        approval = person.ask_to_append(waits)
+        assert world.mesh.stop(signal.SIGINT) == []
+
+        elsewhere = folder / "elsewhere.txt"
+        text = world.mesh.config.read_text().replace(str(world.ledger), str(elsewhere))
+        world.mesh.config.write_text(text.replace("You keep a ledger.", "You are new."))
+        world.mesh.start()
+        person.settle(waits, approval)
+        judge(waits, client, world.lines())
+        assert not elsewhere.exists()
+        new = client.post("/conversations", {"message": "hello"})[1]["conversation"]
+        assert new["messages"][0]["content"] == "You are new."
+    assert world.mesh.stop(signal.SIGINT, group=True) == []
+
+
+def listening(mesh: MeshProcess) -> list[tuple[str, str, int]]:
+    """Every listening socket of a mesh: the process (as in `SERVES_HTTP`, else its command), the
+    address and the port. Each worker's own gRPC port is Ray's, guarded by its token, and left out."""
+    found = []
+    for process in mesh.processes():
+        command = " ".join(process.cmdline())
+        name = next((known for known in SERVES_HTTP if known in command), command)
+        for connection in process.net_connections(kind="tcp"):
+            is_rays = connection.laddr and connection.laddr.ip == "::"
+            if connection.status == psutil.CONN_LISTEN and not is_rays:
+                found.append((name, connection.laddr.ip, connection.laddr.port))
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine that other machines may reach it by."""
+    every = [a for addresses in psutil.net_if_addrs().values() for a in addresses]
+    return [a.address for a in every if a.family == socket.AF_INET and not is_loopback(a.address)]
