@@ -109,14 +109,16 @@ class LocalMesh:
         output = await self.node.run(decode_input(encode_input(turn)), self.append_ahead)
         return decode_output(encode_output(output))
 
-    async def append_ahead(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+    async def append_ahead(
+        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]
+    ) -> bool:
         return await self.keeper.append_ahead(conversation_id, turn, run, events)
 
     async def crash(self) -> None:
         """The keeper is gone without a word; another one takes over."""
         old = self.keeper
         self.keeper = self._new_keeper()
-        for cell in old._cells.values():
+        for cell in old._cells._cells.values():
             if cell.driver:
                 cell.driver.cancel()
         await self.keeper.start()

@@ -3,22 +3,17 @@
 Above: a gateway, which sends `Request`s and passes the replies on. Below: a `Journal`, and `RunTurn`,
 a way to run one pass over an agent's tree. A keeper knows neither HTTP nor Ray, nor what nodes do.
 
-A turn belongs to the keeper, not to the request that started it: requests wait for a *driver*, the
-one task that runs passes until the turn ends or waits for a person. A request that goes away
-leaves the driver running; a keeper that starts makes a driver for every turn that was left open.
+A message or a decision makes the turn's driver go on and waits for it; a keeper that starts does so for
+every turn that was left open.
 """
 
 import asyncio
 import logging
-import random
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mesh.conversation import Conversation, fold, view
+from mesh.conversation import view
 from mesh.errors import (
     BadRequest,
     Conflict,
@@ -26,27 +21,22 @@ from mesh.errors import (
     JournalError,
     NotFound,
     RequestError,
-    StaleEpoch,
     Unavailable,
-    WrongSequence,
 )
 from mesh.events import (
     AnyEvent,
-    ApprovalRequired,
     ApprovalResolved,
-    Completed,
     ConversationCompleted,
     ConversationCreated,
-    Error,
     UserMessage,
     now,
 )
 from mesh.failpoints import failpoint
-from mesh.ids import is_id, shard_of
 from mesh.journal.port import Journal
 from mesh.keeper.answer import answer, decided, page, rewound
 from mesh.keeper.cell import Cell
-from mesh.keeper.index import Index
+from mesh.keeper.cells import Cells
+from mesh.keeper.driver import Driver
 from mesh.keeper.requests import (
     Caller,
     Create,
@@ -60,8 +50,7 @@ from mesh.keeper.requests import (
     refusal,
     reply,
 )
-from mesh.keeper.snapshots import Snapshots
-from mesh.tree.turn import RunTurn, TurnOutput
+from mesh.tree.turn import RunTurn
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -93,35 +82,25 @@ class Keeper:
         settings: KeeperSettings,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        self._shard = shard
-        self._shards = shards
         self._journal = journal
-        self._run_turn = run_turn
         self._settings = settings
-        self._on_fenced = on_fenced
-        self._epoch = 0
-        self._cells: OrderedDict[str, Cell] = OrderedDict()
-        self._loading: dict[str, asyncio.Task[Cell]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._index = Index()
-        self._snapshots = Snapshots(journal, f"index_{shard}.json", self._index)
+        self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced)
+        self._driver = Driver(run_turn, settings.turn_timeout_s, settings.unavailable_for_s)
+        self._recovery: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
-        self._epoch = await self._journal.open(self._shard)
-        await self._load_index()
-        recovering = asyncio.Semaphore(self._settings.max_recovering)
-        for conversation_id in list(self._index.open_turns()):
-            self._background(self._recover(conversation_id, recovering))
+        await self._cells.open()
+        at_once = asyncio.Semaphore(self._settings.max_recovering)
+        for conversation_id in list(self._cells.index.open_turns()):
+            self._recovery.append(asyncio.create_task(self._recover(conversation_id, at_once)))
 
     async def close(self) -> None:
         """Stops driving turns (they stay open) and writes what is only derived."""
-        drivers = [cell.driver for cell in self._cells.values() if cell.driver]
-        tasks = [*self._tasks, *drivers]
-        for task in tasks:
+        for task in self._recovery:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._snapshots.close()
+        await asyncio.gather(*self._recovery, return_exceptions=True)
+        await self._cells.close()
 
     async def handle(self, request: Request) -> Reply:
         """Answers any request; what is wrong becomes a reply too."""
@@ -140,10 +119,10 @@ class Keeper:
         self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]
     ) -> bool:
         """`AppendAhead` for the nodes. Raises `JournalError` when the events are not durable."""
-        cell = await self._cell(conversation_id)
+        cell = await self._cells.get(conversation_id)
         accepted = await cell.append_of_run(turn, run, events)
         if not accepted and cell.needs_pass:
-            self._drive(cell)
+            self._driver.start(cell)
         return accepted
 
     async def _dispatch(self, request: Request) -> Reply:
@@ -157,21 +136,21 @@ class Keeper:
             case Finish():
                 return await self._finish(request)
             case Show():
-                cell = await self._cell(request.id)
+                cell = await self._cells.get(request.id)
                 return reply(200, {"conversation": view(cell.conversation)}, cell.conversation.session_id)
             case Page():
-                return page(self._index, request)
+                return page(self._cells.index, request)
 
     async def _create(self, request: Create) -> Reply:
         caller = request.caller
-        if request.id in self._index:
-            cell = await self._cell(request.id)
+        if request.id in self._cells.index:
+            cell = await self._cells.get(request.id)
             if not self._is_repeated(cell, caller):
                 raise Conflict(f"conversation {request.id} exists already")
         else:
             cell = await self._new_cell(request)
         if request.message is None:
-            return answer(cell.conversation, 201, with_result=False)
+            return await self._created(cell, caller.idempotency_key)
         keyed = msgspec.structs.replace(
             caller, idempotency_key=caller.idempotency_key and f"{caller.idempotency_key}/1"
         )
@@ -180,22 +159,20 @@ class Keeper:
 
     async def _new_cell(self, request: Create) -> Cell:
         caller, settings = request.caller, self._settings
-        self._forget_idle()
-        cell = self._cells.setdefault(request.id, self._make_cell(Conversation()))
-        created = ConversationCreated(
-            conversation_id=request.id,
-            session_id=caller.session_id,
-            agent=settings.agent,
-            digest=settings.digest,
-            system_prompt=settings.system_prompt,
-            idempotency_key=caller.idempotency_key,
-            body_hash=caller.body_hash,
+        return await self._cells.create(
+            ConversationCreated(
+                conversation_id=request.id,
+                session_id=caller.session_id,
+                agent=settings.agent,
+                digest=settings.digest,
+                system_prompt=settings.system_prompt,
+                idempotency_key=caller.idempotency_key,
+                body_hash=caller.body_hash,
+            )
         )
-        await cell.append([created])
-        return cell
 
     async def _say(self, request: Say) -> Reply:
-        cell = await self._cell(request.id)
+        cell = await self._cells.get(request.id)
         if cell.queued >= self._settings.max_queue_per_conversation:
             raise Unavailable(f"conversation {request.id}: {cell.queued} messages wait already", 1, 429)
         cell.queued += 1
@@ -209,8 +186,7 @@ class Keeper:
         caller, conversation = request.caller, cell.conversation
         if self._is_repeated(cell, caller):
             return await self._first_answer(cell, caller.idempotency_key)
-        while cell.needs_pass:
-            await self._driven(cell)
+        await self._driver.finish(cell)
         if conversation.finished:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
@@ -229,7 +205,7 @@ class Keeper:
         return await self._outcome(cell, request.wait)
 
     async def _decide(self, request: Decide) -> Reply:
-        cell, asked = await self._asked(request.uuid)
+        cell, asked = await self._cells.asked(request.uuid)
         conversation, caller = cell.conversation, request.caller
         if self._is_repeated(cell, caller):
             return await self._first_answer(cell, caller.idempotency_key)
@@ -258,10 +234,9 @@ class Keeper:
         return await self._outcome(cell, request.wait)
 
     async def _finish(self, request: Finish) -> Reply:
-        cell = await self._cell(request.id)
+        cell = await self._cells.get(request.id)
         async with cell.turns:
-            while cell.needs_pass:
-                await self._driven(cell)
+            await self._driver.finish(cell)
             conversation = cell.conversation
             if conversation.pending:
                 raise Conflict(
@@ -274,7 +249,7 @@ class Keeper:
 
     async def _outcome(self, cell: Cell, wait: bool) -> Reply:
         """The answer of the turn under way, or the promise of one once its message is durable."""
-        driver = self._drive(cell)
+        driver = self._driver.start(cell)
         if wait:
             await asyncio.shield(driver)
             return answer(cell.conversation, 200)
@@ -287,6 +262,13 @@ class Keeper:
         """The turn acts for this caller from now on."""
         cell.token = caller.token or cell.token
         cell.traceparent = caller.traceparent or cell.traceparent
+
+    async def _created(self, cell: Cell, key: str) -> Reply:
+        """The answer to a creation without a message: the conversation as it was then."""
+        conversation, seq = cell.conversation, cell.conversation.requests[key].seq if key else 0
+        if seq and conversation.seq > seq:
+            conversation = rewound(await self._journal.read(conversation.id), seq)
+        return answer(conversation, 201, with_result=False)
 
     # -- idempotency
 
@@ -302,165 +284,19 @@ class Keeper:
         return True
 
     async def _first_answer(self, cell: Cell, key: str) -> Reply:
-        while cell.needs_pass and not cell.conversation.answered_at(key):
-            await self._driven(cell)
+        if not cell.conversation.answered_at(key):
+            await self._driver.finish(cell)
         seq = cell.conversation.answered_at(key)
         return answer(rewound(await self._journal.read(cell.conversation.id), seq), 200)
 
-    # -- driving turns
+    # -- recovery
 
-    def _drive(self, cell: Cell) -> asyncio.Task[None]:
-        """The driver of the open turn; there is one at most."""
-        if cell.driver is None or cell.driver.done():
-            cell.driver = asyncio.create_task(self._passes(cell))
-            cell.driver.add_done_callback(_retrieve)
-        return cell.driver
-
-    async def _driven(self, cell: Cell) -> None:
-        await asyncio.shield(self._drive(cell))
-
-    async def _passes(self, cell: Cell) -> None:
-        """Runs passes until the turn is over or waits for a person.
-
-        A pass that nobody took to its end is followed by another: what the lost one learned and
-        claimed is in the journal, and it can neither claim nor record any more.
-        """
-        trouble_since = None
-        while cell.needs_pass:
+    async def _recover(self, conversation_id: str, at_once: asyncio.Semaphore) -> None:
+        async with at_once:
             try:
-                await self._pass(cell)
-                trouble_since = None
-            except Unavailable as problem:
-                trouble_since = trouble_since or time.monotonic()
-                _log.warning("event=pass_lost conversation=%s message=%r", cell.conversation.id, str(problem))
-                if time.monotonic() - trouble_since > self._settings.unavailable_for_s:
-                    await cell.append(
-                        [Error(turn=cell.conversation.turn, message=f"no node could run the turn: {problem}")]
-                    )
-                await asyncio.sleep(problem.retry_after_s * random.uniform(0.5, 1))
-        if not cell.conversation.turn_open:
-            cell.token = ""
-
-    async def _pass(self, cell: Cell) -> None:
-        turn = cell.begin_pass()
-        try:
-            async with asyncio.timeout(self._settings.turn_timeout_s):
-                output = await self._run_turn(turn)
-        except TimeoutError:
-            limit = self._settings.turn_timeout_s
-            output = TurnOutput("failed", f"the turn took longer than {limit:g} s (limits.turn_timeout_s)")
-        failpoint("keeper.pass_returned")
-        if output.status == "interrupted":
-            raise Unavailable(output.text)
-        await cell.append_of_run(turn.turn, turn.run, _closing(output, turn.turn))
-
-    async def _recover(self, conversation_id: str, recovering: asyncio.Semaphore) -> None:
-        async with recovering:
-            try:
-                cell = await self._cell(conversation_id)
-                _log.info(
-                    "event=recover sid=%s conversation=%s", cell.conversation.session_id, conversation_id
-                )
-                if cell.needs_pass:
-                    await self._driven(cell)
+                cell = await self._cells.get(conversation_id)
+                sid = cell.conversation.session_id
+                _log.info("event=recover sid=%s conversation=%s", sid, conversation_id)
+                await self._driver.finish(cell)
             except (JournalError, NotFound) as problem:
                 _log.error("event=recover_failed conversation=%s message=%r", conversation_id, str(problem))
-
-    # -- finding conversations
-
-    async def _cell(self, conversation_id: str) -> Cell:
-        """The cell of a conversation, read from its journal if need be."""
-        cell = self._cells.get(conversation_id)
-        if cell is not None and cell.conversation.seq:
-            self._cells.move_to_end(conversation_id)
-            return cell
-        if not is_id(conversation_id) or shard_of(conversation_id, self._shards) != self._shard:
-            raise NotFound(f"there is no conversation {conversation_id[:64]!r}")
-        if conversation_id not in self._loading:
-            task = asyncio.create_task(self._load(conversation_id))
-            task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
-            self._loading[conversation_id] = task
-        return await asyncio.shield(self._loading[conversation_id])
-
-    async def _load(self, conversation_id: str) -> Cell:
-        conversation = fold(await self._journal.read(conversation_id))
-        if not conversation.id:
-            raise NotFound(f"there is no conversation {conversation_id}")
-        self._forget_idle()
-        return self._cells.setdefault(conversation_id, self._make_cell(conversation))
-
-    def _make_cell(self, conversation: Conversation) -> Cell:
-        return Cell(conversation, self._journal, self._shard, self._epoch, self._changed, self._lost)
-
-    def _changed(self, cell: Cell, size: int) -> None:
-        self._index.put(cell.conversation, size)
-        self._snapshots.mark(cell.conversation)
-
-    def _forget_idle(self) -> None:
-        """Bounds memory: the least used cells that nobody needs go; their journals stay."""
-        excess = len(self._cells) - self._settings.max_loaded
-        if excess > 0:
-            idle = [i for i, cell in self._cells.items() if cell.is_idle]
-            for conversation_id in idle[:excess]:
-                del self._cells[conversation_id]
-
-    async def _asked(self, uuid: str) -> tuple[Cell, ApprovalRequired | None]:
-        """The conversation of an approval, and the approval if it still waits."""
-        for conversation_id in self._index.with_tail(uuid):
-            cell = await self._cell(conversation_id)
-            for asked in cell.conversation.pending:
-                if asked.uuid == uuid:
-                    return cell, asked
-            if uuid in cell.conversation.asked:
-                return cell, None
-        raise NotFound(f"there is no approval {uuid[:64]!r}")
-
-    async def _load_index(self) -> None:
-        sizes = await self._journal.sizes()
-        mine = {i: size for i, size in sizes.items() if is_id(i) and shard_of(i, self._shards) == self._shard}
-        await self._snapshots.load_index(mine)
-        for conversation_id, size in mine.items():
-            if not self._index.is_current(conversation_id, size):
-                try:
-                    conversation = fold(await self._journal.read(conversation_id))
-                except JournalDamaged as problem:
-                    _log.error(
-                        "event=journal_damaged conversation=%s message=%r", conversation_id, str(problem)
-                    )
-                    continue
-                if conversation.id:
-                    self._index.put(conversation, size)
-
-    # -- trouble
-
-    def _lost(self, cell: Cell, problem: JournalError) -> None:
-        """What is in memory may not be what is in the journal: read it again, or leave the shard."""
-        _log.error("event=journal_error conversation=%s message=%r", cell.conversation.id, str(problem))
-        if isinstance(problem, StaleEpoch):
-            self._on_fenced()
-        if isinstance(problem, WrongSequence):
-            self._cells.pop(cell.conversation.id, None)
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def _closing(output: TurnOutput, turn: int) -> list[AnyEvent]:
-    """What a pass brings to the journal."""
-    events = list(output.events)
-    match output.status:
-        case "completed" | "cancelled":
-            events.append(Completed(turn=turn, response=output.text, cancelled=output.status == "cancelled"))
-        case "failed":
-            events.append(Error(turn=turn, message=output.text))
-        case _:
-            pass
-    return events
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """A driver may fail with nobody waiting for it; what failed was logged by the driver."""
-    if not task.cancelled():
-        task.exception()

@@ -1,0 +1,124 @@
+"""The conversations of a shard: which there are, and a cell for each that is in use."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from mesh.conversation import Conversation, fold
+from mesh.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
+from mesh.events import ApprovalRequired, ConversationCreated
+from mesh.ids import is_id, shard_of
+from mesh.journal.port import Journal
+from mesh.keeper.cell import Cell
+from mesh.keeper.index import Index
+from mesh.keeper.snapshots import Snapshots
+
+_log = logging.getLogger("mesh.keeper")
+
+
+class Cells:
+    """Keeps at most ``max_loaded`` cells that nobody needs; finds the others again in the journal."""
+
+    def __init__(
+        self, shard: int, shards: int, journal: Journal, max_loaded: int, on_fenced: Callable[[], None]
+    ) -> None:
+        self.index = Index()
+        self._shard = shard
+        self._shards = shards
+        self._journal = journal
+        self._max_loaded = max_loaded
+        self._on_fenced = on_fenced
+        self._epoch = 0
+        self._cells: OrderedDict[str, Cell] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[Cell]] = {}
+        self._snapshots = Snapshots(journal, f"index_{shard}.json", self.index)
+
+    async def open(self) -> None:
+        """Takes the shard over, and learns which conversations there are."""
+        self._epoch = await self._journal.open(self._shard)
+        sizes = await self._journal.sizes()
+        mine = {i: size for i, size in sizes.items() if self._owns(i)}
+        await self._snapshots.load_index(mine)
+        for conversation_id, size in mine.items():
+            if not self.index.is_current(conversation_id, size):
+                await self._look_into(conversation_id, size)
+
+    async def close(self) -> None:
+        """Stops what drives turns (they stay open) and writes what is only derived."""
+        drivers = [cell.driver for cell in self._cells.values() if cell.driver]
+        for driver in drivers:
+            driver.cancel()
+        await asyncio.gather(*drivers, return_exceptions=True)
+        await self._snapshots.close()
+
+    async def get(self, conversation_id: str) -> Cell:
+        """The cell of a conversation, read from its journal if need be. Raises `NotFound`."""
+        cell = self._cells.get(conversation_id)
+        if cell is not None and cell.conversation.seq:
+            self._cells.move_to_end(conversation_id)
+            return cell
+        if not self._owns(conversation_id):
+            raise NotFound(f"there is no conversation {conversation_id[:64]!r}")
+        if conversation_id not in self._loading:
+            task = asyncio.create_task(self._load(conversation_id))
+            task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
+            self._loading[conversation_id] = task
+        return await asyncio.shield(self._loading[conversation_id])
+
+    async def create(self, created: ConversationCreated) -> Cell:
+        """The cell of a new conversation; of the same one, when it is created twice at once."""
+        cell = self._keep(created.conversation_id, Conversation())
+        await cell.append([created])
+        return cell
+
+    async def asked(self, uuid: str) -> tuple[Cell, ApprovalRequired | None]:
+        """The conversation of an approval, and the approval if it still waits. Raises `NotFound`."""
+        for conversation_id in self.index.with_tail(uuid):
+            cell = await self.get(conversation_id)
+            for asked in cell.conversation.pending:
+                if asked.uuid == uuid:
+                    return cell, asked
+            if uuid in cell.conversation.asked:
+                return cell, None
+        raise NotFound(f"there is no approval {uuid[:64]!r}")
+
+    def _owns(self, conversation_id: str) -> bool:
+        return is_id(conversation_id) and shard_of(conversation_id, self._shards) == self._shard
+
+    async def _load(self, conversation_id: str) -> Cell:
+        conversation = fold(await self._journal.read(conversation_id))
+        if not conversation.id:
+            raise NotFound(f"there is no conversation {conversation_id}")
+        return self._keep(conversation_id, conversation)
+
+    def _keep(self, conversation_id: str, conversation: Conversation) -> Cell:
+        """Bounds memory on the way: the least used cells that nobody needs go; their journals stay."""
+        excess = len(self._cells) - self._max_loaded
+        if excess > 0:
+            idle = [i for i, cell in self._cells.items() if cell.is_idle]
+            for forgotten in idle[:excess]:
+                del self._cells[forgotten]
+        cell = Cell(conversation, self._journal, self._shard, self._epoch, self._changed, self._lost)
+        return self._cells.setdefault(conversation_id, cell)
+
+    async def _look_into(self, conversation_id: str, size: int) -> None:
+        try:
+            conversation = fold(await self._journal.read(conversation_id))
+        except JournalDamaged as problem:
+            _log.error("event=journal_damaged conversation=%s message=%r", conversation_id, str(problem))
+            return
+        if conversation.id:
+            self.index.put(conversation, size)
+
+    def _changed(self, cell: Cell, size: int) -> None:
+        self.index.put(cell.conversation, size)
+        self._snapshots.mark(cell.conversation)
+
+    def _lost(self, cell: Cell, problem: JournalError) -> None:
+        """What is in memory may not be what is in the journal: read it again, or leave the shard."""
+        _log.error("event=journal_error conversation=%s message=%r", cell.conversation.id, str(problem))
+        if isinstance(problem, StaleEpoch):
+            self._on_fenced()
+        if isinstance(problem, WrongSequence):
+            self._cells.pop(cell.conversation.id, None)

@@ -1,0 +1,99 @@
+"""Drives turns: one task a conversation, which runs passes until the turn ends or waits for a person.
+
+A turn belongs to its driver, not to the request that started it: requests wait for the driver, and
+one that goes away leaves it running.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+
+from mesh.errors import JournalError, Unavailable
+from mesh.events import AnyEvent, Completed, Error
+from mesh.failpoints import failpoint
+from mesh.keeper.cell import Cell
+from mesh.tree.turn import RunTurn, TurnInput, TurnOutput
+
+_log = logging.getLogger("mesh.keeper")
+
+
+class Driver:
+    """``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how long passes may be lost in a row."""
+
+    def __init__(self, run_turn: RunTurn, turn_timeout_s: float, unavailable_for_s: float) -> None:
+        self._run_turn = run_turn
+        self._turn_timeout_s = turn_timeout_s
+        self._unavailable_for_s = unavailable_for_s
+
+    def start(self, cell: Cell) -> asyncio.Task[None]:
+        """The task that drives the open turn; there is one at most."""
+        if cell.driver is None or cell.driver.done():
+            cell.driver = asyncio.create_task(self._passes(cell))
+            cell.driver.add_done_callback(_retrieve)
+        return cell.driver
+
+    async def finish(self, cell: Cell) -> None:
+        """Returns when the open turn is over or waits for a person."""
+        while cell.needs_pass:
+            await asyncio.shield(self.start(cell))
+
+    async def _passes(self, cell: Cell) -> None:
+        """A pass that nobody took to its end is followed by another: what the lost one learned and
+        claimed is in the journal, and it can neither claim nor record any more."""
+        trouble_since = None
+        while cell.needs_pass:
+            try:
+                await self._pass(cell)
+                trouble_since = None
+            except Unavailable as problem:
+                trouble_since = trouble_since or time.monotonic()
+                _log.warning("event=pass_lost conversation=%s message=%r", cell.conversation.id, str(problem))
+                if time.monotonic() - trouble_since > self._unavailable_for_s:
+                    message = f"no node could run the turn: {problem}"
+                    await cell.append([Error(turn=cell.conversation.turn, message=message)])
+                await asyncio.sleep(problem.retry_after_s * random.uniform(0.5, 1))
+        if not cell.conversation.turn_open:
+            cell.token = ""
+
+    async def _pass(self, cell: Cell) -> None:
+        turn = cell.begin_pass()
+        output = await self._output(turn)
+        failpoint("keeper.pass_returned")
+        if output.status == "interrupted":
+            raise Unavailable(output.text)
+        await cell.append_of_run(turn.turn, turn.run, _closing(output, turn.turn))
+
+    async def _output(self, turn: TurnInput) -> TurnOutput:
+        """How the pass ended. A bug in a node ends the turn: another pass would meet it again."""
+        try:
+            async with asyncio.timeout(self._turn_timeout_s):
+                return await self._run_turn(turn)
+        except TimeoutError:
+            limit = f"{self._turn_timeout_s:g} s (limits.turn_timeout_s)"
+            return TurnOutput("failed", f"the turn took longer than {limit}")
+        except (Unavailable, JournalError):
+            raise
+        except Exception as problem:  # noqa: BLE001 - told to the person and to the log
+            _log.exception("event=pass_failed conversation=%s turn=%d", turn.conversation_id, turn.turn)
+            return TurnOutput("failed", f"internal error: {problem}; the log has more")
+
+
+def _closing(output: TurnOutput, turn: int) -> Sequence[AnyEvent]:
+    """What a pass brings to the journal."""
+    events = list(output.events)
+    match output.status:
+        case "completed" | "cancelled":
+            events.append(Completed(turn=turn, response=output.text, cancelled=output.status == "cancelled"))
+        case "failed":
+            events.append(Error(turn=turn, message=output.text))
+        case _:
+            pass
+    return events
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """A driver may fail with nobody waiting for it; what failed was logged by the driver."""
+    if not task.cancelled():
+        task.exception()
