@@ -51,12 +51,11 @@ class LastWill:
         self._executor.communicate()
 
     def update(self) -> None:
-        """Names the children as of now."""
+        """Names the descendants as of now. Their parents may be gone by the time it is executed."""
         assert self._executor.stdin is not None
+        pids = [process.pid for process in all_of_them() if process.pid != self._executor.pid]
         with contextlib.suppress(BrokenPipeError):
-            for child in psutil.Process().children():
-                if child.pid != self._executor.pid:
-                    self._executor.stdin.write(f"{child.pid}\n")
+            self._executor.stdin.write("".join(f"{pid}\n" for pid in pids))
             self._executor.stdin.flush()
 
 

@@ -24,6 +24,7 @@ from mesh.errors import MeshError
 _START_WITHIN_S = 120.0
 _CLOSE_WITHIN_S = 4.0
 _STOP_WITHIN_S = 10.0
+_UPDATE_WILL_S = 10.0
 
 
 class CannotStart(MeshError):
@@ -43,7 +44,8 @@ def up(config: Config, console: Console) -> None:
         mesh = _Mesh(config, console, listen, will)
         try:
             mesh.start(stop)
-            stop.wait()
+            while not stop.wait(_UPDATE_WILL_S):
+                will.update()
         finally:
             mesh.stop()
 
