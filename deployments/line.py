@@ -94,7 +94,8 @@ class Line:
         self._go_on()
 
     def _deliver(self, answer: _Answer) -> None:
-        waiting = self._waiting.get(answer.id)
+        # Taken out here, not when its caller wakes up: what is answered asks for no further exchange.
+        waiting = self._waiting.pop(answer.id, None)
         if waiting is None or waiting.done():
             return
         if answer.failure:
@@ -105,7 +106,8 @@ class Line:
     def _lost(self, problem: Exception) -> None:
         self._caller = secrets.token_hex(6)
         self._outbox.clear()
-        for waiting in self._waiting.values():
+        lost, self._waiting = self._waiting, {}
+        for waiting in lost.values():
             if not waiting.done():
                 waiting.set_exception(problem)
 
