@@ -8,7 +8,7 @@ two agents on each node do not, as each holds the other's end of the pipe that w
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import psutil
@@ -16,17 +16,21 @@ import psutil
 
 def main(lines: Iterable[str]) -> None:
     """Waits, then kills. A process is known from the moment its id is read: ids are used again."""
-    heirs: set[psutil.Process] = set()
+    doomed: set[psutil.Process] = set()
     for line in lines:
         with suppress(psutil.NoSuchProcess):
-            heirs.add(psutil.Process(int(line)))
-    doomed = set(heirs)
-    for heir in heirs:
+            doomed.add(psutil.Process(int(line)))
+    _each(doomed, psutil.Process.suspend)  # what they start while we look would be missed
+    for process in list(doomed):
         with suppress(psutil.NoSuchProcess):
-            doomed.update(heir.children(recursive=True))
-    for process in doomed:
+            doomed.update(process.children(recursive=True))
+    _each(doomed, psutil.Process.kill)
+
+
+def _each(processes: Iterable[psutil.Process], do: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            process.kill()
+            do(process)
 
 
 if __name__ == "__main__":
