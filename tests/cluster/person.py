@@ -14,13 +14,15 @@ Body = dict[str, Any]
 
 @dataclass
 class Told:
-    """What a person sent to one conversation and was told of it. ``unknown``: what was decided of calls
-    whose outcome nobody knew."""
+    """What a person sent to one conversation and was told of it. ``lines`` were approved; of these
+    ``not_run`` are those whose answer says for certain that the tool did not run. ``unknown``: what was
+    decided of calls whose outcome nobody knew."""
 
     conversation_id: str
     sent: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    not_run: set[str] = field(default_factory=set)
     unknown: list[str] = field(default_factory=list)
 
 
@@ -66,7 +68,7 @@ class Person:
                 assert status == 200, (status, body)
                 pending = body["result"].get("approval")
                 if pending is None:
-                    told.answers.append(body["result"]["response"])
+                    _note(told, body["result"]["response"])
 
     def _decision(self, told: Told, approval: Body) -> Body:
         if approval["kind"] == "tool_call":
@@ -86,15 +88,21 @@ class Person:
             if pending is not None:
                 return pending
             if last["role"] == "assistant":
-                told.answers.append(last["content"])
+                _note(told, last["content"])
                 return None
             time.sleep(0.1)
         raise AssertionError(f"the turn does not end: {told}")
 
 
+def _note(told: Told, answer: str) -> None:
+    told.answers.append(answer)
+    if "it did not run" in answer:
+        told.not_run.add(told.lines[-1])
+
+
 def judge(told: Told, client: Client, lines: Counter[str]) -> None:
-    """Every line once; every message and every answer still there, in order."""
-    assert {line: lines[line] for line in told.lines} == dict.fromkeys(told.lines, 1), told
+    """Every line as often as was told; every message and every answer still there, in order."""
+    assert {x: lines[x] for x in told.lines} == {x: int(x not in told.not_run) for x in told.lines}, told
     conversation = client.get(f"/conversations/{told.conversation_id}")["conversation"]
     said = [m["content"] for m in conversation["messages"] if m["role"] == "user"]
     answered = [m["content"] for m in conversation["messages"] if m["role"] == "assistant"]

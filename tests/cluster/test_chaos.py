@@ -79,11 +79,14 @@ def test_a_kill_while_a_message_is_taken_is_not_noticed(doomed: World, failpoint
         assert not doomed.is_armed(failpoint), "nobody passed it"
         person.settle(told, approval)
         judge(told, client, doomed.lines())
+        assert not told.not_run
         assert told.unknown == []
 
 
 @pytest.mark.parametrize("failpoint", ["approval.resolved", *BEFORE_THE_CLAIM])
-def test_a_kill_while_a_decision_is_taken_is_not_noticed(doomed: World, failpoint: str) -> None:
+def test_a_kill_while_a_decision_is_taken_is_hardly_noticed(doomed: World, failpoint: str) -> None:
+    """A node that dies after its next model call may take the tool's result with it: that was under way
+    to the keeper, so a person may be asked."""
     with Client(doomed.mesh.url) as client:
         person = Person(client, doomed.lines)
         told = person.open()
@@ -92,7 +95,8 @@ def test_a_kill_while_a_decision_is_taken_is_not_noticed(doomed: World, failpoin
         person.settle(told, approval)
         assert not doomed.is_armed(failpoint), "nobody passed it"
         judge(told, client, doomed.lines())
-        assert told.unknown == []
+        assert not told.not_run
+        assert told.unknown == [] or (told.unknown, failpoint) == (["skip"], "llm.returned")
 
 
 @pytest.mark.parametrize(("failpoint", "decided"), AFTER_THE_CLAIM.items())
@@ -107,6 +111,7 @@ def test_a_kill_between_claim_and_result_is_a_question_to_a_person(
         person.settle(told, approval)
         assert not doomed.is_armed(failpoint), "nobody passed it"
         judge(told, client, doomed.lines())
+        assert not told.not_run
         assert told.unknown == [decided]
 
 
@@ -119,7 +124,8 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
         for _ in range(KILLS):
             monkey.pause()
             monkey.kill_one()
-            assert not any(person.done() for person in people)
+            for gave_up in (person for person in people if person.done()):
+                gave_up.result()
     told = [each for person in people for each in person.result()]
     with Client(doomed.mesh.url) as client:
         for each in told:
@@ -131,6 +137,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
     rows["kills"] = len(monkey.kills)
     rows["conversations"] = len(told)
     rows["approved lines"] = sum(len(each.lines) for each in told)
+    rows["told that it did not run"] = sum(len(each.not_run) for each in told)
     rows["unknown outcomes"] = len(unknown)
     rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
     with capsys.disabled():
