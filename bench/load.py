@@ -26,12 +26,12 @@ class Load:
 
     def __init__(self, port: int, clients: int, message: str = "hello") -> None:
         self._connections = [Connection("127.0.0.1", port) for _ in range(clients)]
-        self._ids: list[str] = []
+        self.ids: list[str] = []
         self._message = message
 
     async def warm(self, turns: int = 2) -> None:
         """Opens the conversations and has some turns in each."""
-        self._ids = await asyncio.gather(*(self._begin(c) for c in self._connections))
+        self.ids = await asyncio.gather(*(self._begin(c) for c in self._connections))
         if turns:
             await self.run(turns)
 
@@ -39,7 +39,7 @@ class Load:
         """So many turns of each client, one after the other; all clients at once."""
         outcome = Outcome()
         started = time.perf_counter()
-        pairs = zip(self._connections, self._ids, strict=True)
+        pairs = zip(self._connections, self.ids, strict=True)
         await asyncio.gather(*(self._loop(c, i, turns, outcome) for c, i in pairs))
         outcome.wall_s = time.perf_counter() - started
         return outcome
