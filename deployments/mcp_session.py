@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import msgspec
+from ray.exceptions import RayTaskError
 
 from deployments import actors
 from deployments.blueprint import Blueprint
@@ -130,5 +131,8 @@ class RemoteSession:
                     except actors.GONE:
                         actors.forget()
                         await asyncio.sleep(0.2)
+                    except RayTaskError as problem:
+                        # Its own text is a traceback, which would reach the model and the journal.
+                        raise (problem.cause or problem) from None
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: its session does not answer", False) from None

@@ -14,7 +14,7 @@ from deployments import actors
 from deployments.blueprint import Blueprint
 from deployments.line import Desk, Line
 from deployments.mcp_session import RemoteSession
-from mesh.errors import Unavailable
+from mesh.errors import ToolSessionError, Unavailable
 from mesh.events import AnyEvent
 from mesh.llm.routing import provider_for
 from mesh.logs import set_up
@@ -78,15 +78,18 @@ class NodeActor:
         return await self._desk.exchange(packed)
 
     async def _run(self, packed: bytes) -> bytes:
-        await self.ready()
+        try:
+            await self.ready()
+        except ToolSessionError as problem:
+            return encode_output(TurnOutput("interrupted", str(problem)))
         turn = decode_input(packed)
         return encode_output(await self._node.run(turn, self._append))
 
     async def ready(self) -> None:
-        """Returns when the tools are known. Raises what went wrong with them."""
-        if not self._started.done():
-            await asyncio.shield(self._started)
-        self._started.result()
+        """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
+        if self._started.done() and self._started.exception():
+            self._started = asyncio.create_task(self._toolbox.start())
+        await asyncio.shield(self._started)
 
     async def _append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
         """Sends events ahead. An append may be repeated, so that a keeper that restarts is waited for."""
