@@ -18,6 +18,11 @@ import yaml
 UP_WITHIN_S = 120.0
 DOWN_WITHIN_S = 15.0
 _MARK = "MESH_PROCESS"
+_EDGE_PORTS = (
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+    "RAY_SERVE_HAPROXY_STATS_PORT",
+    "RAY_SERVE_HAPROXY_METRICS_PORT",
+)
 
 
 def free_port() -> int:
@@ -40,7 +45,9 @@ class MeshProcess:
         self.config.write_text(yaml.safe_dump({**config, "port": self.port}))
         self.log = folder / "up.log"
         self._mark = uuid.uuid4().hex
-        self._env = {**os.environ, **(env or {}), _MARK: self._mark}
+        # `mesh up` takes the usual ports if they are free: two that start at the same time would collide.
+        ports = {name: str(free_port()) for name in _EDGE_PORTS}
+        self._env = {**os.environ, **ports, **(env or {}), _MARK: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
