@@ -48,6 +48,8 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "server-state"),
+        # Ray makes its workers nice (15), as for batch work; ours answer people.
+        "RAY_worker_niceness": "0",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
