@@ -15,7 +15,7 @@ from mesh.events import AnyEvent, ApprovalRequired, ToolIntent
 from mesh.journal.files import parse
 from tests.cluster.process import MeshProcess
 
-UP_AGAIN_WITHIN_S = 60.0
+UP_AGAIN_WITHIN_S = 90.0
 RECOVERY_S = 10.0
 """For how long after a kill calls may still meet the gap that it left."""
 
@@ -35,18 +35,21 @@ class Monkey:
         self._mesh = mesh
         self._victims = victims
         self._dice = random.Random(seed)
+        self._bag: list[str] = []
         self.kills: list[Kill] = []
 
     def pause(self) -> None:
         """A random moment is a random time after the one before."""
-        time.sleep(self._dice.uniform(0.1, 3))
+        time.sleep(self._dice.uniform(0, 2))
 
     def kill_one(self) -> None:
-        """Kills one process, as soon as one of any kind is up again."""
+        """Kills a process of the next kind, as soon as there is one; every kind gets its turn."""
+        self._bag = self._bag or self._dice.sample(self._victims, len(self._victims))
+        kind = self._bag.pop()
         deadline = time.monotonic() + UP_AGAIN_WITHIN_S
-        while not any(self._kill(kind) for kind in self._dice.sample(self._victims, len(self._victims))):
-            assert time.monotonic() < deadline, "nothing comes up again"
-            time.sleep(0.1)
+        while not self._kill(kind):
+            assert time.monotonic() < deadline, f"{kind} does not come up again"
+            time.sleep(0.05)
 
     def _kill(self, kind: str) -> bool:
         found = self._mesh.find(kind)
