@@ -14,7 +14,14 @@ import yaml
 
 from tests.cluster.process import MeshProcess, free_port
 
-ECHO = {"rules": [{"tools": "resources_list", "last": "hello", "tool_calls": [{"name": "resources_list"}]}]}
+ONE_TOOL_CALL = {
+    "rules": [
+        {
+            "match": {"from": "user", "tools": ["resources_list"]},
+            "answer": {"tool_calls": [{"name": "resources_list"}]},
+        }
+    ]
+}
 
 
 class World:
@@ -36,7 +43,7 @@ class World:
                 {"name": "resources", "command": "mcp-resources", "args": ["--db", database]}
             ]
         self._script = folder / "script.yaml"
-        self._script.write_text(yaml.safe_dump(ECHO))
+        self._script.write_text(yaml.safe_dump(ONE_TOOL_CALL))
         self._with_tools = with_tools
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
         self.mesh = MeshProcess(folder / "mesh", config, env)
