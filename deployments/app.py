@@ -1,42 +1,12 @@
 """The Serve application: one ingress deployment, any number of replicas."""
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
-from fastapi_offline import FastAPIOffline
 from ray import serve
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 
 from deployments.blueprint import Blueprint
-from deployments.gateway import openapi, rest
 from deployments.gateway.backend import RayBackend
-from deployments.gateway.port import Backend
-from mesh.config import Config
+from deployments.gateway.face import http_app
 from mesh.logs import set_up
-
-
-def http_app(backend: Backend, config: Config) -> FastAPI:
-    """The HTTP face before any backend."""
-    app = FastAPIOffline(
-        title=config.name,
-        description=config.description + "\n" + openapi.DESCRIPTION,
-        version=config.digest,
-        redoc_url=None,
-    )
-    rest.add_routes(app, backend, config.limits)
-    app.add_exception_handler(HTTPException, _refused)
-    openapi.add_schemas(app)
-    return app
-
-
-async def _refused(request: Request, problem: Exception) -> JSONResponse:
-    """Unknown paths and methods, in the form of every other error."""
-    assert isinstance(problem, HTTPException)
-    return JSONResponse(
-        {"error": f"{request.method} {request.url.path}: {problem.detail}"},
-        problem.status_code,
-        problem.headers,
-    )
 
 
 def build(blueprint: Blueprint) -> serve.Application:
@@ -51,7 +21,7 @@ def build(blueprint: Blueprint) -> serve.Application:
     @serve.deployment(
         name="Gateway",
         num_replicas=config.cluster.gateways,
-        # The gateway refuses by itself, as JSON, before Serve does (see RayBackend).
+        # The gateway refuses by itself, as JSON, before Serve does (see Bounded).
         max_ongoing_requests=2 * config.limits.max_ongoing_requests,
         max_queued_requests=config.limits.max_queued_requests,
         ray_actor_options={"num_cpus": 0},

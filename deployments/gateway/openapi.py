@@ -115,8 +115,8 @@ def _body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[st
     return {"requestBody": {"required": required, "content": content}}
 
 
-def _route(summary: str, responses: dict[int, Any], **more: Any) -> dict[str, Any]:
-    return {"summary": summary, "responses": responses, "openapi_extra": more or None}
+def _route(tag: str, summary: str, responses: dict[int, Any], **more: Any) -> dict[str, Any]:
+    return {"summary": summary, "responses": responses, "tags": [tag], "openapi_extra": more or None}
 
 
 _MESSAGE = {"type": "object", "properties": {"message": {"type": "string", "minLength": 1}}}
@@ -130,8 +130,11 @@ _DECISION = {
     "minProperties": 1,
 }
 
-HEALTH = _route("The process answers", {200: _json("Yes", {"type": "object"}, ok={"status": "ok"})})
+HEALTH = _route(
+    "operations", "The process answers", {200: _json("Yes", {"type": "object"}, ok={"status": "ok"})}
+)
 READY = _route(
+    "operations",
     "Every actor and MCP session is up",
     {
         200: _json("Yes", {"type": "object"}, ready={"status": "ready"}),
@@ -139,6 +142,7 @@ READY = _route(
     },
 )
 TOOLS = _route(
+    "operations",
     "The tools the agent may use",
     {
         200: _json(
@@ -160,6 +164,7 @@ TOOLS = _route(
     },
 )
 CREATE = _route(
+    "conversations",
     "Create a conversation, with a first message or without",
     {
         201: _json("Created", _ref("Answer"), created=_SHOWN, answered={**_TURN}, waiting=_WAITING),
@@ -173,6 +178,7 @@ CREATE = _route(
 )
 CREATE["status_code"] = 201
 LIST = _route(
+    "conversations",
     "List conversations, newest first",
     {
         200: _json("A page", _ref("Listing"), page=_PAGE),
@@ -190,9 +196,12 @@ LIST = _route(
     ],
 )
 SHOW = _route(
-    "One conversation", {200: _json("The conversation", _ref("Answer"), shown=_SHOWN), **_NOT_FOUND, **_BUSY}
+    "conversations",
+    "One conversation",
+    {200: _json("The conversation", _ref("Answer"), shown=_SHOWN), **_NOT_FOUND, **_BUSY},
 )
 SAY = _route(
+    "conversations",
     "Send a message",
     {
         200: _json(
@@ -208,6 +217,7 @@ SAY = _route(
     **_body(_MESSAGE, required=True, add={"message": "add resource web-1 with value 42"}),
 )
 FINISH = _route(
+    "conversations",
     "Make a conversation final",
     {
         200: _json(
@@ -219,6 +229,7 @@ FINISH = _route(
     },
 )
 DECIDE = _route(
+    "approvals",
     "Approve or reject what a conversation waits for",
     {
         200: _json("How the turn went on", _ref("Answer"), answered=_TURN, waiting_again=_WAITING),

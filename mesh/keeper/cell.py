@@ -52,6 +52,11 @@ class Cell:
         self._writing = asyncio.Lock()
 
     @property
+    def about(self) -> str:
+        """Which conversation it is, for the log."""
+        return f"sid={self.conversation.session_id} conversation={self.conversation.id}"
+
+    @property
     def is_idle(self) -> bool:
         """Whether it can be forgotten: everything about it is in its journal."""
         return not (self.queued or self.held or self.turns.locked() or self._writing.locked()) and (
@@ -160,7 +165,7 @@ class Cell:
             await self.append(())
         except JournalError as problem:
             # The turn's own append will meet the same problem, and tell the client.
-            _log.warning("conversation %s: its message is not durable yet: %s", self.conversation.id, problem)
+            _log.warning("event=not_durable_yet %s message=%r", self.about, str(problem))
 
 
 def _id_of(events: Sequence[AnyEvent]) -> str:

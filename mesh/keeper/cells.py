@@ -117,7 +117,7 @@ class Cells:
 
     def _lost(self, cell: Cell, problem: JournalError) -> None:
         """What is in memory may not be what is in the journal: read it again, or leave the shard."""
-        _log.error("event=journal_error conversation=%s message=%r", cell.conversation.id, str(problem))
+        _log.error("event=journal_error %s message=%r", cell.about, str(problem))
         if isinstance(problem, StaleEpoch):
             self._on_fenced()
         if isinstance(problem, WrongSequence):

@@ -49,7 +49,7 @@ class Driver:
                 trouble_since = None
             except Unavailable as problem:
                 trouble_since = trouble_since or time.monotonic()
-                _log.warning("event=pass_lost conversation=%s message=%r", cell.conversation.id, str(problem))
+                _log.warning("event=pass_lost %s message=%r", cell.about, str(problem))
                 if time.monotonic() - trouble_since > self._unavailable_for_s:
                     message = f"no node could run the turn: {problem}"
                     await cell.append([Error(turn=cell.conversation.turn, message=message)])

@@ -3,7 +3,8 @@
 `Steps` is one pass's view of the turn's journal. A node asks it what is known of a step, records
 what it learns, and claims what must not happen twice. Outcomes ride on the call's return; they are
 sent ahead only when the next effect must not be repeated (`claim` waits for the acknowledgement),
-when they tell of such an effect, or when they are older than `SEND_AHEAD_S` and the turn still runs.
+when they tell of such an effect (`send_ahead`), or when they are older than `SEND_AHEAD_S` and the turn
+still runs.
 
 Invariant (causality): events leave in the order they were recorded, with everything recorded
 before them in the same append or in an earlier one.
@@ -17,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from mesh.errors import JournalError, Unavailable
-from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, ToolIntent, ToolResult, now
+from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, ToolIntent, now
 from mesh.tree.turn import AppendAhead, TurnInput
 
 SEND_AHEAD_S = 0.2
@@ -62,10 +63,8 @@ class Steps:
         stamped = self._stamp(step, event)
         self._known.append(stamped)
         self._unsent.append(stamped)
-        if isinstance(stamped, ToolResult) and self.known(step, ToolIntent) is not None:
-            self._send_soon(0)
-        elif self._timer is None:
-            self._send_soon(SEND_AHEAD_S)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._start_sending)
         return stamped
 
     async def claim(self, step: str, intent: ToolIntent) -> None:
@@ -74,6 +73,16 @@ class Steps:
         self._known.append(stamped)
         self._unsent.append(stamped)
         await self._send()
+
+    async def send_ahead(self) -> None:
+        """Makes what was recorded durable now, or lets it ride on the return if that cannot be.
+
+        Awaited after an effect that must not be repeated: while its result is not journaled, a crash
+        leaves an outcome that nobody knows. Raises `Superseded`."""
+        try:
+            await self._send()
+        except (Unavailable, JournalError) as problem:
+            _log.warning("event=not_sent_ahead %s message=%r", self._about(), str(problem))
 
     async def take_unsent(self) -> list[AnyEvent]:
         """What must ride on the return. The pass records nothing after this."""
@@ -84,13 +93,11 @@ class Steps:
         unsent, self._unsent = self._unsent, []
         return unsent
 
+    def _about(self) -> str:
+        return f"sid={self.turn.session_id} conversation={self.turn.conversation_id}"
+
     def _stamp(self, step: str, event: E) -> E:
         return msgspec.structs.replace(event, turn=self.turn.turn, step=step, time=event.time or now())
-
-    def _send_soon(self, delay_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._start_sending)
 
     def _start_sending(self) -> None:
         self._timer = None
@@ -98,13 +105,10 @@ class Steps:
             self._sender = asyncio.create_task(self._send_in_background())
 
     async def _send_in_background(self) -> None:
-        """Sending ahead is a courtesy: what fails here rides on the return."""
         try:
-            await self._send()
+            await self.send_ahead()
         except Superseded:
-            _log.info("superseded: conversation=%s run=%d", self.turn.conversation_id, self.turn.run)
-        except (Unavailable, JournalError) as problem:
-            _log.warning("could not send ahead: conversation=%s: %s", self.turn.conversation_id, problem)
+            _log.info("event=superseded %s run=%d", self._about(), self.turn.run)
 
     async def _send(self) -> None:
         async with self._sending:

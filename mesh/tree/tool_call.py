@@ -109,7 +109,10 @@ class ToolStep:
                 return await self._outcome_unknown(steps, step, call, intent_now, tool)
             return self._record(steps, step, call, str(problem), is_error=True, started=started)
         failpoint("tool.returned")
-        return self._record(steps, step, call, outcome.content, is_error=outcome.is_error, started=started)
+        result = self._record(steps, step, call, outcome.content, is_error=outcome.is_error, started=started)
+        if not tool.repeatable:
+            await steps.send_ahead()
+        return result
 
     def _record(
         self,

@@ -22,7 +22,12 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 def created(conversation_id: str) -> ConversationCreated:
     return ConversationCreated(
-        seq=1, conversation_id=conversation_id, session_id="s", agent="a", digest="d", time="2026-01-01T00:00:00.000Z"
+        seq=1,
+        conversation_id=conversation_id,
+        session_id="s",
+        agent="a",
+        digest="d",
+        time="2026-01-01T00:00:00.000Z",
     )
 
 

@@ -1,6 +1,7 @@
 """What the store in files does about torn ends, damage and other processes."""
 
 import asyncio
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,6 @@ async def test_a_journal_is_one_json_object_a_line_and_grows_linearly(tmp_path: 
     epoch = await journal.open(0)
     sizes = [await journal.append(0, epoch, Append(i, 0, [created(i)]))]
     sizes += [await journal.append(0, epoch, Append(i, seq - 1, turn(seq))) for seq in range(2, 42, 2)]
-    steps = {b - a for a, b in zip(sizes, sizes[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(sizes)}
     assert max(steps) - min(steps) <= 4  # the digits of the sequence numbers
     await journal.close()

@@ -93,7 +93,9 @@ async def test_a_hundred_racing_decisions_have_one_winner() -> None:
     async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         uuid = body["result"]["approval"]["uuid"]
-        found = await asyncio.gather(*(mesh.decide(uuid, "approve", idempotency_key=f"k{i}") for i in range(100)))
+        found = await asyncio.gather(
+            *(mesh.decide(uuid, "approve", idempotency_key=f"k{i}") for i in range(100))
+        )
         statuses = sorted(status for status, _ in found)
         assert statuses == [200] + [409] * 99
         assert mesh.ledger.lines == ["add 1"]
@@ -110,7 +112,10 @@ async def test_invalid_arguments_go_back_to_the_model_before_anybody_is_asked() 
 
 @pytest.mark.parametrize(
     ("call", "why"),
-    [(ToolCall("c", "nope"), "no tool 'nope'"), (ToolCall("c", "add", malformed='{"n":'), "not a JSON object")],
+    [
+        (ToolCall("c", "nope"), "no tool 'nope'"),
+        (ToolCall("c", "add", malformed='{"n":'), "not a JSON object"),
+    ],
 )
 async def test_a_call_that_cannot_be_made_is_an_error_the_model_sees(call: ToolCall, why: str) -> None:
     answer = LlmCall(model="m", tool_calls=(call,), finish_reason="tool_calls")
@@ -146,7 +151,9 @@ async def test_messages_to_one_conversation_are_processed_in_order() -> None:
         conversation_id = body["conversation"]["id"]
         await asyncio.gather(*(mesh.say(conversation_id, f"m{i}") for i in range(10)))
         shown = await mesh.show(conversation_id)
-        assert [m["content"] for m in shown["messages"] if m["role"] == "user"] == [f"m{i}" for i in range(10)]
+        assert [m["content"] for m in shown["messages"] if m["role"] == "user"] == [
+            f"m{i}" for i in range(10)
+        ]
 
 
 async def test_a_completed_conversation_takes_no_more_messages() -> None:

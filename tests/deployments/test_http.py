@@ -1,0 +1,101 @@
+"""The HTTP face before a keeper in this process: what does not need the whole stack to be seen."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from deployments.gateway.face import http_app
+from mesh.config import Config, parse
+from mesh.events import LlmCall
+from mesh.keeper.requests import Reply, Request
+from tests.support import LocalMesh, ScriptedLlm, says
+
+
+class LocalBackend:
+    """`Backend` over a keeper in this process."""
+
+    def __init__(self, mesh: LocalMesh) -> None:
+        self._mesh = mesh
+
+    async def ask(self, owner: str, request: Request) -> Reply:
+        return await self._mesh.keeper.handle(request)
+
+    async def ask_all(self, request: Request) -> list[Reply]:
+        return [await self._mesh.keeper.handle(request)]
+
+    async def tools(self) -> list[dict[str, Any]]:
+        return [{"name": name} for name in self._mesh.toolbox.tools]
+
+    async def unready(self) -> list[str]:
+        return []
+
+
+def config_with(**limits: int) -> Config:
+    return parse(f"name: test\nlimits: {json.dumps(limits)}\n", "test.yaml", {})
+
+
+@asynccontextmanager
+async def client(llm: ScriptedLlm, **limits: int) -> AsyncIterator[httpx.AsyncClient]:
+    async with LocalMesh(llm) as mesh:
+        app = http_app(LocalBackend(mesh), config_with(**limits))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://mesh", timeout=10) as http:
+            yield http
+
+
+async def test_a_gateway_that_is_full_refuses_at_once_and_says_when_to_come_back() -> None:
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object) -> LlmCall:
+        reached.set()
+        await release.wait()
+        return says("done")
+
+    async with client(ScriptedLlm(slow), max_ongoing_requests=1) as http:
+        first = asyncio.create_task(http.post("/conversations", json={"message": "hi"}))
+        await asyncio.wait_for(reached.wait(), 5)
+        refused = await http.post("/conversations", json={"message": "hi"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        assert "max_ongoing_requests" in refused.json()["error"]
+        assert (await http.get("/health")).status_code == 200
+        release.set()
+        assert (await asyncio.wait_for(first, 5)).status_code == 201
+        assert (await http.post("/conversations", json={"message": "hi"})).status_code == 201
+
+
+async def test_a_conversation_whose_queue_is_full_answers_429() -> None:
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object) -> LlmCall:
+        reached.set()
+        await release.wait()
+        return says("done")
+
+    async with LocalMesh(ScriptedLlm(slow), max_queue_per_conversation=1) as mesh:
+        transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config_with()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://mesh", timeout=10) as http:
+            made = (await http.post("/conversations")).json()["conversation"]["id"]
+            path = f"/conversations/{made}/messages"
+            first = asyncio.create_task(http.post(path, json={"message": "a"}))
+            await asyncio.wait_for(reached.wait(), 5)
+            refused = await http.post(path, json={"message": "b"})
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            release.set()
+            assert (await asyncio.wait_for(first, 5)).status_code == 200
+
+
+async def test_every_route_is_documented_with_examples_under_a_tag() -> None:
+    async with client(ScriptedLlm(says("ok"))) as http:
+        document = (await http.get("/openapi.json")).json()
+    operations = [op for path in document["paths"].values() for op in path.values()]
+    assert len(operations) == 9
+    for operation in operations:
+        assert operation["tags"]
+        assert operation["summary"]
+        success = next(r for status, r in operation["responses"].items() if status.startswith("2"))
+        assert success["content"]["application/json"]["examples"]
