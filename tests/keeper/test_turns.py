@@ -1,6 +1,7 @@
 """Turns, approvals and recovery through a whole mesh in one process."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -223,24 +224,32 @@ async def test_a_turn_that_was_left_open_goes_on_when_a_keeper_starts() -> None:
         assert said[:2] == ["Hi", "Recovered."]
 
 
-async def test_a_tool_whose_process_died_midway_is_never_run_again_by_itself() -> None:
+async def _interrupted_tool(mesh: LocalMesh) -> dict[str, Any]:
+    """The conversation after its keeper was lost while an approved tool ran."""
     running = asyncio.Event()
 
     async def hang() -> None:
         running.set()
         await asyncio.sleep(60)
 
+    _, body = await mesh.create("Add one")
+    mesh.ledger.before_add = hang
+    deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+    await asyncio.wait_for(running.wait(), 5)
+    mesh.ledger.before_add = None
+    await mesh.crash()
+    deciding.cancel()
+    async with asyncio.timeout(5):
+        while True:
+            shown = await mesh.show(body["conversation"]["id"])
+            if shown["status"] == "waiting_approval":
+                return shown
+            await asyncio.sleep(0.01)
+
+
+async def test_a_tool_whose_process_died_midway_is_never_run_again_by_itself() -> None:
     async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
-        _, body = await mesh.create("Add one")
-        conversation_id = body["conversation"]["id"]
-        mesh.ledger.before_add = hang
-        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(running.wait(), 5)
-        mesh.ledger.before_add = None
-        await mesh.crash()
-        deciding.cancel()
-        shown = await _waiting(mesh, conversation_id)
-        approval = shown["pending_approval"]
+        approval = (await _interrupted_tool(mesh))["pending_approval"]
         assert approval["kind"] == "unknown_outcome"
         assert mesh.ledger.lines == []
         status, body = await mesh.decide(approval["uuid"], "approve")
@@ -248,35 +257,36 @@ async def test_a_tool_whose_process_died_midway_is_never_run_again_by_itself() -
         assert "retry or skip" in body["error"]
 
 
-async def _waiting(mesh: LocalMesh, conversation_id: str) -> dict[str, object]:
-    async with asyncio.timeout(5):
-        while True:
-            shown = await mesh.show(conversation_id)
-            if shown["status"] == "waiting_approval":
-                return shown
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize(("decision", "ledger"), [("retry", ["add 1"]), ("skip", [])])
 async def test_an_unknown_outcome_is_retried_or_skipped_by_a_person(decision: str, ledger: list[str]) -> None:
-    async def hang() -> None:
-        running.set()
-        await asyncio.sleep(60)
-
-    running = asyncio.Event()
     async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
-        _, body = await mesh.create("Add one")
-        conversation_id = body["conversation"]["id"]
-        mesh.ledger.before_add = hang
-        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(running.wait(), 5)
-        mesh.ledger.before_add = None
-        await mesh.crash()
-        deciding.cancel()
-        shown = await _waiting(mesh, conversation_id)
-        _, body = await mesh.decide(shown["pending_approval"]["uuid"], decision)  # type: ignore[index]
+        approval = (await _interrupted_tool(mesh))["pending_approval"]
+        _, body = await mesh.decide(approval["uuid"], decision)
         assert body["result"]["response"] == "Done."
         assert mesh.ledger.lines == ledger
+
+
+async def test_a_bug_in_a_node_ends_the_turn_and_the_next_one_runs() -> None:
+    async def breaks(_: object) -> LlmCall:
+        raise ZeroDivisionError("oops")
+
+    async with LocalMesh(ScriptedLlm(breaks, says("Fine."))) as mesh:
+        status, body = await mesh.create("Hi")
+        assert (status, body["error"]) == (502, "internal error: oops; the log has more")
+        _, body = await mesh.say(body["conversation"]["id"], "Again")
+        assert body["result"]["response"] == "Fine."
+
+
+async def test_a_keeper_that_starts_finds_its_conversations_by_their_sizes() -> None:
+    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+        first = (await mesh.create("Hi"))[1]["conversation"]["id"]
+        await mesh.keeper.close()  # writes the index
+        await mesh.crash()
+        second = (await mesh.create("Hi"))[1]["conversation"]["id"]
+        await mesh.crash()  # the index knows the first only
+        _, body = await mesh.ask(Page(10))
+        assert [entry["id"] for entry in body["conversations"]] == [second, first]
+        assert body["summary"]["active"] == 2
 
 
 async def test_a_node_that_dies_is_followed_by_another_pass() -> None:
