@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.cluster.process import MeshProcess, free_port
+from tests.cluster.process import MeshProcess
+from tests.ports import free_port
 
 ONE_TOOL_CALL = {
     "rules": [

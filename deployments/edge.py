@@ -10,6 +10,7 @@ import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 
+_PORTS_TRIED = 100
 ALL_INTERFACES = ("0.0.0.0", "::")
 
 
@@ -59,14 +60,14 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
 
 
 def _free_port(usual: int) -> int:
-    """The usual port, or another where it is taken."""
-    for port in (usual, 0):
+    """The usual port, or the next that is free. Not any that the system would give: those are also given to
+    outgoing connections, between this look and HAProxy's start."""
+    for port in range(usual, usual + _PORTS_TRIED):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
-            chosen: int = probe.getsockname()[1]
-            return chosen
+            return port
     return usual

@@ -274,9 +274,10 @@ def _end_now(processes: list[Any]) -> None:
 
 
 def _cause(problem: Exception) -> str:
-    """The first line of what went wrong in an actor, without Ray's wrapping."""
+    """What went wrong, in a line: without Ray's wrapping, and without the notices of a program's output."""
     inner = getattr(problem, "cause", None) or problem
-    return str(inner).strip().splitlines()[-1 if inner is problem else 0]
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip() and "[NOTICE]" not in line]
+    return (lines[-1] if inner is problem else lines[0])[:500] if lines else repr(inner)
 
 
 def _logs() -> str:

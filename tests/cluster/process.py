@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ import httpx
 import psutil
 import yaml
 
+from tests.ports import free_port
+
 UP_WITHIN_S = 120.0
 DOWN_WITHIN_S = 15.0
 _MARK = "MESH_PROCESS"
@@ -23,14 +24,6 @@ _EDGE_PORTS = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
     "RAY_SERVE_HAPROXY_METRICS_PORT",
 )
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 class MeshProcess:

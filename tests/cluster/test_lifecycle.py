@@ -17,8 +17,9 @@ import yaml
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.person import Person, judge
-from tests.cluster.process import MeshProcess, free_port
+from tests.cluster.process import MeshProcess
 from tests.cluster.world import World
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

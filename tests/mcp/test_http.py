@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,14 +13,9 @@ from mcp.server.lowlevel import Server
 from mesh.errors import ToolSessionError
 from mesh.mcp.http import shown
 from mesh.mcp.session import McpSession
+from tests.ports import free_port
 
 from .worlds import Spec, sdk_server, served, without_discover
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @asynccontextmanager
