@@ -64,13 +64,12 @@ class _Mesh:
         self._is_ours = not os.environ.get("RAY_ADDRESS")
         self._actors: dict[str, Any] = {}
         self._serving = False
-        self._edge = Background("mesh-edge", self._start_edge)
         self._dashboard = ""
 
     def start(self, stop: threading.Event) -> None:
         """Returns when all answers, or as soon as somebody wants to stop."""
         begun = time.monotonic()
-        for step in (self._start_ray, self._start_actors, self._await_edge):
+        for step in (self._start_ray, self._start_actors, self._start_edge):
             if not stop.is_set():
                 step()
                 self._listen()
@@ -146,7 +145,6 @@ class _Mesh:
             self._actors[f"node {replica}"] = actors.node(blueprint, replica=replica)
         for name, actor in self._actors.items():
             waiting[actor.ready.remote()] = name
-        self._edge.start()
         deadline = time.monotonic() + _START_WITHIN_S
         total = len(waiting)
         while waiting:
@@ -168,19 +166,21 @@ class _Mesh:
         from deployments.app import build
 
         config = self._config
+        self._say("starting the HTTP edge")
         self._serving = True
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        serve.start(
-            http_options={"host": config.host, "port": config.port, "location": "EveryNode"},
-            logging_config={"enable_access_log": False, "log_level": "WARNING"},
-        )
-        serve.run(build(self._blueprint), name=self._blueprint.agent, route_prefix="/", blocking=False)
+        try:
+            serve.start(
+                http_options={"host": config.host, "port": config.port, "location": "EveryNode"},
+                logging_config={"enable_access_log": False, "log_level": "WARNING"},
+            )
+            serve.run(build(self._blueprint), name=self._blueprint.agent, route_prefix="/", blocking=False)
+        except RuntimeError as problem:
+            raise CannotStart(f"the HTTP edge cannot start: {_cause(problem)}; {_logs()}") from problem
+        self._await_answer()
 
-    def _await_edge(self) -> None:
-        """Until the edge, which starts while the actors do, answers: Serve says that it runs a moment before
-        its edge routes to it."""
-        self._say("waiting for the HTTP edge")
-        self._edge.join(_START_WITHIN_S)
+    def _await_answer(self) -> None:
+        """Serve says that it runs a moment before its edge routes to it."""
         import httpx
 
         deadline = time.monotonic() + _START_WITHIN_S
@@ -225,28 +225,6 @@ class _Mesh:
         self._console.print(
             f"[dim]mesh:[/] {text} …" if text != "stopped" else "[dim]mesh:[/] stopped", highlight=False
         )
-
-
-class Background(threading.Thread):
-    """Work beside the main thread. `join` raises what it raised; it never holds up the end of the process."""
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work = work
-        self._problem: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._work()
-        except Exception as problem:  # noqa: BLE001 - raised again where it is waited for
-            self._problem = problem
-
-    def join(self, timeout: float | None = None) -> None:
-        super().join(timeout)
-        if self._problem is not None:
-            raise CannotStart(f"the HTTP edge cannot start: {_cause(self._problem)}") from self._problem
-        if self.is_alive():
-            raise CannotStart(f"the HTTP edge is not up after {timeout:g} s; {_logs()}")
 
 
 @contextmanager
