@@ -5,7 +5,6 @@ So where the config asks for one interface only, Serve's Python proxy takes its 
 bound to that host alone.
 """
 
-import ipaddress
 import socket
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -17,14 +16,6 @@ ALL_INTERFACES = ("0.0.0.0", "::")
 def is_open(host: str) -> bool:
     """Whether a host means every interface."""
     return host in ALL_INTERFACES
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host means this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:

@@ -229,8 +229,3 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(AnyEvent).decode
 """The inverse of `encode`. Raises `msgspec.DecodeError` (bytes that are no JSON) or its subclass
 `msgspec.ValidationError` (JSON that is no event)."""
-
-pack = msgspec.msgpack.Encoder().encode
-"""Any of our types for a call between actors."""
-
-unpack_events = msgspec.msgpack.Decoder(list[AnyEvent]).decode
