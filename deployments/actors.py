@@ -14,13 +14,10 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from deployments.blueprint import Blueprint
-from deployments.line import Line
+from deployments.line import Address, Gone, Line
 from mesh.conversation import ROOT
 
 NAMESPACE = "mesh"
-GONE = (ActorDiedError, ActorUnavailableError)
-"""What a caller gets when an actor died: the call may have run, or not."""
-
 _CONCURRENT_CALLS = 20_000
 _handles: dict[str, Any] = {}
 
@@ -46,19 +43,18 @@ def mcp_session(blueprint: Blueprint, server: str) -> Any:
     return _actor(McpSessionActor, f"{_version(blueprint)}/mcp/{server}", blueprint, server)
 
 
-def line_to(actor: Callable[[], Any], method: str = "exchange") -> Line:
-    """A line to an actor that is got anew for each exchange: it may have been made again since."""
+def line_to(actor: Callable[[], Any]) -> Line:
+    """A line to an actor that is got anew for each connection: it may have been made again since."""
 
-    async def exchange(packed: bytes) -> bytes:
-        answers: bytes = await getattr(actor(), method).remote(packed)
-        return answers
+    async def locate() -> Address:
+        try:
+            address: Address = await actor().address.remote()
+        except (ActorDiedError, ActorUnavailableError) as problem:
+            _handles.clear()  # if it is gone for good, the next use makes one
+            raise Gone(f"the actor is not there: {type(problem).__name__}") from None
+        return address
 
-    return Line(exchange)
-
-
-def forget() -> None:
-    """Drops the addresses this process knows: after an actor is gone for good, the next use makes one."""
-    _handles.clear()
+    return Line(locate)
 
 
 def _version(blueprint: Blueprint) -> str:

@@ -8,13 +8,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import ray
+
 from mesh.config import Config, parse
 from mesh.ids import shard_of
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One version of one agent. ``data_dir`` is absolute."""
+    """One version of one agent. ``data_dir`` is absolute. ``lines`` is the host on which its actors take
+    calls; empty: the address of their machine in the cluster."""
 
     agent: str
     digest: str
@@ -23,18 +26,23 @@ class Blueprint:
     data_dir: Path
     keepers: int
     nodes: int
+    lines: str = ""
 
     def config(self) -> Config:
         """The config, in this process's environment. Raises `ConfigError`."""
         return parse(self.source, self.origin, os.environ)
+
+    def host_of_lines(self) -> str:
+        """The host on which an actor in this process takes calls."""
+        return self.lines or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def shard_of(self, some_id: str) -> int:
         """Which keeper owns a conversation or an approval."""
         return shard_of(some_id, self.keepers)
 
 
-def blueprint_of(config: Config) -> Blueprint:
-    """The blueprint of a config."""
+def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
+    """The blueprint of a config. ``one_machine``: no actor will be anywhere else."""
     return Blueprint(
         agent=config.name,
         digest=config.digest,
@@ -43,4 +51,5 @@ def blueprint_of(config: Config) -> Blueprint:
         data_dir=config.data_dir.absolute(),
         keepers=config.cluster.keepers,
         nodes=config.cluster.nodes,
+        lines="127.0.0.1" if one_machine else "",
     )

@@ -3,7 +3,7 @@
 import os
 
 from deployments.blueprint import Blueprint
-from deployments.line import Desk
+from deployments.line import Address, Desk
 from deployments.node import Ack, RemoteRoot, keep_source, unpack_ahead
 from mesh.errors import JournalError, NotFound
 from mesh.journal.files import FileJournal
@@ -33,17 +33,14 @@ class KeeperActor:
             ),
             on_fenced=_leave,
         )
-        self._requests = Desk(self._answer)
-        self._aheads = Desk(self._take)
+        # "ask": packed `Request`s of gateways; "append": events of passes that still run.
+        self._desk = Desk({"ask": self._answer, "append": self._take})
+        self._host = blueprint.host_of_lines()
         await self._keeper.start()
 
-    async def exchange(self, packed: bytes) -> bytes:
-        """Packed `Request`s of gateways, and their packed `Reply`s."""
-        return await self._requests.exchange(packed)
-
-    async def exchange_ahead(self, packed: bytes) -> bytes:
-        """Events of passes that still run, and whether they were taken."""
-        return await self._aheads.exchange(packed)
+    async def address(self) -> Address:
+        """Where it takes calls."""
+        return await self._desk.listen(self._host)
 
     async def _answer(self, packed: bytes) -> bytes:
         return pack(await self._keeper.handle(unpack_request(packed)))

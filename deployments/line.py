@@ -1,41 +1,65 @@
-"""Many calls between two actors in few: a `Line` at the caller, a `Desk` at the other end.
+"""Calls between two actors: a `Line` at the caller, a `Desk` at the other end, one connection between.
 
-One actor call costs about 2 ms of CPU, caller and callee together, whatever it carries. So calls that
-start while another is under way travel together, and so do answers that are ready together:
+An actor is an address: Ray places it, names it and starts it again. Asked once, it says where it
+listens; from then on calls go to it over one TCP connection, any number at the same time. A Ray actor
+call costs about 2 ms of CPU, caller and callee together, whatever it carries; a call on a line a tenth.
 
-    Line   outbox ──exchange([(id, call), …])──►  Desk   a task for each call
-           futures ◄──[(id, answer), …]─────────         answers that are ready
+    Line ──[id, method, content]──►  Desk   a task for each call
+         ◄──[id, answer, failure]──         in the order in which they are ready
 
-Of the exchanges of one line, the desk lets one wait until an answer is ready (at most `_WAIT_S`);
-any other returns at once with what is ready. So a line needs two exchanges at most: one that waits,
-one that brings. A single call on an idle line is one actor call, as it would be without all this.
+A frame is its length (four bytes) and a msgpack array. The first frame of a connection is the desk's
+secret, which only those can know who may call the actor.
 
 A call has no order among others, and no deadline of its own. When the other end is gone, every call
-without an answer raises what the actor call raised: it may have run, or not.
+without an answer raises `Gone`: it may have run, or not.
 """
 
 import asyncio
+import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
+from typing import cast
 
 import msgspec
 
 from mesh.errors import MeshError
 
-_WAIT_S = 20.0
-_FORGET_AFTER_S = 120.0
+MAX_FRAME = 256 * 1024 * 1024
+_CONNECT_WITHIN_S = 10.0
+_SILENT_FOR_S = 15
+"""How long a machine that vanished is waited for; a process that dies is noticed at once."""
+
 _log = logging.getLogger("mesh.line")
+
+Answer = Callable[[bytes], Awaitable[bytes]]
+
+
+class Gone(MeshError):
+    """The actor died, or the way to it broke: the call may have run, or not."""
 
 
 class Failed(MeshError):
     """The other end raised what it should have answered: a bug there, told here."""
 
 
-class _Batch(msgspec.Struct, frozen=True, array_like=True):
-    caller: str
-    calls: list[tuple[int, bytes]]
+class Address(msgspec.Struct, frozen=True):
+    """Where a desk listens, and the secret that opens it."""
+
+    host: str
+    port: int
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"
+
+
+class _Call(msgspec.Struct, frozen=True, array_like=True):
+    id: int
+    method: str
+    content: bytes
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -45,57 +69,87 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack_batch = msgspec.msgpack.Decoder(_Batch).decode
-_unpack_answers = msgspec.msgpack.Decoder(list[_Answer]).decode
+_unpack_call = msgspec.msgpack.Decoder(_Call).decode
+_unpack_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-class Line:
-    """The caller's end. ``exchange`` is the actor call. Used by one event loop."""
+class _Connection(asyncio.Protocol):
+    """One connection as frames; what comes of a frame is its subclasses' business."""
 
-    def __init__(self, exchange: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self._exchange = exchange
-        self._caller = secrets.token_hex(6)
-        self._ids = count()
-        self._outbox: list[tuple[int, bytes]] = []
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
 
-    async def call(self, content: bytes) -> bytes:
-        """The answer to one call. Raises `Failed`, or what the actor call raised."""
-        number = next(self._ids)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        self._outbox.append((number, content))
-        self._go_on()
-        try:
-            return await answer
-        finally:
-            self._waiting.pop(number, None)
+    def frame_received(self, frame: bytes) -> None:
+        raise NotImplementedError
 
-    def _go_on(self) -> None:
-        """Starts an exchange if there is something to bring, or nobody waits for what is to come."""
-        useful = self._outbox if self._under_way else self._waiting
-        if useful and len(self._under_way) < 2:
-            task = asyncio.create_task(self._one_exchange())
-            self._under_way.add(task)
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
-    async def _one_exchange(self) -> None:
-        calls, self._outbox = self._outbox, []
-        try:
-            answers = _unpack_answers(await self._exchange(_pack(_Batch(self._caller, calls))))
-        except Exception as problem:  # noqa: BLE001 - handed to every caller
-            self._lost(problem)
-        else:
-            for answer in answers:
-                self._deliver(answer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._under_way.discard(task)
-        self._go_on()
+    async def send(self, frame: bytes) -> None:
+        """Raises `Gone`. Waits while the other end does not read."""
+        while self.is_open and not self._writable.is_set():
+            await self._writable.wait()
+        if self._transport is None or not self.is_open:
+            raise Gone("the connection is closed")
+        self._transport.write(len(frame).to_bytes(4, "big") + frame)
 
-    def _deliver(self, answer: _Answer) -> None:
-        # Taken out here, not when its caller wakes up: what is answered asks for no further exchange.
-        waiting = self._waiting.pop(answer.id, None)
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not say that it is one
+        self._writable.set()
+        _notice_silence(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= 4 and self.is_open:
+            end = start + 4 + int.from_bytes(buffer[start : start + 4], "big")
+            if end - start - 4 > MAX_FRAME:
+                _log.error("event=frame_too_large bytes=%d", end - start)
+                self.close()
+            if len(buffer) < end:
+                break
+            self.frame_received(bytes(buffer[start + 4 : end]))
+            start = end
+        del buffer[:start]
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()
+
+
+def _notice_silence(of: socket.socket) -> None:
+    of.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        of.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_FOR_S // 3)
+        of.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_FOR_S // 3)
+        of.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        of.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_FOR_S * 1000)
+
+
+class _Calling(_Connection):
+    """The caller's end of one connection, and the calls on it that wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[int, asyncio.Future[bytes]] = {}
+
+    def frame_received(self, frame: bytes) -> None:
+        answer = _unpack_answer(frame)
+        waiting = self.waiting.get(answer.id)
         if waiting is None or waiting.done():
             return
         if answer.failure:
@@ -103,76 +157,118 @@ class Line:
         else:
             waiting.set_result(answer.content)
 
-    def _lost(self, problem: Exception) -> None:
-        self._caller = secrets.token_hex(6)
-        self._outbox.clear()
-        lost, self._waiting = self._waiting, {}
-        for waiting in lost.values():
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for waiting in self.waiting.values():
             if not waiting.done():
-                waiting.set_exception(problem)
+                waiting.set_exception(Gone("the process at the other end died"))
 
 
-class _Tray:
-    """The answers for one caller."""
+class Line:
+    """The caller's end. ``locate`` asks Ray where the actor listens now; raises `Gone` while it is
+    nowhere. Used by one event loop."""
 
-    def __init__(self) -> None:
-        self.ready: list[_Answer] = []
-        self.wake: asyncio.Future[None] | None = None
-        self.used = 0.0
+    def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
+        self._locate = locate
+        self._ids = count()
+        self._connection = _Calling()
+        self._connecting = asyncio.Lock()
 
-    def put(self, answer: _Answer) -> None:
-        self.ready.append(answer)
-        if self.wake is not None and not self.wake.done():
-            self.wake.set_result(None)
+    async def call(self, method: str, content: bytes = b"") -> bytes:
+        """The answer to one call. Raises `Gone` or `Failed`."""
+        frame = _pack(_Call(number := next(self._ids), method, content))
+        if len(frame) > MAX_FRAME:
+            raise Failed(f"{method}: {len(content)} bytes are more than a call can carry ({MAX_FRAME})")
+        connection = self._connection if self._connection.is_open else await self._connected()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        connection.waiting[number] = answer
+        try:
+            await connection.send(frame)
+            return await answer
+        finally:
+            del connection.waiting[number]
 
-    def take(self) -> list[_Answer]:
-        ready, self.ready = self.ready, []
-        return ready
+    def close(self) -> None:
+        """Ends the connection; the next call makes another."""
+        self._connection.close()
+
+    async def _connected(self) -> _Calling:
+        async with self._connecting:
+            if self._connection.is_open:
+                return self._connection
+            try:
+                async with asyncio.timeout(_CONNECT_WITHIN_S):
+                    address = await self._locate()
+                    loop = asyncio.get_running_loop()
+                    _, connection = await loop.create_connection(_Calling, address.host, address.port)
+            except (OSError, TimeoutError) as problem:
+                raise Gone(f"the actor cannot be reached: {problem or 'timed out'}") from None
+            await connection.send(address.secret)
+            self._connection = connection
+            return connection
+
+
+class _Called(_Connection):
+    """The desk's end of one connection. Takes no call before it saw the secret."""
+
+    def __init__(self, desk: "Desk") -> None:
+        super().__init__()
+        self._desk = desk
+        self._is_known = False
+
+    def frame_received(self, frame: bytes) -> None:
+        if self._is_known:
+            self._desk.take(self, _unpack_call(frame))
+        elif self._desk.opens(frame):
+            self._is_known = True
+        else:
+            _log.error("event=stranger")
+            self.close()
 
 
 class Desk:
-    """The callee's end: answers each call by ``answer``, in a task of its own."""
+    """The callee's end: answers each call by the function for its method, in a task of its own."""
 
-    def __init__(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self._answer = answer
-        self._trays: dict[str, _Tray] = {}
+    def __init__(self, methods: Mapping[str, Answer]) -> None:
+        self._methods = methods
+        self._secret = secrets.token_bytes(16)
+        self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def exchange(self, packed: bytes) -> bytes:
-        """Takes calls, gives the answers that are ready: see the module's text."""
-        batch = _unpack_batch(packed)
-        tray = self._tray(batch.caller)
-        for number, content in batch.calls:
-            task = asyncio.create_task(self._run(tray, number, content))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        if not tray.ready and tray.wake is None:
-            await self._first(tray)
-        return _pack(tray.take())
+    async def listen(self, host: str) -> Address:
+        """Starts to listen, on a port that the system gives; where that is."""
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(lambda: _Called(self), host, 0)
+        return Address(host, self._server.sockets[0].getsockname()[1], self._secret)
 
-    async def _first(self, tray: _Tray) -> None:
-        """Waits until an answer is ready, and a moment for those that are ready with it."""
-        tray.wake = asyncio.get_running_loop().create_future()
-        try:
-            await asyncio.wait({tray.wake}, timeout=_WAIT_S)
-            await asyncio.sleep(0)
-        finally:
-            tray.wake = None
+    def opens(self, secret: bytes) -> bool:
+        """Whether it is this desk's secret."""
+        return hmac.compare_digest(secret, self._secret)
 
-    async def _run(self, tray: _Tray, number: int, content: bytes) -> None:
+    def take(self, caller: _Connection, call: _Call) -> None:
+        """Starts to answer a call."""
+        task = asyncio.create_task(self._run(caller, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Takes no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _run(self, caller: _Connection, call: _Call) -> None:
+        packed = _pack(await self._answered(call))
+        if len(packed) > MAX_FRAME:
+            packed = _pack(_Answer(call.id, b"", f"{call.method}: the answer has {len(packed)} bytes"))
         try:
-            tray.put(_Answer(number, await self._answer(content)))
+            await caller.send(packed)
+        except Gone:
+            _log.info("event=caller_gone method=%s", call.method)
+
+    async def _answered(self, call: _Call) -> _Answer:
+        try:
+            return _Answer(call.id, await self._methods[call.method](call.content))
         except Exception as problem:  # noqa: BLE001 - answered, and logged here
-            _log.exception("a call failed")
-            tray.put(_Answer(number, b"", f"{type(problem).__name__}: {problem}"))
-
-    def _tray(self, caller: str) -> _Tray:
-        now = asyncio.get_running_loop().time()
-        if caller not in self._trays:
-            gone = [c for c, t in self._trays.items() if t.wake is None and now - t.used > _FORGET_AFTER_S]
-            for forgotten in gone:
-                del self._trays[forgotten]
-            self._trays[caller] = _Tray()
-        tray = self._trays[caller]
-        tray.used = now
-        return tray
+            _log.exception("event=call_failed method=%s", call.method)
+            return _Answer(call.id, b"", f"{type(problem).__name__}: {problem}")

@@ -2,14 +2,15 @@
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
-from ray.exceptions import RayTaskError
 
 from deployments import actors
 from deployments.blueprint import Blueprint
-from deployments.line import Desk
+from deployments.line import Address, Desk, Gone
 from mesh.errors import ToolSessionError
 from mesh.failpoints import failpoint
 from mesh.logs import set_up
@@ -18,12 +19,18 @@ from mesh.mcp.session import McpSession
 
 _GRACE_S = 5.0
 """How much longer than its own bound a call to the actor may take."""
+_RETRY_S = 0.2
 
 
 class _Call(msgspec.Struct, frozen=True):
     name: str
     arguments: dict[str, Any]
     timeout_s: float | None
+
+
+class _Changed(msgspec.Struct, frozen=True):
+    version: int
+    timeout_s: float
 
 
 class _Failed(msgspec.Struct, frozen=True, tag=True):
@@ -35,9 +42,15 @@ class _Done(msgspec.Struct, frozen=True, tag=True):
     outcome: ToolOutcome
 
 
+class _Tools(msgspec.Struct, frozen=True, tag=True):
+    catalogue: Catalogue
+
+
+_Reply = _Failed | _Done | _Tools
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_call = msgspec.msgpack.Decoder(_Call).decode
-_unpack_reply = msgspec.msgpack.Decoder(_Failed | _Done).decode
+_unpack_changed = msgspec.msgpack.Decoder(_Changed).decode
+_unpack_reply = msgspec.msgpack.Decoder(_Reply).decode
 
 
 class McpSessionActor:
@@ -47,30 +60,18 @@ class McpSessionActor:
         set_up()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
         self._session = McpSession(spec, os.environ)
-        self._desk = Desk(self._answer)
+        self._desk = Desk(
+            {
+                "call": partial(_replied, self._call),
+                "catalogue": partial(_replied, self._catalogue),
+                "changed": partial(_replied, self._changed),
+            }
+        )
+        self._host = blueprint.host_of_lines()
 
-    async def exchange(self, packed: bytes) -> bytes:
-        """Tool calls: packed `_Call`s and what they came to."""
-        return await self._desk.exchange(packed)
-
-    async def _answer(self, packed: bytes) -> bytes:
-        """One tool call; every way it can end is a reply."""
-        call = _unpack_call(packed)
-        failpoint("mcp.before_call")
-        try:
-            outcome = await self._session.call(call.name, call.arguments, call.timeout_s)
-            failpoint("mcp.after_call")
-            return _pack(_Done(outcome))
-        except ToolSessionError as problem:
-            return _pack(_Failed(str(problem), problem.may_have_run))
-
-    async def catalogue(self) -> Catalogue:
-        """The tools now."""
-        return await self._session.catalogue()
-
-    async def changed(self, version: int, timeout_s: float) -> Catalogue:
-        """The tools once they changed."""
-        return await self._session.changed(version, timeout_s)
+    async def address(self) -> Address:
+        """Where it takes calls."""
+        return await self._desk.listen(self._host)
 
     async def ready(self) -> None:
         """Returns when the server answers. Raises `ToolSessionError`."""
@@ -80,59 +81,78 @@ class McpSessionActor:
         """Ends the server's process before the actor goes."""
         await self._session.close()
 
+    async def _call(self, packed: bytes) -> _Done:
+        call = _unpack_call(packed)
+        failpoint("mcp.before_call")
+        outcome = await self._session.call(call.name, call.arguments, call.timeout_s)
+        failpoint("mcp.after_call")
+        return _Done(outcome)
+
+    async def _catalogue(self, _: bytes) -> _Tools:
+        return _Tools(await self._session.catalogue())
+
+    async def _changed(self, packed: bytes) -> _Tools:
+        asked = _unpack_changed(packed)
+        return _Tools(await self._session.changed(asked.version, asked.timeout_s))
+
+
+async def _replied(answer: Callable[[bytes], Awaitable[_Done | _Tools]], packed: bytes) -> bytes:
+    """Every way a call can end is a reply."""
+    try:
+        return _pack(await answer(packed))
+    except ToolSessionError as problem:
+        return _pack(_Failed(str(problem), problem.may_have_run))
+
 
 class RemoteSession:
     """A `ToolSession` whose session lives in an actor."""
 
     def __init__(self, blueprint: Blueprint, server: str, timeout_s: float) -> None:
-        self._blueprint = blueprint
         self.server = server
         self._timeout_s = timeout_s
-        self._line = actors.line_to(lambda: self._handle)
-
-    @property
-    def _handle(self) -> Any:
-        return actors.mcp_session(self._blueprint, self.server)
+        self._line = actors.line_to(partial(actors.mcp_session, blueprint, server))
 
     async def catalogue(self) -> Catalogue:
         return await self._listing(self._timeout_s, "catalogue")
 
     async def changed(self, version: int, timeout_s: float) -> Catalogue:
-        return await self._listing(timeout_s, "changed", version, timeout_s)
+        return await self._listing(timeout_s, "changed", _pack(_Changed(version, timeout_s)))
 
     async def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None = None) -> ToolOutcome:
         packed = _pack(_Call(name, arguments, timeout_s))
         try:
             async with asyncio.timeout((timeout_s or self._timeout_s) + _GRACE_S):
-                answered = _unpack_reply(await self._line.call(packed))
+                replied = _checked(await self._line.call("call", packed))
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: {name} did not answer in time", True) from None
-        except actors.GONE as problem:
-            actors.forget()
+        except Gone as problem:
             raise ToolSessionError(
                 f"{self.server}: the process that held the session died", True
             ) from problem
-        if isinstance(answered, _Failed):
-            raise ToolSessionError(answered.message, answered.may_have_run)
-        outcome: ToolOutcome = answered.outcome
-        return outcome
+        assert isinstance(replied, _Done)
+        return replied.outcome
 
     async def close(self) -> None:
         """The session is its actor's: nothing of it is here."""
 
-    async def _listing(self, timeout_s: float, method: str, *args: Any) -> Catalogue:
+    async def _listing(self, timeout_s: float, method: str, packed: bytes = b"") -> Catalogue:
         """A call that may be repeated: an actor that has just died answers the second time."""
         try:
             async with asyncio.timeout(timeout_s + _GRACE_S):
                 while True:
                     try:
-                        catalogue: Catalogue = await getattr(self._handle, method).remote(*args)
-                        return catalogue
-                    except actors.GONE:
-                        actors.forget()
-                        await asyncio.sleep(0.2)
-                    except RayTaskError as problem:
-                        # Its own text is a traceback, which would reach the model and the journal.
-                        raise (problem.cause or problem) from None
+                        replied = _checked(await self._line.call(method, packed))
+                    except Gone:
+                        await asyncio.sleep(_RETRY_S)
+                        continue
+                    assert isinstance(replied, _Tools)
+                    return replied.catalogue
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: its session does not answer", False) from None
+
+
+def _checked(packed: bytes) -> _Done | _Tools:
+    reply: _Reply = _unpack_reply(packed)
+    if isinstance(reply, _Failed):
+        raise ToolSessionError(reply.message, reply.may_have_run)
+    return reply

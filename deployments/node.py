@@ -12,7 +12,7 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
-from deployments.line import Desk, Line
+from deployments.line import Address, Desk, Gone, Line
 from deployments.mcp_session import RemoteSession
 from mesh.errors import ToolSessionError, Unavailable
 from mesh.events import AnyEvent
@@ -66,16 +66,16 @@ class NodeActor:
             timeout_s=config.llm.timeout_s,
             max_result_bytes=config.limits.max_result_bytes,
         )
-        self._desk = Desk(self._run)
+        self._desk = Desk({"run": self._run})  # packed `TurnInput`s and `TurnOutput`s
+        self._host = blueprint.host_of_lines()
         self._keepers = [
-            actors.line_to(partial(actors.keeper, blueprint, k), "exchange_ahead")
-            for k in range(blueprint.keepers)
+            actors.line_to(partial(actors.keeper, blueprint, k)) for k in range(blueprint.keepers)
         ]
         self._started = asyncio.create_task(self._toolbox.start())
 
-    async def exchange(self, packed: bytes) -> bytes:
-        """Passes over the tree below this node: packed `TurnInput`s and `TurnOutput`s."""
-        return await self._desk.exchange(packed)
+    async def address(self) -> Address:
+        """Where it takes calls."""
+        return await self._desk.listen(self._host)
 
     async def _run(self, packed: bytes) -> bytes:
         try:
@@ -99,12 +99,11 @@ class NodeActor:
             async with asyncio.timeout(_ACK_WITHIN_S):
                 while True:
                     try:
-                        ack = _unpack_ack(await self._keepers[shard].call(packed))
+                        ack = _unpack_ack(await self._keepers[shard].call("append", packed))
                         if ack.problem:
                             raise Unavailable(ack.problem)
                         return ack.taken
-                    except actors.GONE:
-                        actors.forget()
+                    except Gone:
                         await asyncio.sleep(0.2)
         except TimeoutError:
             raise Unavailable(f"keeper {shard} does not answer") from None
@@ -129,10 +128,9 @@ class RemoteRoot:
             )
         replica = next(self._turns) % version.nodes
         try:
-            return decode_output(await self._line(version, replica).call(encode_input(turn)))
-        except actors.GONE as problem:
-            actors.forget()
-            raise Unavailable(f"node {replica} of {version.agent} died: {type(problem).__name__}") from None
+            return decode_output(await self._line(version, replica).call("run", encode_input(turn)))
+        except Gone as problem:
+            raise Unavailable(f"node {replica} of {version.agent}: {problem}") from None
 
     def _line(self, version: Blueprint, replica: int) -> Line:
         key = (version.digest, replica)

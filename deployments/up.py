@@ -60,8 +60,8 @@ class _Mesh:
         self._console = console
         self._listen = listen
         self._will = will
-        self._blueprint = blueprint_of(config)
         self._is_ours = not os.environ.get("RAY_ADDRESS")
+        self._blueprint = blueprint_of(config, one_machine=self._is_ours)
         self._actors: dict[str, Any] = {}
         self._serving = False
         self._dashboard = ""

@@ -226,10 +226,14 @@ class Config(Part):
 
     @property
     def servers(self) -> tuple[McpServer, ...]:
-        """Every MCP server; that of ``mcp:`` is named "mcp" and comes first."""
-        if self.mcp is None:
-            return self.mcp_servers
-        return (McpServer(name="mcp", **self.mcp.model_dump()), *self.mcp_servers)
+        """Every MCP server; that of ``mcp:`` is named "mcp" and comes first. None takes longer for a call
+        than `Limits.tool_timeout_s`."""
+        first = () if self.mcp is None else (McpServer(name="mcp", **self.mcp.model_dump()),)
+        longest = self.limits.tool_timeout_s
+        return tuple(
+            server.model_copy(update={"timeout_s": min(server.timeout_s, longest)})
+            for server in (*first, *self.mcp_servers)
+        )
 
     @property
     def source(self) -> str:

@@ -70,6 +70,13 @@ class TestServers:
         assert (server.unannotated, server.timeout_s, server.start_timeout_s) == ("ask", 60, 30)
         assert server.max_result_bytes == 1024 * 1024
 
+    def test_no_server_may_take_longer_for_a_call_than_the_limit_says(self) -> None:
+        config = read(
+            "mcp: {command: a}\nmcp_servers: [{name: b, command: b, timeout_s: 2}]\n"
+            "limits: {tool_timeout_s: 5}"
+        )
+        assert [server.timeout_s for server in config.servers] == [5, 2]
+
     def test_a_second_server_named_mcp_is_refused(self) -> None:
         (problem,) = problems("mcp: {command: a}\nmcp_servers:\n- {name: mcp, command: b}")
         assert problem.startswith("agent.yaml:3: mcp_servers[0].name: the same name as mcp;")

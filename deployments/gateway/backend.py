@@ -7,6 +7,7 @@ from typing import Any
 
 from deployments import actors
 from deployments.blueprint import Blueprint
+from deployments.line import Gone
 from deployments.mcp_session import RemoteSession
 from mesh.errors import Unavailable
 from mesh.keeper.requests import Reply, Request, pack, unpack_reply
@@ -69,9 +70,8 @@ class RayBackend:
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
-                return unpack_reply(await self._keepers[shard].call(packed))
-            except actors.GONE:
-                actors.forget()
+                return unpack_reply(await self._keepers[shard].call("ask", packed))
+            except Gone:
                 if asyncio.get_running_loop().time() > deadline:
                     raise Unavailable(f"keeper {shard} does not answer; try again", 5) from None
                 await asyncio.sleep(0.2)
