@@ -14,10 +14,10 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from deployments.blueprint import Blueprint
+from deployments.cluster import NAMESPACE
 from deployments.line import Address, Gone, Line
 from mesh.conversation import ROOT
 
-NAMESPACE = "mesh"
 _CONCURRENT_CALLS = 20_000
 _handles: dict[str, Any] = {}
 
@@ -41,6 +41,11 @@ def mcp_session(blueprint: Blueprint, server: str) -> Any:
     from deployments.mcp_session import McpSessionActor
 
     return _actor(McpSessionActor, f"{_version(blueprint)}/mcp/{server}", blueprint, server)
+
+
+def host_of_lines(blueprint: Blueprint) -> str:
+    """The host on which an actor in this process takes calls."""
+    return blueprint.lines or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 def line_to(actor: Callable[[], Any]) -> Line:

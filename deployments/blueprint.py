@@ -8,8 +8,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import ray
-
 from mesh.config import Config, parse
 from mesh.ids import shard_of
 
@@ -31,10 +29,6 @@ class Blueprint:
     def config(self) -> Config:
         """The config, in this process's environment. Raises `ConfigError`."""
         return parse(self.source, self.origin, os.environ)
-
-    def host_of_lines(self) -> str:
-        """The host on which an actor in this process takes calls."""
-        return self.lines or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def shard_of(self, some_id: str) -> int:
         """Which keeper owns a conversation or an approval."""

@@ -50,6 +50,16 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         env.setdefault(name, value)
 
 
+def prepare_to_join(env: MutableMapping[str, str], home: Path) -> None:
+    """Sets what a process needs that joins a running cluster.
+
+    ``ray start`` asks for a token as soon as it finds one, and joining does not offer it by itself; a
+    cluster that asks for none does not mind one."""
+    has_token = any(name in env for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if has_token or (home / ".ray" / "auth_token").exists():
+        env.setdefault("RAY_AUTH_MODE", "token")
+
+
 def _free_port(usual: int) -> int:
     """The usual port, or the next that is free. Not any that the system would give: those are also given to
     outgoing connections, between this look and HAProxy's start."""

@@ -2,6 +2,7 @@
 
 import os
 
+from deployments import actors
 from deployments.blueprint import Blueprint
 from deployments.line import Address, Desk
 from deployments.node import Ack, RemoteRoot, keep_source, unpack_ahead
@@ -35,7 +36,7 @@ class KeeperActor:
         )
         # "ask": packed `Request`s of gateways; "append": events of passes that still run.
         self._desk = Desk({"ask": self._answer, "append": self._take})
-        self._host = blueprint.host_of_lines()
+        self._host = actors.host_of_lines(blueprint)
         await self._keeper.start()
 
     async def address(self) -> Address:

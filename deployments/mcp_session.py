@@ -67,7 +67,7 @@ class McpSessionActor:
                 "changed": partial(_replied, self._changed),
             }
         )
-        self._host = blueprint.host_of_lines()
+        self._host = actors.host_of_lines(blueprint)
 
     async def address(self) -> Address:
         """Where it takes calls."""

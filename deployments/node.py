@@ -67,7 +67,7 @@ class NodeActor:
             max_result_bytes=config.limits.max_result_bytes,
         )
         self._desk = Desk({"run": self._run})  # packed `TurnInput`s and `TurnOutput`s
-        self._host = blueprint.host_of_lines()
+        self._host = actors.host_of_lines(blueprint)
         self._keepers = [
             actors.line_to(partial(actors.keeper, blueprint, k)) for k in range(blueprint.keepers)
         ]

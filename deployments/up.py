@@ -16,19 +16,15 @@ from typing import Any
 
 from rich.console import Console
 
-from deployments import descendants, edge
+from deployments import cluster, descendants, edge
 from deployments.blueprint import blueprint_of
+from deployments.cluster import CannotStart
 from mesh.config import Config
-from mesh.errors import MeshError
 
 _START_WITHIN_S = 120.0
 _CLOSE_WITHIN_S = 4.0
 _STOP_WITHIN_S = 10.0
 _UPDATE_WILL_S = 10.0
-
-
-class CannotStart(MeshError):
-    """The mesh did not come up. Says what failed and where to look."""
 
 
 def up(config: Config, console: Console) -> None:
@@ -41,6 +37,8 @@ def up(config: Config, console: Console) -> None:
     ):
         descendants.adopt()
         edge.prepare(os.environ, config.host, Path(scratch))
+        if os.environ.get("RAY_ADDRESS"):
+            edge.prepare_to_join(os.environ, Path.home())
         mesh = _Mesh(config, console, listen, will)
         try:
             mesh.start(stop)
@@ -64,6 +62,7 @@ class _Mesh:
         self._blueprint = blueprint_of(config, one_machine=self._is_ours)
         self._actors: dict[str, Any] = {}
         self._serving = False
+        self._brought_serve = False
         self._dashboard = ""
 
     def start(self, stop: threading.Event) -> None:
@@ -91,13 +90,14 @@ class _Mesh:
 
     def _leave_ray(self) -> None:
         import ray
-        from ray import serve
 
         if not ray.is_initialized():
             return
         try:
             if self._serving and not self._is_ours:
-                serve.delete(self._blueprint.agent)
+                cluster.leave_serve(
+                    self._blueprint.agent, shut_down=self._brought_serve, within_s=_CLOSE_WITHIN_S
+                )
             closing = [a.close.remote() for name, a in self._actors.items() if not name.startswith("node")]
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
@@ -112,23 +112,7 @@ class _Mesh:
 
     def _start_ray(self) -> None:
         self._say("starting Ray" if self._is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
-        import ray
-
-        from deployments.actors import NAMESPACE
-
-        ours: dict[str, Any] = (
-            {"address": "local", "include_dashboard": True, "dashboard_host": "127.0.0.1"}
-            if self._is_ours
-            else {}
-        )
-        context = ray.init(
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=True,
-            **ours,
-        )
-        self._dashboard = context.dashboard_url or ""
+        self._dashboard = cluster.start_local() if self._is_ours else cluster.join(os.environ["RAY_ADDRESS"])
 
     def _start_actors(self) -> None:
         import ray
@@ -168,6 +152,7 @@ class _Mesh:
         config = self._config
         self._say("starting the HTTP edge")
         self._serving = True
+        self._brought_serve = not cluster.has_serve()
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         try:
             serve.start(

@@ -29,12 +29,14 @@ def ledger_config(ledger: Path, failpoints: Path) -> dict[str, Any]:
 class World:
     """``mesh`` is not started yet. Failpoints are armed by name, and may be armed while it runs."""
 
-    def __init__(self, folder: Path, model: Model, **more: Any) -> None:
+    def __init__(self, folder: Path, model: Model, env: dict[str, str] | None = None, **more: Any) -> None:
         self.ledger = folder / "ledger.txt"
         self.failpoints = folder / "failpoints"
         self.failpoints.mkdir(parents=True)
         config = {**ledger_config(self.ledger, self.failpoints), **more}
-        self.mesh = MeshProcess(folder, config, {**model.env, "MESH_FAILPOINTS": str(self.failpoints)})
+        self.mesh = MeshProcess(
+            folder, config, {**model.env, "MESH_FAILPOINTS": str(self.failpoints), **(env or {})}
+        )
 
     def lines(self) -> Counter[str]:
         """How often each line is in the ledger."""

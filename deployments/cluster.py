@@ -1,0 +1,90 @@
+"""The Ray that a mesh runs on: one of its own, or a running one that ``RAY_ADDRESS`` names."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from mesh.errors import MeshError
+
+
+class CannotStart(MeshError):
+    """The mesh did not come up. Says what failed and where to look."""
+
+
+NAMESPACE = "mesh"
+"""Where all actors of all agents are."""
+
+_COMMON: dict[str, Any] = {
+    "namespace": NAMESPACE,
+    "log_to_driver": False,
+    "logging_level": logging.ERROR,
+    "configure_logging": True,
+}
+
+
+def start_local() -> str:
+    """Starts Ray on this machine; where its dashboard is."""
+    import ray
+
+    context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
+    return context.dashboard_url or ""
+
+
+def join(address: str) -> str:
+    """Joins a running Ray; where its dashboard is. Raises `CannotStart`."""
+    import ray
+
+    try:
+        with _without_warnings():
+            context = ray.init(address, **_COMMON)
+    except (ConnectionError, RuntimeError, ValueError) as problem:
+        raise CannotStart(
+            f"cannot join Ray at {address} (RAY_ADDRESS): {problem}; is it running, and is its token in "
+            f"RAY_AUTH_TOKEN or ~/.ray/auth_token?"
+        ) from problem
+    return context.dashboard_url or ""
+
+
+def has_serve() -> bool:
+    """Whether Serve runs on it already."""
+    import ray
+
+    names = ray.util.list_named_actors(all_namespaces=True)
+    return any(actor["name"] == "SERVE_CONTROLLER_ACTOR" for actor in names)
+
+
+def leave_serve(application: str, *, shut_down: bool, within_s: float) -> None:
+    """Takes our application away at once; Serve too if that is asked and nobody else uses it.
+
+    By itself Serve lets a replica live for half a minute, for balancers that do not know yet."""
+    import ray
+    from ray import serve
+
+    serve.delete(application, _blocking=False)
+    deadline = time.monotonic() + within_s
+    while application in serve.status().applications and time.monotonic() < deadline:
+        for actor in ray.util.list_named_actors(all_namespaces=True):
+            if actor["name"].startswith(f"SERVE_REPLICA::{application}#"):
+                with suppress(ValueError, ray.exceptions.RayActorError):  # it is gone already
+                    ray.kill(ray.get_actor(**actor))
+        time.sleep(0.1)
+    if shut_down and not serve.status().applications:
+        serve.shutdown()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Ray's native code writes a line a second to the terminal while it cannot connect. What was wrong, the
+    exception says."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
