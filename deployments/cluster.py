@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ class CannotStart(MeshError):
 NAMESPACE = "mesh"
 """Where all actors of all agents are."""
 
+_PROBE_S = 5.0
 _COMMON: dict[str, Any] = {
     "namespace": NAMESPACE,
     "log_to_driver": False,
@@ -38,14 +40,22 @@ def join(address: str) -> str:
     import ray
 
     try:
+        _probe(address)
         with _without_warnings():
             context = ray.init(address, **_COMMON)
-    except (ConnectionError, RuntimeError, ValueError) as problem:
+    except (OSError, RuntimeError, ValueError) as problem:
         raise CannotStart(
             f"cannot join Ray at {address} (RAY_ADDRESS): {problem}; is it running, and is its token in "
             f"RAY_AUTH_TOKEN or ~/.ray/auth_token?"
         ) from problem
     return context.dashboard_url or ""
+
+
+def _probe(address: str) -> None:
+    """Whether anybody listens there: Ray itself tries for minutes. Raises `OSError`."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
 
 
 def has_serve() -> bool:

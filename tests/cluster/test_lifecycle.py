@@ -27,7 +27,7 @@ GONE_WITHIN_S = 15.0
 SERVES_HTTP = ("ray::ProxyActor", "ray::HAProxyManager", "haproxy", "ray::ServeReplica", "mesh up")
 
 
-def refused(folder: Path, config: dict[str, Any], *options: str, within_s: float = 30, **env: str) -> str:
+def refused(folder: Path, config: dict[str, Any], *options: str, **env: str) -> str:
     """What ``mesh up`` says as it refuses to start: one line a problem, no traceback, nothing left."""
     path = folder / "agent.yaml"
     path.write_text(yaml.safe_dump({"port": free_port(), "data_dir": str(folder / "data"), **config}))
@@ -39,7 +39,7 @@ def refused(folder: Path, config: dict[str, Any], *options: str, within_s: float
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=within_s,
+        timeout=30,
         check=False,
     )
     assert ended.returncode not in (0, -signal.SIGKILL)
