@@ -1,7 +1,8 @@
 """Actors are addresses: each is got by its name, and made on first use, by whoever asks first.
 
     {agent}/keeper/{shard}                      KeeperActor
-    {agent}@{digest}/node/{path}/{replica}      NodeActor
+    {agent}@{digest}/node/{path}:{name}/{replica}
+                                                NodeActor
     {agent}@{digest}/mcp/{server}               McpSessionActor
 
 All live in the namespace ``mesh``, detached, and are started again for ever when they die.
@@ -33,7 +34,17 @@ def node(blueprint: Blueprint, path: str = ROOT, replica: int = 0) -> Any:
     """A replica of a node of the tree."""
     from deployments.node import NodeActor
 
-    return _actor(NodeActor, f"{_version(blueprint)}/node/{path}/{replica}", blueprint, path)
+    placement = blueprint.nodes[path]
+    asked = dict(placement.resources)
+    options: dict[str, Any] = {
+        "num_cpus": asked.pop("num_cpus", 0),
+        "num_gpus": asked.pop("num_gpus", 0),
+        "memory": asked.pop("memory", None),
+        "resources": asked or None,
+        "scheduling_strategy": "SPREAD",
+    }
+    name = f"{_version(blueprint)}/node/{path}:{placement.name}/{replica}"
+    return _actor(NodeActor, name, blueprint, path, **options)
 
 
 def mcp_session(blueprint: Blueprint, server: str) -> Any:
@@ -66,7 +77,7 @@ def _version(blueprint: Blueprint) -> str:
     return f"{blueprint.agent}@{blueprint.digest}"
 
 
-def _actor(cls: type, name: str, *args: Any) -> Any:
+def _actor(cls: type, name: str, *args: Any, **options: Any) -> Any:
     if name in _handles:
         return _handles[name]
     remote: Any = ray.remote(cls).options(
@@ -76,8 +87,8 @@ def _actor(cls: type, name: str, *args: Any) -> Any:
         get_if_exists=True,
         max_restarts=-1,
         max_concurrency=_CONCURRENT_CALLS,
-        num_cpus=0,
         enable_task_events=False,
+        **{"num_cpus": 0, **options},
     )
     _handles[name] = remote.remote(*args)
     return _handles[name]

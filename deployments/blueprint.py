@@ -5,17 +5,31 @@ machine, so that secrets neither travel nor reach Ray's control store.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.config import Config, parse
 from mesh.ids import shard_of
+from mesh.tree.plan import tree_of
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A node's actors: how many, and what each asks of Ray. 0: one, once it is used; it leaves when idle."""
+
+    name: str
+    replicas: int
+    resources: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One version of one agent. ``data_dir`` is absolute. ``lines`` is the host on which its actors take
-    calls; empty: the address of their machine in the cluster."""
+    """One version of one agent. ``data_dir`` is absolute. ``nodes`` are those of the tree, by path.
+
+    ``lines`` is the host on which its actors take calls; empty: the address of their machine in the
+    cluster. ``leaves``: it is not the version that was started, so that what is idle of it goes.
+    """
 
     agent: str
     digest: str
@@ -23,8 +37,9 @@ class Blueprint:
     origin: str
     data_dir: Path
     keepers: int
-    nodes: int
+    nodes: Mapping[str, Placement]
     lines: str = ""
+    leaves: bool = False
 
     def config(self) -> Config:
         """The config, in this process's environment. Raises `ConfigError`."""
@@ -44,6 +59,14 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         origin=config.origin,
         data_dir=config.data_dir.absolute(),
         keepers=config.cluster.keepers,
-        nodes=config.cluster.nodes,
+        nodes=placements(config),
         lines="127.0.0.1" if one_machine else "",
     )
+
+
+def placements(config: Config) -> dict[str, Placement]:
+    """The nodes of a config's tree, by path."""
+    return {
+        spot.path: Placement(spot.node.name, spot.node.replicas, dict(spot.node.resources))
+        for spot in tree_of(config).walk()
+    }

@@ -5,12 +5,13 @@ import os
 from deployments import actors
 from deployments.blueprint import Blueprint
 from deployments.line import Address, Desk
-from deployments.node import Ack, RemoteRoot, keep_source, unpack_ahead
-from mesh.errors import JournalError, NotFound
+from deployments.recorder import RecorderDesk
+from deployments.tree import RemoteTree, keep_source
 from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.requests import pack, unpack_request
 from mesh.logs import set_up
+from mesh.tree.plan import tree_of
 
 
 class KeeperActor:
@@ -24,18 +25,24 @@ class KeeperActor:
             shard,
             blueprint.keepers,
             FileJournal(blueprint.data_dir),
-            RemoteRoot(blueprint),
+            RemoteTree(blueprint),
             KeeperSettings(
                 agent=blueprint.agent,
                 digest=blueprint.digest,
-                system_prompt=config.prompt,
+                system_prompt=tree_of(config).prompt or config.prompt,
                 turn_timeout_s=config.limits.turn_timeout_s,
                 max_queue_per_conversation=config.limits.max_queue_per_conversation,
             ),
             on_fenced=_leave,
         )
-        # "ask": packed `Request`s of gateways; "append": events of passes that still run.
-        self._desk = Desk({"ask": self._answer, "append": self._take})
+        recorder = RecorderDesk(self._keeper)
+        self._desk = Desk(
+            {
+                "ask": self._answer,  # packed `Request`s and `Reply`s
+                "append": recorder.append,
+                "decisions": recorder.decisions,
+            }
+        )
         self._host = actors.host_of_lines(blueprint)
         await self._keeper.start()
 
@@ -45,16 +52,6 @@ class KeeperActor:
 
     async def _answer(self, packed: bytes) -> bytes:
         return pack(await self._keeper.handle(unpack_request(packed)))
-
-    async def _take(self, packed: bytes) -> bytes:
-        ahead = unpack_ahead(packed)
-        try:
-            taken = await self._keeper.append_ahead(
-                ahead.conversation_id, ahead.turn, ahead.run, ahead.events
-            )
-        except (JournalError, NotFound) as problem:
-            return pack(Ack(taken=False, problem=str(problem)))
-        return pack(Ack(taken))
 
     async def ready(self) -> None:
         """Returns once the shard is open."""

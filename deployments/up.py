@@ -125,8 +125,11 @@ class _Mesh:
             self._actors[f"keeper {shard}"] = actors.keeper(blueprint, shard)
         for server in self._config.servers:
             self._actors[f"mcp {server.name}"] = actors.mcp_session(blueprint, server.name)
-        for replica in range(blueprint.nodes):
-            self._actors[f"node {replica}"] = actors.node(blueprint, replica=replica)
+        for path, placement in blueprint.nodes.items():
+            for replica in range(placement.replicas):
+                self._actors[f"node {path} {placement.name}/{replica}"] = actors.node(
+                    blueprint, path, replica
+                )
         for name, actor in self._actors.items():
             waiting[actor.ready.remote()] = name
         deadline = time.monotonic() + _START_WITHIN_S

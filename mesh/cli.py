@@ -92,12 +92,17 @@ def check(config: ConfigFile) -> None:
     Example: mesh check config/agent.yaml
     """
     with _plain_words():
+        from mesh.tree.plan import hints, tree_of
+
         loaded = _runnable(config)
         servers = ", ".join(server.name for server in loaded.servers) or "none"
+        for hint in hints(loaded):
+            typer.echo(f"warning: {hint}", err=True)
         typer.echo(f"{config}: fine")
         for label, value in (
             ("agent", loaded.name),
-            ("model", loaded.llm.model),
+            ("nodes", ", ".join(f"{spot.node.name} ({spot.node.type})" for spot in tree_of(loaded).walk())),
+            ("models", ", ".join(sorted({model for _, model in loaded.models()}))),
             ("MCP servers", servers),
             ("digest", loaded.digest),
         ):

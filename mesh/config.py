@@ -123,7 +123,8 @@ class AgentNode(Part):
     """A node of the agent's tree. Which key goes with which type: `mesh.config_rules`.
 
     ``prompt`` may hold ``{placeholders}``. ``tools``: names or globs, None for all of them.
-    ``approvals``: whether destructive tools under a parallel or loop ask or run at once.
+    ``approvals``: whether destructive tools under a parallel or loop ask or run at once; None: as the
+    parallel or loop around it, and where there is none, at once (inline).
     ``replicas`` is the number of actors (0: none until it is used), ``resources`` what each asks of
     Ray, such as ``num_cpus``. ``timeout_s`` None: only the turn's own bound.
     """
@@ -141,7 +142,7 @@ class AgentNode(Part):
     destructive: bool = Field(default=False, alias="destructiveHint")
     a2a: Many[A2aAgent] = ()
     tools: Many[Text] | None = None
-    approvals: Literal["inline", "ask"] = "inline"
+    approvals: Literal["inline", "ask"] | None = None
     on_error: Literal["fail", "continue"] = "fail"
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     resources: dict[Text, Annotated[float, Field(ge=0)]] = {}
@@ -183,6 +184,8 @@ class Cluster(Part):
 class Config(Part):
     """An agent and where it runs.
 
+    ``approval_timeout_s``: how long an approval waits for a person before it counts as rejected; None: for
+    ever.
     Another process gets `source` and parses it in its own environment: secrets do not travel.
     """
 
@@ -197,6 +200,7 @@ class Config(Part):
     mcp_servers: Many[McpServer] = ()
     a2a: Many[A2aAgent] = ()
     agent: AgentNode | None = None
+    approval_timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     limits: Limits = Limits()
     cluster: Cluster = Cluster()
 
@@ -234,6 +238,17 @@ class Config(Part):
             server.model_copy(update={"timeout_s": min(server.timeout_s, longest)})
             for server in (*first, *self.mcp_servers)
         )
+
+    @property
+    def tree(self) -> AgentNode:
+        """The agent's tree; without ``agent:`` a single llm node with the top-level prompt."""
+        return self.agent or AgentNode(name=self.name, type="llm", replicas=self.cluster.nodes)
+
+    def models(self) -> Iterator[tuple[Loc, str]]:
+        """Each model that a node uses, with the key that names it."""
+        for loc, node in _nodes(self.tree, ("agent",)):
+            if node.type == "llm":
+                yield ((*loc, "model"), node.model) if node.model else (("llm", "model"), self.llm.model)
 
     @property
     def source(self) -> str:
@@ -313,9 +328,20 @@ def load(path: Path, env: Mapping[str, str]) -> Config:
 
 def unsupported(config: Config) -> list[str]:
     """The parts that are valid but cannot run yet, as problems."""
-    later = {"agent": config.agent is not None, "a2a": bool(config.a2a)}
+    found: list[Loc] = [("a2a",)] if config.a2a else []
+    for loc, node in _nodes(config.agent, ("agent",)) if config.agent else ():
+        if node.type == "a2a":
+            found.append((*loc, "type"))
+        if node.a2a:
+            found.append((*loc, "a2a"))
     return [
-        f"{config.where(key)}: is valid, but running it comes with a later version; remove it for now"
-        for key, used in later.items()
-        if used
+        f"{config.where(*loc)}: is valid, but running it comes with a later version; remove it for now"
+        for loc in found
     ]
+
+
+def _nodes(node: AgentNode, loc: Loc) -> Iterator[tuple[Loc, AgentNode]]:
+    """A node and all below it, each with its place in the file."""
+    yield loc, node
+    for index, child in enumerate(node.agents):
+        yield from _nodes(child, (*loc, "agents", index))

@@ -10,6 +10,10 @@ Theory of operation
     outcomes that a pass over the tree gets instead of running a step again. When it closes, what the
     model needs to remember of it moves into ``history``.
 
+    A turn is *paused* from `Paused` until the next decision or outcome: it can go on with a person only.
+    ``state`` is the session state after the last turn that completed; `session_state` has besides what
+    the nodes of the open turn wrote, each in its `NodeCompleted`.
+
     An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the
     step it asks about has a result after all (a tool whose outcome nobody knew may still report it).
 """
@@ -28,6 +32,8 @@ from mesh.events import (
     ConversationCreated,
     Error,
     LlmCall,
+    NodeCompleted,
+    Paused,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -36,7 +42,7 @@ from mesh.events import (
 from mesh.llm.port import Assistant, Message, Result, Results, User
 
 Status = Literal["active", "waiting_approval", "completed"]
-StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved
+StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
 
 NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
 ROOT = "0"
@@ -75,6 +81,15 @@ class PendingApproval(msgspec.Struct, frozen=True):
     remote_agent_name: str | None = None
 
 
+class PipelineState(msgspec.Struct, frozen=True):
+    """Where in the tree the oldest pending approval waits: indices of ``agents`` below the root."""
+
+    paused_node_path: list[int]
+    paused_node_output_key: str | None
+    session_state: dict[str, str]
+    user_message: str
+
+
 class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it."""
 
@@ -86,7 +101,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     updated_at: str
     pending_approval: PendingApproval | None = None
     pending_approvals: list[PendingApproval] = []
-    pipeline_state: dict[str, Any] | None = None
+    pipeline_state: PipelineState | None = None
 
 
 class KeyedRequest(msgspec.Struct, frozen=True):
@@ -112,6 +127,8 @@ class Conversation:
         self.turn_open = False
         self.user_message = ""
         self.last_answer: Completed | Error | None = None
+        self.paused = False
+        self.state: dict[str, str] = {}
         self.steps: list[StepEvent] = []
         self.history: list[Message] = []
         self.messages: list[MessageView] = []
@@ -139,6 +156,28 @@ class Conversation:
             if isinstance(e, ApprovalRequired) and e.uuid not in self.decided and e.step not in results
         ]
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the open turn needs a pass over the tree: something of it may run without a person."""
+        return self.turn_open and not (self.paused and self.pending)
+
+    @property
+    def session_state(self) -> dict[str, str]:
+        """The session state now, with what the nodes of the open turn wrote."""
+        state = dict(self.state)
+        for event in self.steps:
+            if isinstance(event, NodeCompleted):
+                state |= event.state
+        return state
+
+    @property
+    def outcomes(self) -> list[StepEvent]:
+        """What a pass over the tree needs to know: the steps, without those inside of completed nodes."""
+        done = {e.step for e in self.steps if isinstance(e, NodeCompleted)}
+        if not done:
+            return self.steps
+        return [e for e in self.steps if not _is_inside(e, done)]
+
     def has(self, event: AnyEvent) -> bool:
         """Whether an event with this key was applied already (of the open turn, or a decision)."""
         return event.key in self._seen
@@ -162,7 +201,17 @@ class Conversation:
                 self._closed(event)
             case ConversationCompleted():
                 self.finished = True
-            case LlmCall() | ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
+            case Paused():
+                self.paused = self.turn_open
+                self.pauses.append(event.seq)
+            case (
+                LlmCall()
+                | ToolIntent()
+                | ToolResult()
+                | ApprovalRequired()
+                | ApprovalResolved()
+                | NodeCompleted()
+            ):
                 self._stepped(event)
             case _:
                 pass
@@ -177,7 +226,7 @@ class Conversation:
             self._say("system", event.system_prompt, event)
 
     def _opened(self, event: UserMessage) -> None:
-        self.turn, self.turn_open = event.turn, True
+        self.turn, self.turn_open, self.paused = event.turn, True, False
         self.user_message = event.text
         self._remember(event.idempotency_key, event.body_hash, event.seq)
         self._say("user", event.text, event)
@@ -192,6 +241,8 @@ class Conversation:
         self.history.extend(exchange(self.steps, ROOT))
         if self.history[-1] != Assistant(text):
             self.history.append(Assistant(text))
+        if isinstance(event, Completed) and not event.cancelled:
+            self.state = self.session_state
         self.turn_open, self.steps, self.last_answer = False, [], event
         self._seen.clear()
         self.pauses.append(event.seq)
@@ -200,14 +251,14 @@ class Conversation:
         if not self.turn_open:
             return
         self.steps.append(event)
+        self.paused = False
         match event:
-            case LlmCall(text=text) if text:
+            case LlmCall(text=text) if text and event.node == ROOT:
                 self._say("assistant", text, event)
             case ToolResult():
                 self._say("tool", event.content, event, self._tool_call_view(event))
             case ApprovalRequired():
                 self.asked.add(event.uuid)
-                self.pauses.append(event.seq)
             case ApprovalResolved():
                 self.decided[event.uuid] = event
                 self._remember(event.idempotency_key, event.body_hash, event.seq)
@@ -217,6 +268,9 @@ class Conversation:
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         call = _asked(self.steps, event)
         arguments = call.arguments if call else {}
+        for step in self.steps:
+            if isinstance(step, ToolIntent) and step.step == event.step:
+                arguments = step.arguments
         return ToolCallView(event.tool, arguments, event.content, event.is_error)
 
     def _remember(self, key: str, body_hash: str, seq: int) -> None:
@@ -253,6 +307,19 @@ def view(conversation: Conversation) -> ConversationView:
         updated_at=conversation.updated_at,
         pending_approval=pending[0] if pending else None,
         pending_approvals=pending,
+        pipeline_state=_pipeline_state(conversation),
+    )
+
+
+def _pipeline_state(conversation: Conversation) -> PipelineState | None:
+    asked = next(iter(conversation.pending), None)
+    if asked is None or asked.node == ROOT:
+        return None
+    return PipelineState(
+        paused_node_path=[int(place.partition("#")[0]) for place in asked.node.split(".")[1:]],
+        paused_node_output_key=asked.output_key or None,
+        session_state=conversation.session_state,
+        user_message=conversation.user_message,
     )
 
 
@@ -269,6 +336,23 @@ def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingAp
         remote_task_id=event.remote_task_id or None,
         remote_agent_name=event.remote_agent_name or None,
     )
+
+
+def is_below(place: str, above: str) -> bool:
+    """Whether a place in the tree is ``above`` or under it."""
+    return place == above or place.startswith(f"{above}.")
+
+
+def _is_inside(event: StepEvent, done: set[str]) -> bool:
+    """Whether an event belongs to a completed node and is not what says so of the outermost one."""
+    place = event.node
+    if not isinstance(event, NodeCompleted) and place in done:
+        return True
+    while "." in place:
+        place = place.rpartition(".")[0]
+        if place in done:
+            return True
+    return False
 
 
 def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:

@@ -12,11 +12,13 @@ What depends on what, in one turn (arrows point to what must be journaled before
 
     user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
                        ^------------------------------------------------------------------ llm_call
+    node_completed closes a node below the root and depends on all that happened in it.
+    paused says that nothing can go on before a person decides.
     completed | error closes the turn and depends on all of it.
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -28,7 +30,12 @@ ApprovalKind = Literal["tool_call", "unknown_outcome"]
 
 def now() -> str:
     """The present moment as every event writes it: RFC 3339, UTC, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment(timedelta())
+
+
+def moment(from_now: timedelta) -> str:
+    """A moment as every event writes it. Two of them compare as texts."""
+    return (datetime.now(UTC) + from_now).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _snake(name: str) -> str:
@@ -59,8 +66,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
-    """What every event carries. ``seq`` 0: not journaled. ``step`` is the durable step (``0.2/llm/1``), or a
-    node's path (``0.2``); empty for what happens to the whole turn."""
+    """What every event carries. ``seq`` 0: not journaled. ``step`` is the durable step (``0.2/llm/1``), or
+    a node's place (``0.2``, in the third round of a loop ``0.2#3``); empty for what happens to the turn."""
 
     seq: int = 0
     time: str = ""
@@ -69,7 +76,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
     @property
     def node(self) -> str:
-        """The path in the tree of the node it happened in."""
+        """The place in the tree of the node it happened in."""
         return self.step.partition("/")[0]
 
     @property
@@ -160,7 +167,10 @@ class ToolResult(Event, frozen=True):
 
 
 class ApprovalRequired(Event, frozen=True):
-    """A step waits for a person. ``description`` is for that person to read."""
+    """A step waits for a person. ``description`` is for that person to read.
+
+    ``output_key`` is that of the node that waits. ``expires_at``: when it counts as rejected.
+    """
 
     uuid: str
     call_id: str
@@ -169,6 +179,8 @@ class ApprovalRequired(Event, frozen=True):
     description: str
     kind: ApprovalKind = "tool_call"
     attempt: int = 0
+    output_key: str = ""
+    expires_at: str = ""
     remote_task_id: str = ""
     remote_agent_name: str = ""
 
@@ -178,17 +190,47 @@ class ApprovalRequired(Event, frozen=True):
 
 
 class ApprovalResolved(Event, frozen=True):
-    """A person decided. ``by`` names who, from the request."""
+    """A person decided. ``by`` names who, from the request.
+
+    ``edited_args`` replace what the model asked for. A rejection with a ``reason`` is told to the model,
+    which goes on; one without ends the turn.
+    """
 
     uuid: str
     decision: Decision
     by: str = ""
+    edited_args: dict[str, Any] | None = None
+    reason: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
     @property
     def key(self) -> str:
         return f"{self.uuid}|ApprovalResolved"
+
+
+class NodeCompleted(Event, frozen=True):
+    """A node below the root is done and is not run again. ``text`` is its response, or what went wrong.
+
+    ``state`` is what it wrote into the session state. ``exits``: it ended the loop around it.
+    """
+
+    name: str
+    status: Literal["completed", "failed"] = "completed"
+    text: str = ""
+    state: dict[str, str] = {}
+    exits: bool = False
+    duration_ms: int = 0
+
+
+class Paused(Event, frozen=True):
+    """All that could go on without a person has; ``run`` is the pass that found it so."""
+
+    run: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|Paused|{self.run}"
 
 
 class Completed(Event, frozen=True):
@@ -218,6 +260,8 @@ AnyEvent = (
     | ToolResult
     | ApprovalRequired
     | ApprovalResolved
+    | NodeCompleted
+    | Paused
     | Completed
     | Error
     | ConversationCompleted

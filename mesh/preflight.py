@@ -41,10 +41,11 @@ def missing_programs(config: Config) -> Iterator[str]:
 def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
     from mesh.llm.routing import check_key, resolve
 
-    try:
-        check_key(resolve(config.llm.model, env), env)
-    except ConfigError as error:
-        yield from (f"{config.where('llm', 'model')}: {problem}" for problem in error.problems)
+    for loc, model in dict.fromkeys(config.models()):
+        try:
+            check_key(resolve(model, env), env)
+        except ConfigError as error:
+            yield from (f"{config.where(*loc)}: {problem}" for problem in error.problems)
 
 
 def _port_taken(config: Config) -> Iterator[str]:

@@ -5,7 +5,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from mesh.events import AnyEvent, Event, LlmCall, ToolCall
+from mesh.config import parse
+from mesh.events import AnyEvent, ApprovalResolved, Event, LlmCall, ToolCall
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
@@ -14,9 +15,8 @@ from mesh.keeper.requests import Caller, Create, Decide, Finish, Page, Reply, Re
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
-from mesh.mcp.toolbox import Toolbox
-from mesh.tree.llm import LlmNode
-from mesh.tree.turn import TurnInput, TurnOutput, decode_input, decode_output, encode_input, encode_output
+from mesh.tree.local import LocalTree
+from mesh.tree.turn import TurnInput, TurnOutput
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -79,48 +79,64 @@ class Ledger:
         return json.dumps(self.lines)
 
 
-class LocalMesh:
-    """A keeper and a node in this process. `crash` forgets the keeper and starts another."""
+SIMPLE = "name: test\nprompt: Be kind.\nllm: {model: scripted}\n"
 
-    def __init__(self, llm: ScriptedLlm, journal: Journal | None = None, **settings: Any) -> None:
+
+class LocalMesh:
+    """A keeper and a tree in this process. `crash` forgets the keeper and starts another."""
+
+    def __init__(
+        self, llm: ScriptedLlm, journal: Journal | None = None, config: str = SIMPLE, **settings: Any
+    ) -> None:
         self.journal = journal or MemoryJournal()
         self.llm = llm
         self.ledger = Ledger()
-        self.toolbox = Toolbox([self.ledger.session()])
-        self.settings = KeeperSettings(agent="test", digest="d1", system_prompt="Be kind.", **settings)
-        self.node = LlmNode(path="0", system="Be kind.", model="scripted", llm=llm, toolbox=self.toolbox)
+        self.config = parse(config, "test.yaml", {})
+        self.settings = KeeperSettings(
+            agent="test", digest=self.config.digest, system_prompt=self.config.prompt, **settings
+        )
+        self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self)
         self.fenced = asyncio.Event()
+        self.passes = 0
         self.keeper = self._new_keeper()
 
     def _new_keeper(self) -> Keeper:
-        return Keeper(0, 1, self.journal, self.run_turn, self.settings, self.fenced.set)
+        return Keeper(0, 1, self.journal, self, self.settings, self.fenced.set)
 
     async def __aenter__(self) -> "LocalMesh":
-        await self.toolbox.start()
+        await self.tree.start()
+        self._survivors = asyncio.all_tasks()
         await self.keeper.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.keeper.close()
-        await self.toolbox.close()
+        await self.tree.close()
 
-    async def run_turn(self, turn: TurnInput) -> TurnOutput:
-        """A pass, over the wire form both ways, as between actors."""
-        output = await self.node.run(decode_input(encode_input(turn)), self.append_ahead)
-        return decode_output(encode_output(output))
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        """`Tree.run`; a test may put something else in its place."""
+        self.passes += 1
+        return await self.tree.run(turn)
 
-    async def append_ahead(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]
-    ) -> bool:
-        return await self.keeper.append_ahead(conversation_id, turn, run, events)
+    async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
+        return await self.tree.problems(digest, node, tool, arguments)
+
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        """`Recorder`, of whichever keeper there is now."""
+        return await self.keeper.append(conversation_id, turn, run, events)
+
+    async def decisions(
+        self, conversation_id: str, turn: int, run: int, after: int
+    ) -> Sequence[ApprovalResolved] | None:
+        return await self.keeper.decisions(conversation_id, turn, run, after)
 
     async def crash(self) -> None:
-        """The keeper is gone without a word; another one takes over."""
-        old = self.keeper
+        """The process is gone without a word, with all that ran in it; another one takes over."""
+        died = asyncio.all_tasks() - self._survivors - {asyncio.current_task()}
+        for task in died:
+            task.cancel()
+        await asyncio.gather(*died, return_exceptions=True)
         self.keeper = self._new_keeper()
-        for cell in old._cells._cells.values():
-            if cell.driver:
-                cell.driver.cancel()
         await self.keeper.start()
 
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
@@ -133,8 +149,16 @@ class LocalMesh:
     async def say(self, conversation_id: str, message: str, **caller: str) -> tuple[int, dict[str, Any]]:
         return await self.ask(Say(conversation_id, Caller(session_id="s1", **caller), message))
 
-    async def decide(self, uuid: str, decision: Any, **caller: str) -> tuple[int, dict[str, Any]]:
-        return await self.ask(Decide(uuid, Caller(session_id="s1", **caller), decision))
+    async def decide(
+        self,
+        uuid: str,
+        decision: Any,
+        *,
+        edited: dict[str, Any] | None = None,
+        reason: str = "",
+        **caller: str,
+    ) -> tuple[int, dict[str, Any]]:
+        return await self.ask(Decide(uuid, Caller(session_id="s1", **caller), decision, edited, reason))
 
     async def show(self, conversation_id: str) -> dict[str, Any]:
         status, body = await self.ask(Show(conversation_id))

@@ -100,9 +100,10 @@ class TestCheck:
     def test_a_good_config_is_summed_up(self, here: Path) -> None:
         result = mesh("check", config(here, OFFLINE + "mcp: {command: none-such}\n"))
         assert result.exit_code == 0
-        assert [line.split() for line in result.stdout.splitlines()[1:4]] == [
+        assert [line.split() for line in result.stdout.splitlines()[1:5]] == [
             ["agent", "agent"],
-            ["model", "offline"],
+            ["nodes", "agent", "(llm)"],
+            ["models", "offline"],
             ["MCP", "servers", "mcp"],
         ]
 
@@ -124,10 +125,10 @@ class TestCheck:
 
     @pytest.mark.parametrize("command", ["check", "up"])
     def test_a_part_that_cannot_run_yet_is_refused(self, here: Path, command: str) -> None:
-        path = config(here, "agent: {name: a, type: llm}\n")
+        path = config(here, "a2a: [{name: b, url: 'http://b'}]\n")
         result = mesh(command, path)
         assert result.exit_code == 2
-        assert result.stderr.startswith(f"mesh: {path}:3: agent: is valid, but running it comes with a later")
+        assert result.stderr.startswith(f"mesh: {path}:3: a2a: is valid, but running it comes with a later")
 
 
 class TestUp:

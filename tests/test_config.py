@@ -352,8 +352,10 @@ class TestTree:
         assert "5 nodes, more than 4; raise limits.max_tree_nodes" in problem
 
     def test_what_cannot_run_yet_is_named_with_its_line(self) -> None:
-        config = read("name: x\nagent: {name: a, type: llm}\na2a: [{name: b, url: 'http://b'}]")
-        assert [problem[:22] for problem in unsupported(config)] == [
-            "agent.yaml:2: agent: i",
-            "agent.yaml:3: a2a: is ",
+        config = read(
+            "name: x\nagent: {name: a, type: a2a, url: 'http://a'}\na2a: [{name: b, url: 'http://b'}]"
+        )
+        assert [problem.partition(": is valid")[0] for problem in unsupported(config)] == [
+            "agent.yaml:3: a2a",
+            "agent.yaml:2: agent.type",
         ]

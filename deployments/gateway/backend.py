@@ -55,8 +55,9 @@ class RayBackend:
         probes: dict[str, Awaitable[Any]] = {
             **{f"keeper {i}": actors.keeper(blueprint, i).ready.remote() for i in range(blueprint.keepers)},
             **{
-                f"node 0 replica {i}": actors.node(blueprint, replica=i).ready.remote()
-                for i in range(blueprint.nodes)
+                f"node {path} {placement.name}/{i}": actors.node(blueprint, path, i).ready.remote()
+                for path, placement in blueprint.nodes.items()
+                for i in range(placement.replicas)
             },
             **{f"mcp {s.server}": s.catalogue() for s in self._sessions},
         }

@@ -4,16 +4,23 @@ import hashlib
 import json
 import re
 import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
 from mesh.errors import BadRequest, TooLarge
+from mesh.events import Decision
 from mesh.keeper.requests import Caller
 
 _YES = {"yes", "y", "true", "approve", "approved", "ok", "confirm"}
 _NO = {"no", "n", "false", "reject", "rejected", "cancel", "deny"}
-_ACTIONS = {"approve", "reject", "retry", "skip"}
+_ACTIONS: dict[str, Decision] = {
+    "approve": "approve",
+    "reject": "reject",
+    "retry": "retry",
+    "skip": "skip",
+}
+_MAX_REASON = 4_000
 _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -62,8 +69,27 @@ def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> st
     return message
 
 
-def decision_of(body: dict[str, Any]) -> Any:
+class Decided(NamedTuple):
+    """What the body of a decision says."""
+
+    decision: Decision
+    edited_args: dict[str, Any] | None
+    reason: str
+
+
+def decision_of(body: dict[str, Any]) -> Decided:
     """The decision that a body says, in any of its forms. Anything unclear is refused."""
+    decision, edited, reason = _word_of(body), body.get("edited_args"), body.get("reason")
+    if edited is not None and (decision != "approve" or not isinstance(edited, dict)):
+        raise BadRequest('"edited_args" is an object of all arguments, and goes with an approval')
+    if reason is not None and (decision != "reject" or not isinstance(reason, str)):
+        raise BadRequest('"reason" is a text, and goes with a rejection')
+    if reason and len(reason) > _MAX_REASON:
+        raise TooLarge(f'"reason" is over {_MAX_REASON} characters')
+    return Decided(decision, edited, (reason or "").strip())
+
+
+def _word_of(body: dict[str, Any]) -> Decision:
     given = [key for key in ("approved", "action", "answer") if key in body]
     if len(given) == 1:
         value = body[given[0]]
@@ -72,7 +98,7 @@ def decision_of(body: dict[str, Any]) -> Any:
         if given[0] != "approved" and isinstance(value, str):
             word = value.strip().lower()
             if given[0] == "action" and word in _ACTIONS:
-                return word
+                return _ACTIONS[word]
             if given[0] == "answer" and word in _YES | _NO:
                 return "approve" if word in _YES else "reject"
     raise BadRequest(

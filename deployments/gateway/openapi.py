@@ -126,6 +126,8 @@ _DECISION = {
         "approved": {"type": "boolean"},
         "action": {"enum": ["approve", "reject", "retry", "skip"]},
         "answer": {"type": "string"},
+        "edited_args": {"type": "object", "description": "with an approval: run it with these instead"},
+        "reason": {"type": "string", "description": "with a rejection: the model sees it and goes on"},
     },
     "minProperties": 1,
 }
@@ -248,6 +250,8 @@ DECIDE = _route(
         approve={"approved": True},
         reject={"action": "reject"},
         words={"answer": "yes"},
+        edit={"approved": True, "edited_args": {"name": "web-1", "value": 43}},
+        reject_and_say_why={"approved": False, "reason": "web-1 is taken, use web-2"},
         outcome_unknown={"action": "skip"},
     ),
 )

@@ -84,8 +84,11 @@ async def _say(backend: Backend, limits: Limits, conversation_id: str, request: 
 
 async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request) -> Reply:
     raw = await read(request, limits.max_body_bytes)
-    decision = decision_of(parsed(raw))
-    return await backend.ask(uuid, Decide(uuid, caller_of(request, raw), decision, _waits(request)))
+    said = decision_of(parsed(raw))
+    decide = Decide(
+        uuid, caller_of(request, raw), said.decision, said.edited_args, said.reason, _waits(request)
+    )
+    return await backend.ask(uuid, decide)
 
 
 async def _page(backend: Backend, request: Request) -> Reply:

@@ -51,7 +51,8 @@ def _result(conversation: Conversation) -> Result:
     if pending:
         asked = pending[0]
         words = "retry or skip" if asked.kind == "unknown_outcome" else "approve or reject"
-        text = f"Waiting for approval: {words} {asked.uuid}.\n{asked.description}"
+        more = f" ({len(pending)} approvals wait; this is the oldest)" if len(pending) > 1 else ""
+        text = f"Waiting for approval: {words} {asked.uuid}{more}.\n{asked.description}"
         return Result(text, True, pending_approval(conversation.id, asked))
     last = conversation.last_answer
     return Result(last.response if isinstance(last, Completed) else "", False)
@@ -68,7 +69,8 @@ def decided(conversation: Conversation, uuid: str) -> str:
     if resolved is None:
         return f"approval {uuid} is not needed any more: the tool reported its result"
     by = f" by {resolved.by}" if resolved.by else ""
-    return f"approval {uuid} was decided already: {resolved.decision}{by} at {resolved.time}"
+    why = f" ({resolved.reason})" if resolved.reason else ""
+    return f"approval {uuid} was decided already: {resolved.decision}{by} at {resolved.time}{why}"
 
 
 def page(index: Index, request: Page) -> Reply:

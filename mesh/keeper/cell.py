@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.conversation import Conversation
 from mesh.errors import JournalError
-from mesh.events import AnyEvent, ToolIntent, ToolResult, UserMessage, now
+from mesh.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult, UserMessage, now
 from mesh.failpoints import failpoint
 from mesh.journal.port import Append, Journal
 from mesh.logs import log_events
@@ -50,6 +50,7 @@ class Cell:
         self._on_change = on_change
         self._on_trouble = on_trouble
         self._writing = asyncio.Lock()
+        self._changed = asyncio.Event()
 
     @property
     def about(self) -> str:
@@ -66,7 +67,7 @@ class Cell:
     @property
     def needs_pass(self) -> bool:
         """Whether the open turn can go on without a person."""
-        return self.held is not None or (self.conversation.turn_open and not self.conversation.pending)
+        return self.held is not None or self.conversation.can_go_on
 
     def hold(self, message: UserMessage) -> None:
         """Opens a turn; the message becomes durable with the first append, or shortly."""
@@ -76,6 +77,7 @@ class Cell:
     def begin_pass(self) -> TurnInput:
         """The next pass over the tree. From here on, no older pass can claim or record anything."""
         self.run += 1
+        self._tell()
         conversation, held = self.conversation, self.held
         return TurnInput(
             conversation_id=conversation.id,
@@ -85,7 +87,8 @@ class Cell:
             run=self.run,
             user_message=held.text if held else conversation.user_message,
             history=conversation.history,
-            known=() if held else conversation.steps,
+            state=conversation.state,
+            known=() if held else conversation.outcomes,
             token=self.token,
             traceparent=self.traceparent,
         )
@@ -109,6 +112,7 @@ class Cell:
                     self.conversation.apply(event)
                 log_events(fresh, self.conversation.id, self.conversation.session_id)
                 self._on_change(self, size)
+                self._tell()
             return True
 
     async def append_of_run(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
@@ -123,6 +127,21 @@ class Cell:
         if late:
             await self.append(late, only_if=lambda: self.conversation.turn == turn)
         return False
+
+    async def decisions(self, turn: int, run: int, after: int) -> list[ApprovalResolved] | None:
+        """What was decided since event ``after``, once there is something; None when the pass is over."""
+        while self._is_current(turn, run):
+            steps = self.conversation.steps
+            news = [e for e in steps if isinstance(e, ApprovalResolved) and e.seq > after]
+            if news:
+                return news
+            await self._changed.wait()
+        return None
+
+    def _tell(self) -> None:
+        """Wakes whoever waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _is_current(self, turn: int, run: int) -> bool:
         open_turn = self.held.turn if self.held else self.conversation.turn

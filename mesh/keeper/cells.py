@@ -21,7 +21,13 @@ class Cells:
     """Keeps at most ``max_loaded`` cells that nobody needs; finds the others again in the journal."""
 
     def __init__(
-        self, shard: int, shards: int, journal: Journal, max_loaded: int, on_fenced: Callable[[], None]
+        self,
+        shard: int,
+        shards: int,
+        journal: Journal,
+        max_loaded: int,
+        on_fenced: Callable[[], None],
+        on_change: Callable[[Conversation], None],
     ) -> None:
         self.index = Index()
         self._shard = shard
@@ -29,6 +35,7 @@ class Cells:
         self._journal = journal
         self._max_loaded = max_loaded
         self._on_fenced = on_fenced
+        self._on_change = on_change
         self._epoch = 0
         self._cells: OrderedDict[str, Cell] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Cell]] = {}
@@ -114,6 +121,7 @@ class Cells:
     def _changed(self, cell: Cell, size: int) -> None:
         self.index.put(cell.conversation, size)
         self._snapshots.mark(cell.conversation)
+        self._on_change(cell.conversation)
 
     def _lost(self, cell: Cell, problem: JournalError) -> None:
         """What is in memory may not be what is in the journal: read it again, or leave the shard."""

@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 
 from mesh.errors import JournalError, Unavailable
-from mesh.events import AnyEvent, Completed, Error
+from mesh.events import AnyEvent, Completed, Error, Paused
 from mesh.failpoints import failpoint
 from mesh.keeper.cell import Cell
-from mesh.tree.turn import RunTurn, TurnInput, TurnOutput
+from mesh.tree.turn import RunNode, TurnInput, TurnOutput
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -22,8 +22,8 @@ _log = logging.getLogger("mesh.keeper")
 class Driver:
     """``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how long passes may be lost in a row."""
 
-    def __init__(self, run_turn: RunTurn, turn_timeout_s: float, unavailable_for_s: float) -> None:
-        self._run_turn = run_turn
+    def __init__(self, run_tree: RunNode, turn_timeout_s: float, unavailable_for_s: float) -> None:
+        self._run_tree = run_tree
         self._turn_timeout_s = turn_timeout_s
         self._unavailable_for_s = unavailable_for_s
 
@@ -61,15 +61,15 @@ class Driver:
         turn = cell.begin_pass()
         output = await self._output(turn)
         failpoint("keeper.pass_returned")
+        await cell.append_of_run(turn.turn, turn.run, _closing(output, turn))
         if output.status == "interrupted":
             raise Unavailable(output.text)
-        await cell.append_of_run(turn.turn, turn.run, _closing(output, turn.turn))
 
     async def _output(self, turn: TurnInput) -> TurnOutput:
         """How the pass ended. A bug in a node ends the turn: another pass would meet it again."""
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                return await self._run_turn(turn)
+                return await self._run_tree(turn)
         except TimeoutError:
             limit = f"{self._turn_timeout_s:g} s (limits.turn_timeout_s)"
             return TurnOutput("failed", f"the turn took longer than {limit}")
@@ -80,14 +80,17 @@ class Driver:
             return TurnOutput("failed", f"internal error: {problem}; the log has more")
 
 
-def _closing(output: TurnOutput, turn: int) -> Sequence[AnyEvent]:
+def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
     """What a pass brings to the journal."""
     events = list(output.events)
     match output.status:
         case "completed" | "cancelled":
-            events.append(Completed(turn=turn, response=output.text, cancelled=output.status == "cancelled"))
+            cancelled = output.status == "cancelled"
+            events.append(Completed(turn=turn.turn, response=output.text, cancelled=cancelled))
         case "failed":
-            events.append(Error(turn=turn, message=output.text))
+            events.append(Error(turn=turn.turn, message=output.text))
+        case "paused":
+            events.append(Paused(turn=turn.turn, run=turn.run))
         case _:
             pass
     return events

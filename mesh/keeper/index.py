@@ -32,7 +32,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Kept(msgspec.Struct, frozen=True):
     entry: Entry
     size: int
-    turn_open: bool
+    can_go_on: bool
+    expires_at: str = ""
 
 
 class Index:
@@ -49,8 +50,9 @@ class Index:
 
     def put(self, conversation: Conversation, size: int) -> None:
         """Notes a conversation as it is now, and the size of its journal."""
-        kept = _Kept(entry_of(conversation), size, conversation.turn_open)
-        self._put(kept)
+        deadlines = [asked.expires_at for asked in conversation.pending if asked.expires_at]
+        first = min(deadlines, default="")
+        self._put(_Kept(entry_of(conversation), size, conversation.can_go_on, first))
 
     def page(self, limit: int, before: str, status: str) -> list[Entry]:
         """The newest ``limit`` entries that are older than ``before`` (``created_at|id``)."""
@@ -71,7 +73,11 @@ class Index:
 
     def open_turns(self) -> Iterator[str]:
         """The conversations whose turn can go on without a person."""
-        return (i for i, kept in self._kept.items() if kept.turn_open and kept.entry.status == "active")
+        return (i for i, kept in self._kept.items() if kept.can_go_on)
+
+    def deadlines(self) -> Iterator[tuple[str, str]]:
+        """(when, conversation) of the approvals that expire first in their conversation."""
+        return ((kept.expires_at, i) for i, kept in self._kept.items() if kept.expires_at)
 
     def is_current(self, conversation_id: str, size: int) -> bool:
         """Whether the journal is as long as when its entry was noted."""

@@ -1,7 +1,7 @@
 """The keeper: starts turns, runs passes over the tree, takes decisions, recovers after a crash.
 
-Above: a gateway, which sends `Request`s and passes the replies on. Below: a `Journal`, and `RunTurn`,
-a way to run one pass over an agent's tree. A keeper knows neither HTTP nor Ray, nor what nodes do.
+Above: a gateway, which sends `Request`s and passes the replies on. Below: a `Journal`, and a `Tree`, which
+takes passes. A keeper knows neither HTTP nor Ray, nor what nodes do. To nodes it is a `Recorder`.
 
 A message or a decision makes the turn's driver go on and waits for it; a keeper that starts does so for
 every turn that was left open.
@@ -10,10 +10,11 @@ every turn that was left open.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from mesh.conversation import view
+from mesh.conversation import Conversation, view
 from mesh.errors import (
     BadRequest,
     Conflict,
@@ -25,6 +26,7 @@ from mesh.errors import (
 )
 from mesh.events import (
     AnyEvent,
+    ApprovalRequired,
     ApprovalResolved,
     ConversationCompleted,
     ConversationCreated,
@@ -37,6 +39,7 @@ from mesh.keeper.answer import answer, decided, page, rewound
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver
+from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import (
     Caller,
     Create,
@@ -50,10 +53,12 @@ from mesh.keeper.requests import (
     refusal,
     reply,
 )
-from mesh.tree.turn import RunTurn
+from mesh.tree.turn import Tree
 
 _log = logging.getLogger("mesh.keeper")
 
+_LISTEN_S = 20.0
+"""How long a node that listens for decisions is kept waiting before it asks again."""
 WORDS_FOR = {"tool_call": ("approve", "reject"), "unknown_outcome": ("retry", "skip")}
 
 
@@ -78,19 +83,23 @@ class Keeper:
         shard: int,
         shards: int,
         journal: Journal,
-        run_turn: RunTurn,
+        tree: Tree,
         settings: KeeperSettings,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._settings = settings
-        self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced)
-        self._driver = Driver(run_turn, settings.turn_timeout_s, settings.unavailable_for_s)
+        self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced, self._note_deadlines)
+        self._tree = tree
+        self._driver = Driver(tree.run, settings.turn_timeout_s, settings.unavailable_for_s)
+        self._expiry = Expiry(self._expire)
         self._recovery: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
         await self._cells.open()
+        for when, conversation_id in self._cells.index.deadlines():
+            self._expiry.note(when, conversation_id)
         at_once = asyncio.Semaphore(self._settings.max_recovering)
         for conversation_id in list(self._cells.index.open_turns()):
             self._recovery.append(asyncio.create_task(self._recover(conversation_id, at_once)))
@@ -99,7 +108,7 @@ class Keeper:
         """Stops driving turns (they stay open) and writes what is only derived."""
         for task in self._recovery:
             task.cancel()
-        await asyncio.gather(*self._recovery, return_exceptions=True)
+        await asyncio.gather(*self._recovery, self._expiry.close(), return_exceptions=True)
         await self._cells.close()
 
     async def handle(self, request: Request) -> Reply:
@@ -115,15 +124,24 @@ class Keeper:
         except JournalError as problem:
             return refusal(503, str(problem), retry_after_s=1)
 
-    async def append_ahead(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]
-    ) -> bool:
-        """`AppendAhead` for the nodes. Raises `JournalError` when the events are not durable."""
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        """See `Recorder`. Raises `JournalError` when the events are not durable."""
         cell = await self._cells.get(conversation_id)
         accepted = await cell.append_of_run(turn, run, events)
         if not accepted and cell.needs_pass:
             self._driver.start(cell)
         return accepted
+
+    async def decisions(
+        self, conversation_id: str, turn: int, run: int, after: int
+    ) -> Sequence[ApprovalResolved] | None:
+        """See `Recorder`."""
+        cell = await self._cells.get(conversation_id)
+        try:
+            async with asyncio.timeout(_LISTEN_S):
+                return await cell.decisions(turn, run, after)
+        except TimeoutError:
+            return ()
 
     async def _dispatch(self, request: Request) -> Reply:
         match request:
@@ -173,6 +191,8 @@ class Keeper:
 
     async def _say(self, request: Say) -> Reply:
         cell = await self._cells.get(request.id)
+        if cell.conversation.pending and not self._is_repeated(cell, request.caller):
+            return answer(cell.conversation, 200)
         if cell.queued >= self._settings.max_queue_per_conversation:
             raise Unavailable(f"conversation {request.id}: {cell.queued} messages wait already", 1, 429)
         cell.queued += 1
@@ -217,21 +237,63 @@ class Keeper:
                 f"approval {asked.uuid} takes {' or '.join(words)}, not {request.decision}: "
                 f"{asked.description}"
             )
+        await self._check_edited(conversation, asked, request.edited_args)
         resolved = ApprovalResolved(
             turn=asked.turn,
             step=asked.step,
             uuid=asked.uuid,
             decision=request.decision,
             by=caller.by,
+            edited_args=request.edited_args,
+            reason=request.reason,
             idempotency_key=caller.idempotency_key,
             body_hash=caller.body_hash,
         )
-        won = await cell.append([resolved], only_if=lambda: asked in conversation.pending)
-        if not won:
+        if not await self._resolve(cell, asked, resolved):
             raise Conflict(decided(conversation, request.uuid))
-        failpoint("approval.resolved")
         self._adopt(cell, caller)
         return await self._outcome(cell, request.wait)
+
+    async def _check_edited(
+        self, conversation: Conversation, asked: ApprovalRequired, edited: dict[str, Any] | None
+    ) -> None:
+        if edited is None:
+            return
+        if asked.kind != "tool_call":
+            raise BadRequest(f"approval {asked.uuid} asks about a call that was made: it cannot be edited")
+        found = await self._tree.problems(conversation.digest, asked.node, asked.tool_name, edited)
+        if found:
+            raise BadRequest(f"edited_args: {found}")
+
+    async def _resolve(self, cell: Cell, asked: ApprovalRequired, resolved: ApprovalResolved) -> bool:
+        """Journals a decision and lets the turn go on; False when another was first."""
+        won = await cell.append([resolved], only_if=lambda: asked in cell.conversation.pending)
+        if won:
+            failpoint("approval.resolved")
+            self._driver.start(cell)
+        return won
+
+    # -- approvals that expire
+
+    def _note_deadlines(self, conversation: Conversation) -> None:
+        for asked in conversation.pending:
+            if asked.expires_at:
+                self._expiry.note(asked.expires_at, conversation.id)
+
+    async def _expire(self, conversation_id: str) -> None:
+        """Rejects what is due in a conversation."""
+        cell = await self._cells.get(conversation_id)
+        for asked in cell.conversation.pending:
+            if asked.expires_at and asked.expires_at <= now():
+                resolved = ApprovalResolved(
+                    turn=asked.turn,
+                    step=asked.step,
+                    uuid=asked.uuid,
+                    decision="reject",
+                    by="mesh",
+                    reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
+                )
+                await self._resolve(cell, asked, resolved)
 
     async def _finish(self, request: Finish) -> Reply:
         cell = await self._cells.get(request.id)

@@ -47,11 +47,13 @@ class Say(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decide(msgspec.Struct, frozen=True, tag=True):
-    """A person's decision about an approval."""
+    """A person's decision about an approval: see `ApprovalResolved`."""
 
     uuid: str
     caller: Caller
     decision: Decision
+    edited_args: dict[str, Any] | None = None
+    reason: str = ""
     wait: bool = True
 
 

@@ -5,6 +5,7 @@ nothing about approval and does not own the sessions: others may use them, so it
 """
 
 import asyncio
+import fnmatch
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,16 +54,19 @@ def twice(tool: Tool, other: Tool) -> str:
 
 
 class Toolbox:
-    """See the module. ``start_timeout_s`` bounds the loading of all catalogues together;
-    ``call_timeout_s`` is given to calls that bring no bound of their own (None: the server's)."""
+    """See the module. ``offered``: names or globs of the tools to offer, None for all.
+    ``start_timeout_s`` bounds the loading of all catalogues together; ``call_timeout_s`` is given to calls
+    that bring no bound of their own (None: the server's)."""
 
     def __init__(
         self,
         sessions: Sequence[ToolSession],
+        offered: Sequence[str] | None = None,
         start_timeout_s: float = 60.0,
         call_timeout_s: float | None = None,
     ) -> None:
         self._sessions = tuple(sessions)
+        self._offered = offered
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
         self._catalogues: list[Catalogue] = []
@@ -91,7 +95,13 @@ class Toolbox:
         except TimeoutError:
             why = f"not every MCP server listed its tools within {self._start_timeout_s:g} s"
             raise ToolSessionError(why, may_have_run=False) from None
-        self._adopt(merge(self._catalogues))
+        tools = merge(self._catalogues)
+        if missing := [name for name in self._offered or () if not fnmatch.filter(tools, name)]:
+            known = ", ".join(sorted(tools)) or "none"
+            raise ConfigError(
+                [f"tools: no MCP server offers {name!r}; there are: {known}" for name in missing]
+            )
+        self._adopt(tools)
         self._by_server = {c.server: s for c, s in zip(self._catalogues, self._sessions, strict=True)}
         self._watchers = [
             asyncio.create_task(self._watch(index), name=f"toolbox watches {catalogue.server}")
@@ -146,6 +156,9 @@ class Toolbox:
             logger.error("the changed list of tools is not taken; the old one stays: %s", error)
 
     def _adopt(self, tools: dict[str, Tool]) -> None:
+        if self._offered is not None:
+            chosen = {name for pattern in self._offered for name in fnmatch.filter(tools, pattern)}
+            tools = {name: tool for name, tool in tools.items() if name in chosen}
         if tools != self._tools:
             self._tools = MappingProxyType(tools)
             self._specs = tuple(ToolSpec(t.name, t.description, t.input_schema) for t in tools.values())

@@ -2,87 +2,91 @@
 
 from functools import partial
 
-from mesh.errors import LlmError, Unavailable
-from mesh.events import LlmCall
+import msgspec
+
+from mesh.conversation import ROOT
+from mesh.errors import LlmError
+from mesh.events import LlmCall, ToolCall, ToolResult
 from mesh.failpoints import failpoint
-from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, User
+from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, ToolSpec, User
 from mesh.mcp.toolbox import Toolbox
-from mesh.tree.step import Steps, Superseded
-from mesh.tree.tool_call import Halt, ToolStep
-from mesh.tree.turn import AppendAhead, Status, TurnInput, TurnOutput
+from mesh.tree.node import Outcome
+from mesh.tree.step import Steps
+from mesh.tree.template import render
+from mesh.tree.tool_call import ToolStep
 
-CANCELLED = "Operation cancelled by user."
-"""The answer of a turn whose operation a person rejected."""
+EXIT_LOOP = ToolSpec(
+    "exit_loop",
+    "Ends the loop that this work is repeated in. Call it when nothing is left to improve.",
+    {"type": "object", "properties": {}, "additionalProperties": False},
+)
+"""The tool of nodes with ``can_exit_loop``."""
+_EXITED = "The loop ends here."
 
 
-class LlmNode:
-    """One llm node at ``path``. Carries any number of turns at the same time; keeps none of them."""
+class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an llm node needs to know. ``prompt`` is a template. ``timeout_s`` bounds one model call."""
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        system: str,
-        model: str,
-        llm: Llm,
-        toolbox: Toolbox,
-        max_iterations: int = 10,
-        max_tokens: int | None = None,
-        timeout_s: float = 60.0,
-        max_result_bytes: int = 65_536,
-    ) -> None:
-        self._path = path
-        self._system = system
-        self._model = model
+    model: str
+    prompt: str = ""
+    max_iterations: int = 10
+    max_tokens: int | None = None
+    timeout_s: float = 60.0
+    can_exit_loop: bool = False
+
+
+class LlmWork:
+    """`Work` of an llm node. At the root it has the turns before in front of it; below, the message alone."""
+
+    def __init__(self, settings: LlmSettings, llm: Llm, toolbox: Toolbox, tools: ToolStep) -> None:
+        self._settings = settings
         self._llm = llm
         self._toolbox = toolbox
-        self._max_iterations = max_iterations
-        self._max_tokens = max_tokens
-        self._timeout_s = timeout_s
-        self._tools = ToolStep(toolbox, max_result_bytes)
+        self._tools = tools
 
-    async def run(self, turn: TurnInput, append: AppendAhead) -> TurnOutput:
-        """One pass. Known steps are not run again."""
-        steps = Steps(turn, append)
-        status: Status
-        try:
-            status, text = await self._loop(steps)
-        except Superseded:
-            await steps.take_unsent()
-            return TurnOutput("superseded")
-        except Unavailable as problem:
-            status, text = "interrupted", str(problem)
-        except LlmError as problem:
-            status, text = "failed", f"node {self._path}: {problem}"
-        return TurnOutput(status, text, await steps.take_unsent())
-
-    async def _loop(self, steps: Steps) -> tuple[Status, str]:
-        messages: list[Message] = [*steps.turn.history, User(steps.turn.user_message)]
-        for i in range(self._max_iterations):
-            request = tuple(messages)
-            answer = await steps.once(f"{self._path}/llm/{i}", LlmCall, partial(self._ask, request))
+    async def __call__(self, steps: Steps) -> Outcome:
+        turn, limit = steps.turn, self._settings.max_iterations
+        messages: list[Message] = [*(turn.history if turn.at == ROOT else ()), User(turn.user_message)]
+        system = render(self._settings.prompt, turn)
+        for i in range(limit):
+            ask = partial(self._ask, system, tuple(messages))
+            answer = await steps.once(f"{turn.at}/llm/{i}", LlmCall, ask)
             if not answer.tool_calls:
-                return "completed", final_text(answer)
+                return Outcome("completed", final_text(answer))
             results: list[Result] = []
             for j, call in enumerate(answer.tool_calls):
-                outcome = await self._tools.run(steps, f"{self._path}/tool/{i}.{j}", call)
-                if isinstance(outcome, Halt):
-                    return outcome.value, CANCELLED if outcome is Halt.CANCELLED else ""
-                results.append(Result(call.id, call.name, outcome.content, outcome.is_error))
+                done = await self._call(steps, f"{turn.at}/tool/{i}.{j}", call)
+                if isinstance(done, Outcome):
+                    return done
+                results.append(Result(call.id, call.name, done.content, done.is_error))
+            if any(self._exits(call) for call in answer.tool_calls):
+                return Outcome("completed", answer.text, exits=True)
             messages += [Assistant(answer.text, answer.tool_calls), Results(tuple(results))]
-        return "completed", (
-            f"I stopped after {self._max_iterations} model calls without a final answer "
-            f"(limits.max_tool_iterations). What the tools did so far stands."
+        return Outcome(
+            "completed",
+            f"I stopped after {limit} model calls without a final answer (limits.max_tool_iterations). "
+            f"What the tools did so far stands.",
         )
 
-    async def _ask(self, messages: tuple[Message, ...]) -> LlmCall:
+    async def _call(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+        if self._exits(call):
+            return steps.known(step, ToolResult) or steps.record(
+                step, ToolResult(call_id=call.id, tool=call.name, content=_EXITED)
+            )
+        return await self._tools.run(steps, step, call)
+
+    def _exits(self, call: ToolCall) -> bool:
+        return self._settings.can_exit_loop and call.name == EXIT_LOOP.name
+
+    async def _ask(self, system: str, messages: tuple[Message, ...]) -> LlmCall:
+        settings = self._settings
         request = LlmRequest(
-            model=self._model,
-            system=self._system,
+            model=settings.model,
+            system=system,
             messages=messages,
-            tools=self._toolbox.specs,
-            max_tokens=self._max_tokens,
-            timeout_s=self._timeout_s,
+            tools=(*self._toolbox.specs, EXIT_LOOP) if settings.can_exit_loop else self._toolbox.specs,
+            max_tokens=settings.max_tokens,
+            timeout_s=settings.timeout_s,
         )
         answer: LlmCall | None = None
         async for event in self._llm.stream(request):
@@ -90,7 +94,7 @@ class LlmNode:
                 answer = event
         failpoint("llm.returned")
         if answer is None:
-            raise LlmError(f"model {self._model} ended its stream without an answer")
+            raise LlmError(f"model {settings.model} ended its stream without an answer")
         return answer
 
 

@@ -1,25 +1,27 @@
 """Durable steps: an effect runs once, its outcome is journaled, a later pass gets the record.
 
-`Steps` is one pass's view of the turn's journal. A node asks it what is known of a step, records
-what it learns, and claims what must not happen twice. Outcomes ride on the call's return; they are
-sent ahead only when the next effect must not be repeated (`claim` waits for the acknowledgement),
+`Steps` is one node's view of the turn's journal in one pass. The node asks it what is known of a step,
+records what it learns, and claims what must not happen twice. Outcomes ride on the call's return; they
+are sent ahead only when the next effect must not be repeated (`claim` waits for the acknowledgement),
 when they tell of such an effect (`send_ahead`), or when they are older than `SEND_AHEAD_S` and the turn
 still runs.
 
-Invariant (causality): events leave in the order they were recorded, with everything recorded
-before them in the same append or in an earlier one.
+Invariant (causality): events leave in the order they were recorded, with everything recorded before
+them in the same append or in an earlier one. So what came down unjournaled with the call
+(``pending``) goes before what this node sends; the keeper drops what it has already.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from mesh.conversation import is_below
 from mesh.errors import JournalError, Unavailable
 from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, ToolIntent, now
-from mesh.tree.turn import AppendAhead, TurnInput
+from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
 SEND_AHEAD_S = 0.2
 
@@ -32,13 +34,15 @@ class Superseded(Exception):
 
 
 class Steps:
-    """One pass over the tree. Not shared between passes; used by one event loop."""
+    """One node in one pass. Not shared between passes; used by one event loop."""
 
-    def __init__(self, turn: TurnInput, append: AppendAhead) -> None:
+    def __init__(self, turn: TurnInput, recorder: Recorder) -> None:
         self.turn = turn
-        self._append = append
+        self._recorder = recorder
         self._known: list[AnyEvent] = list(turn.known)
+        self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
+        self._sent: list[AnyEvent] = []
         self._sending = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -47,10 +51,10 @@ class Steps:
         """The latest event of this kind for this step."""
         return next((e for e in reversed(self._known) if e.step == step and isinstance(e, kind)), None)
 
-    def decision(self, step: str, approval: ApprovalRequired) -> ApprovalResolved | None:
-        """What a person decided about an approval of this step."""
+    def decision(self, approval: ApprovalRequired) -> ApprovalResolved | None:
+        """What was decided about an approval."""
         for event in reversed(self._known):
-            if event.step == step and isinstance(event, ApprovalResolved) and event.uuid == approval.uuid:
+            if isinstance(event, ApprovalResolved) and event.uuid == approval.uuid:
                 return event
         return None
 
@@ -61,10 +65,7 @@ class Steps:
     def record(self, step: str, event: E) -> E:
         """Notes an outcome. It is durable when the pass returns, or earlier."""
         stamped = self._stamp(step, event)
-        self._known.append(stamped)
-        self._unsent.append(stamped)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._start_sending)
+        self._note([stamped])
         return stamped
 
     async def claim(self, step: str, intent: ToolIntent) -> None:
@@ -84,17 +85,59 @@ class Steps:
         except (Unavailable, JournalError) as problem:
             _log.warning("event=not_sent_ahead %s message=%r", self._about(), str(problem))
 
-    async def take_unsent(self) -> list[AnyEvent]:
-        """What must ride on the return. The pass records nothing after this."""
+    # -- children
+
+    def below(self, at: str, state: Mapping[str, str], iteration: int, *, history: bool) -> TurnInput:
+        """The call to the child at a place: what is known there, and all that must be journaled first."""
+        return msgspec.structs.replace(
+            self.turn,
+            at=at,
+            state=state,
+            iteration=iteration,
+            known=[event for event in self._known if is_below(event.node, at)],
+            pending=[*self._pending, *self._unsent],
+            history=self.turn.history if history else (),
+        )
+
+    def absorb(self, output: TurnOutput) -> None:
+        """Takes what a child learned as this node's own."""
+        self._known += output.sent
+        self._sent += output.sent
+        self._note(output.events)
+
+    async def wait_for_decisions(self) -> list[str]:
+        """The steps about which something was decided since this pass knew last. Raises `Superseded`."""
+        after = max((event.seq for event in self._known), default=0)
+        while True:
+            turn = self.turn
+            news = await self._recorder.decisions(turn.conversation_id, turn.turn, turn.run, after)
+            if news is None:
+                raise Superseded
+            if news:
+                self._known += news
+                return [event.step for event in news]
+
+    # -- the end
+
+    async def finish(self) -> tuple[list[AnyEvent], list[AnyEvent]]:
+        """What must ride on the return, and what was sent ahead. Nothing is recorded after this."""
         if self._timer is not None:
             self._timer.cancel()
         if self._sender is not None:
             await self._sender
         unsent, self._unsent = self._unsent, []
-        return unsent
+        return unsent, self._sent
+
+    def _note(self, events: Sequence[AnyEvent]) -> None:
+        if not events:
+            return
+        self._known += events
+        self._unsent += events
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._start_sending)
 
     def _about(self) -> str:
-        return f"sid={self.turn.session_id} conversation={self.turn.conversation_id}"
+        return f"sid={self.turn.session_id} conversation={self.turn.conversation_id} node={self.turn.at}"
 
     def _stamp(self, step: str, event: E) -> E:
         return msgspec.structs.replace(event, turn=self.turn.turn, step=step, time=event.time or now())
@@ -112,10 +155,11 @@ class Steps:
 
     async def _send(self) -> None:
         async with self._sending:
-            batch = list(self._unsent)
-            if not batch:
+            batch = [*self._pending, *self._unsent]
+            if not self._unsent:
                 return
-            turn = self.turn
-            if not await self._append(turn.conversation_id, turn.turn, turn.run, batch):
+            before, own, turn = len(self._pending), len(self._unsent), self.turn
+            if not await self._recorder.append(turn.conversation_id, turn.turn, turn.run, batch):
                 raise Superseded
-            del self._unsent[: len(batch)]
+            self._sent += self._unsent[:own]
+            del self._pending[:before], self._unsent[:own]

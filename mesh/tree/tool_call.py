@@ -3,134 +3,197 @@
 known result ───────────────────────────────────────────────► result
 cannot be called (unknown, malformed, invalid) ─────────────► error the model sees
 claimed before, outcome unknown ── ask "retry or skip?" ────► paused | run again | skipped
-destructive ── ask "approve or reject?" ────────────────────► paused | cancelled | run
+destructive ── ask "approve or reject?" ────────────────────► paused | cancelled | refused | run
 run: claim unless repeatable, call, record ─────────────────► result | outcome unknown
+
+Refused: a person said no and why, or nobody answered in time; the model sees that, and goes on.
 """
 
+import asyncio
 import json
 import time
-from enum import Enum
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any
+
+import msgspec
 
 from mesh.errors import ToolSessionError
-from mesh.events import ApprovalKind, ApprovalRequired, Decision, ToolCall, ToolIntent, ToolResult
+from mesh.events import (
+    ApprovalKind,
+    ApprovalRequired,
+    ApprovalResolved,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    moment,
+)
 from mesh.failpoints import failpoint
 from mesh.ids import approval_id
-from mesh.mcp.port import Tool
+from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
+from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.step import Steps
 
 _SHOWN = 2_000
 
 
-class Halt(Enum):
-    """Why a call has no result: the step waits for a person (the approval is recorded), or one said no."""
+class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs the tool calls of one node.
 
-    PAUSED = "paused"
-    CANCELLED = "cancelled"
+    ``asks``: whether destructive ones wait for a person; ``expire_after_s`` how long, None for ever.
+    ``output_key`` is the node's, for the question.
+    """
 
+    toolbox: Toolbox
+    asks: bool = True
+    expire_after_s: float | None = None
+    output_key: str = ""
+    max_result_bytes: int = 65_536
 
-class ToolStep:
-    """Runs the tool calls of one node."""
-
-    def __init__(self, toolbox: Toolbox, max_result_bytes: int) -> None:
-        self._toolbox = toolbox
-        self._max_result_bytes = max_result_bytes
-
-    async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Halt:
-        """The call's result, recorded; or why there is none yet."""
+    async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+        """The call's result, recorded; or how the node's pass ends, if there is none yet."""
         done = steps.known(step, ToolResult)
         if done is not None:
             return done
-        intent = steps.known(step, ToolIntent)
-        tool = self._toolbox.tools.get(call.name)
-        if intent is not None:
-            return await self._outcome_unknown(steps, step, call, intent, tool)
-        refusal = self._refusal(call, tool)
-        if tool is None or refusal:
-            return self._record(steps, step, call, refusal, is_error=True)
-        if tool.destructive:
-            decision = _ask(steps, step, call, "tool_call", 0, _describe(tool, call))
-            if decision is None:
-                return Halt.PAUSED
-            if decision == "reject":
-                return Halt.CANCELLED
-        return await self._call(steps, step, call, tool, attempt=0)
+        return await _Pending(self, steps, step, call, self.toolbox.tools.get(call.name)).run()
 
-    def _refusal(self, call: ToolCall, tool: Tool | None) -> str:
-        """Why the call cannot be made, for the model to correct itself; empty if it can."""
+    def problems(self, call: ToolCall) -> str:
+        """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
+        tool = self.toolbox.tools.get(call.name)
         if tool is None:
-            offered = ", ".join(sorted(self._toolbox.tools)) or "none"
+            offered = ", ".join(sorted(self.toolbox.tools)) or "none"
             return f"There is no tool {call.name[:128]!r}. The tools are: {offered}."[:_SHOWN]
         if call.malformed:
             return f"The arguments of {call.name} were not a JSON object: {call.malformed[:200]}"
         found = problems(tool.input_schema, call.arguments)
         return f"Invalid arguments for {call.name}:\n{found}" if found else ""
 
-    async def _outcome_unknown(
-        self, steps: Steps, step: str, call: ToolCall, intent: ToolIntent, tool: Tool | None
-    ) -> ToolResult | Halt:
+
+class _Pending:
+    """One call without a result. ``_note`` goes before the result, for the model."""
+
+    def __init__(self, node: ToolStep, steps: Steps, step: str, call: ToolCall, tool: Tool | None) -> None:
+        self._node = node
+        self._steps = steps
+        self._step = step
+        self._call = call
+        self._tool = tool
+        self._note = ""
+
+    async def run(self) -> ToolResult | Outcome:
+        intent = self._steps.known(self._step, ToolIntent)
+        if intent is not None:
+            self._edit(intent.arguments)
+            return await self._outcome_unknown(intent)
+        refusal = self._node.problems(self._call)
+        if refusal or self._tool is None:
+            return self._record(refusal, is_error=True)
+        if self._tool.destructive and self._node.asks:
+            decision = self._ask("tool_call", 0, _describe(self._tool, self._call))
+            if decision is None:
+                return PAUSED
+            if decision.decision == "reject":
+                return self._rejected(decision.reason)
+            if decision.edited_args is not None:
+                self._edit(decision.edited_args)
+        return await self._run(self._tool, attempt=0)
+
+    def _edit(self, arguments: dict[str, Any]) -> None:
+        if arguments != self._call.arguments:
+            self._call = msgspec.structs.replace(self._call, arguments=arguments)
+            self._note = f"[A person changed the arguments to {json.dumps(arguments, ensure_ascii=False)}]\n"
+
+    def _rejected(self, reason: str) -> ToolResult | Outcome:
+        if not reason:
+            return REJECTED
+        return self._record(f"This call was not run: {reason}", is_error=True, skipped=True)
+
+    async def _outcome_unknown(self, intent: ToolIntent) -> ToolResult | Outcome:
         """A claim without a result: nobody knows whether the tool ran. A person says what to do."""
+        name = self._call.name
         description = (
-            f"It is not known whether {call.name} ran: the process died, or the connection was lost, "
+            f"It is not known whether {name} ran: the process died, or the connection was lost, "
             f"after it was started and before its result arrived. Look at the real thing, then decide: "
-            f"retry (run it again) or skip (go on without running it).\n{_arguments(call)}"
+            f"retry (run it again) or skip (go on without running it).\n{_arguments(self._call)}"
         )
-        decision = _ask(steps, step, call, "unknown_outcome", intent.attempt, description)
-        if decision is None:
-            return Halt.PAUSED
-        if decision == "retry" and tool is not None:
-            return await self._call(steps, step, call, tool, intent.attempt + 1)
+        resolved = self._ask("unknown_outcome", intent.attempt, description)
+        if resolved is None:
+            return PAUSED
+        if resolved.decision == "retry" and self._tool is not None:
+            return await self._run(self._tool, intent.attempt + 1)
         said = (
             "It is not known whether this call ran. A person looked into it and decided not to run it again."
         )
-        if decision == "retry":
-            said = f"This call could not be run again: there is no tool {call.name!r} any more."
-        return self._record(steps, step, call, said, is_error=True, skipped=True)
+        if resolved.decision == "retry":
+            said = f"This call could not be run again: there is no tool {name!r} any more."
+        return self._record(said, is_error=True, skipped=True)
 
-    async def _call(
-        self, steps: Steps, step: str, call: ToolCall, tool: Tool, attempt: int
-    ) -> ToolResult | Halt:
-        started = time.monotonic()
-        if not tool.repeatable:
+    async def _run(self, tool: Tool, attempt: int) -> ToolResult | Outcome:
+        if tool.repeatable:
+            started = time.monotonic()
             try:
-                await self._toolbox.reach(tool)
+                return self._returned(await self._node.toolbox.call(tool, self._call.arguments), started)
             except ToolSessionError as problem:
-                return self._record(steps, step, call, f"{problem}; it did not run", is_error=True)
-            intent = ToolIntent(run=steps.turn.run, tool=call.name, arguments=call.arguments, attempt=attempt)
-            await steps.claim(step, intent)
-            failpoint("tool.claimed")
+                return self._record(str(problem), is_error=True, started=started)
         try:
-            outcome = await self._toolbox.call(tool, call.arguments)
+            await self._node.toolbox.reach(tool)
         except ToolSessionError as problem:
-            if problem.may_have_run and not tool.repeatable:
-                intent_now = steps.known(step, ToolIntent)
-                assert intent_now is not None  # claimed just above
-                return await self._outcome_unknown(steps, step, call, intent_now, tool)
-            return self._record(steps, step, call, str(problem), is_error=True, started=started)
-        failpoint("tool.returned")
-        result = self._record(steps, step, call, outcome.content, is_error=outcome.is_error, started=started)
-        if not tool.repeatable:
-            await steps.send_ahead()
+            return self._record(f"{problem}; it did not run", is_error=True)
+        run = self._steps.turn.run
+        intent = ToolIntent(run=run, tool=tool.name, arguments=self._call.arguments, attempt=attempt)
+        await self._steps.claim(self._step, intent)
+        failpoint("tool.claimed")
+        return await _to_its_end(self._claimed(tool, intent))
+
+    async def _claimed(self, tool: Tool, intent: ToolIntent) -> ToolResult | Outcome:
+        started = time.monotonic()
+        try:
+            outcome = await self._node.toolbox.call(tool, self._call.arguments)
+        except ToolSessionError as problem:
+            if problem.may_have_run:
+                return await self._outcome_unknown(intent)
+            return self._record(str(problem), is_error=True, started=started)
+        result = self._returned(outcome, started)
+        await self._steps.send_ahead()
         return result
 
+    def _returned(self, outcome: ToolOutcome, started: float) -> ToolResult:
+        failpoint("tool.returned")
+        return self._record(self._note + outcome.content, is_error=outcome.is_error, started=started)
+
+    def _ask(self, kind: ApprovalKind, attempt: int, description: str) -> ApprovalResolved | None:
+        """What was decided; None after the question was recorded, or while it waits."""
+        asked = self._steps.known(self._step, ApprovalRequired)
+        if asked is not None and (asked.kind, asked.attempt) == (kind, attempt):
+            return self._steps.decision(asked)
+        expires = self._node.expire_after_s if kind == "tool_call" else None
+        self._steps.record(
+            self._step,
+            ApprovalRequired(
+                uuid=approval_id(self._steps.turn.conversation_id),
+                call_id=self._call.id,
+                tool_name=self._call.name,
+                tool_args=self._call.arguments,
+                description=description,
+                kind=kind,
+                attempt=attempt,
+                output_key=self._node.output_key,
+                expires_at="" if expires is None else moment(timedelta(seconds=expires)),
+            ),
+        )
+        return None
+
     def _record(
-        self,
-        steps: Steps,
-        step: str,
-        call: ToolCall,
-        content: str,
-        *,
-        is_error: bool,
-        skipped: bool = False,
-        started: float | None = None,
+        self, content: str, *, is_error: bool, skipped: bool = False, started: float | None = None
     ) -> ToolResult:
-        return steps.record(
-            step,
+        return self._steps.record(
+            self._step,
             ToolResult(
-                call_id=call.id,
-                tool=call.name,
-                content=bounded(content, self._max_result_bytes),
+                call_id=self._call.id,
+                tool=self._call.name,
+                content=bounded(content, self._node.max_result_bytes),
                 is_error=is_error,
                 skipped=skipped,
                 duration_ms=0 if started is None else round((time.monotonic() - started) * 1000),
@@ -138,27 +201,15 @@ class ToolStep:
         )
 
 
-def _ask(
-    steps: Steps, step: str, call: ToolCall, kind: ApprovalKind, attempt: int, description: str
-) -> Decision | None:
-    """What a person decided; None after the question was recorded, or while it waits."""
-    asked = steps.known(step, ApprovalRequired)
-    if asked is None or (asked.kind, asked.attempt) != (kind, attempt):
-        steps.record(
-            step,
-            ApprovalRequired(
-                uuid=approval_id(steps.turn.conversation_id),
-                call_id=call.id,
-                tool_name=call.name,
-                tool_args=call.arguments,
-                description=description,
-                kind=kind,
-                attempt=attempt,
-            ),
-        )
-        return None
-    resolved = steps.decision(step, asked)
-    return resolved.decision if resolved else None
+async def _to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolResult | Outcome:
+    """A claimed call is not broken off: whoever cancels waits until its outcome is recorded. It ends within
+    the tool's own bound."""
+    task = asyncio.create_task(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 def _describe(tool: Tool, call: ToolCall) -> str:

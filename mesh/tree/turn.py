@@ -1,20 +1,27 @@
-"""What travels down the tree with a call, and what comes back up."""
+"""What travels down the tree with a call, what comes back up, and the ports above and below a node."""
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.events import AnyEvent
+from mesh.conversation import ROOT
+from mesh.events import AnyEvent, ApprovalResolved
 from mesh.llm.port import Message
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One pass over the tree for one turn.
+    """One pass over the tree for one turn, or the part of it below one node.
 
     ``run`` numbers the pass: greater than every earlier pass of any keeper; effects are claimed in
-    its name. ``known`` are the turn's step events so far, ``history`` the turns before.
-    ``digest`` says which version of the agent runs it.
+    its name. ``digest`` says which version of the agent runs it.
+
+    ``at`` is the node's place: indices of children from the root, with the round of a loop where it is
+    in one (``0.2#3.1``). ``known`` are the outcomes of this turn at this place and below it, ``pending``
+    those of the whole turn that are not journaled yet: nothing may be journaled before them.
+    ``state`` is the session state as this node sees it, ``iteration`` the round of the nearest loop.
+    ``history`` are the turns before, for those nodes that read them.
+
     ``token`` is the caller's bearer token: it lives in memory for the turn and is written nowhere.
     """
 
@@ -24,29 +31,38 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     turn: int
     run: int
     user_message: str
+    at: str = ROOT
+    iteration: int = 0
+    state: Mapping[str, str] = {}
     history: Sequence[Message] = ()
     known: Sequence[AnyEvent] = ()
+    pending: Sequence[AnyEvent] = ()
     token: str = ""
     traceparent: str = ""
 
     def __repr__(self) -> str:
-        return f"TurnInput({self.conversation_id}, turn {self.turn}, run {self.run})"
+        return f"TurnInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
 
 
 Status = Literal["completed", "paused", "cancelled", "failed", "superseded", "interrupted"]
 
 
 class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a pass ended.
+    """How a pass ended, at one node.
 
     ``text`` is the answer, or for ``failed`` what went wrong. ``events`` are what is not journaled
-    yet, in the order it happened. ``superseded``: a newer pass runs; this one counts for nothing.
+    yet, in the order it happened; ``sent`` what this pass has journaled already, told when it paused.
+    ``state`` are the keys of the session state that it wrote. ``exits``: the loop around it is to end.
+    ``superseded``: a newer pass runs; this one counts for nothing.
     ``interrupted``: the pass broke off, because its keeper did not answer; another may follow.
     """
 
     status: Status
     text: str = ""
     events: Sequence[AnyEvent] = ()
+    sent: Sequence[AnyEvent] = ()
+    state: Mapping[str, str] = {}
+    exits: bool = False
 
 
 encode_input = msgspec.msgpack.Encoder().encode
@@ -55,24 +71,43 @@ encode_output = msgspec.msgpack.Encoder().encode
 decode_output = msgspec.msgpack.Decoder(TurnOutput).decode
 
 
-class AppendAhead(Protocol):
-    """How a node sends events to the keeper before its call returns.
+class Recorder(Protocol):
+    """The keeper, as a node sees it."""
 
-    True: they are durable, and claims in them are held by this run. False: a newer run has taken
-    the turn over; nothing more may be done in this one's name.
-    """
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        """Sends events ahead of the return.
 
-    async def __call__(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
-        """See the class."""
+        True: they are durable, and claims in them are held by this run. False: a newer run has taken
+        the turn over; nothing more may be done in this one's name. Raises `Unavailable`.
+        """
+        ...
+
+    async def decisions(
+        self, conversation_id: str, turn: int, run: int, after: int
+    ) -> Sequence[ApprovalResolved] | None:
+        """What was decided in this turn since event ``after``; waits for it, but not for ever (then it is
+        empty). None: a newer run has taken the turn over. Raises `Unavailable`."""
         ...
 
 
-class RunTurn(Protocol):
-    """How a keeper runs a pass: by a call to the root's actor, or in the same process.
+class RunNode(Protocol):
+    """How a pass goes on at a node: by a call to its actor, or in the same process.
 
-    Raises `Unavailable` when nobody could take the pass to its end; some of it may have happened.
+    Raises `Unavailable` when nobody could take it to its end; some of it may have happened.
     """
 
     async def __call__(self, turn: TurnInput) -> TurnOutput:
         """See the class."""
+        ...
+
+
+class Tree(Protocol):
+    """A whole tree, as a keeper sees it."""
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        """`RunNode` of the root."""
+        ...
+
+    async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
+        """What is wrong with these arguments for a tool that a node is about to call; empty if nothing."""
         ...

@@ -28,7 +28,7 @@ class LocalBackend:
         return [await self._mesh.keeper.handle(request)]
 
     async def tools(self) -> list[dict[str, Any]]:
-        return [{"name": name} for name in self._mesh.toolbox.tools]
+        return [{"name": tool} for tool in ("add", "look")]
 
     async def unready(self) -> list[str]:
         return []

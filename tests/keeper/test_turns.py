@@ -293,11 +293,11 @@ async def test_a_node_that_dies_is_followed_by_another_pass() -> None:
     class Flaky(LocalMesh):
         deaths = 2
 
-        async def run_turn(self, turn: TurnInput) -> TurnOutput:
+        async def run(self, turn: TurnInput) -> TurnOutput:
             if self.deaths:
                 self.deaths -= 1
                 raise Unavailable("node died", retry_after_s=0)
-            return await super().run_turn(turn)
+            return await super().run(turn)
 
     async with Flaky(ScriptedLlm(says("ok"))) as mesh:
         _, body = await mesh.create("Hi")

@@ -1,0 +1,105 @@
+"""The tree as actors: `RunNode` by a call to a node's actor, and `Tree` over every version of an agent."""
+
+import os
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deployments import actors
+from deployments.blueprint import Blueprint, placements
+from deployments.line import Gone, Line
+from mesh.conversation import ROOT
+from mesh.errors import ConfigError, Unavailable
+from mesh.events import ToolCall
+from mesh.tree.children import path_of
+from mesh.tree.turn import TurnInput, TurnOutput, decode_output, encode_input
+
+_pack_call = msgspec.msgpack.Encoder().encode
+unpack_call = msgspec.msgpack.Decoder(ToolCall).decode
+
+
+class RemoteNode:
+    """`RunNode` by calls to the actors of one node, one after the other."""
+
+    def __init__(self, blueprint: Blueprint, path: str) -> None:
+        self._what = f"node {path} of {blueprint.agent}"
+        replicas = max(1, blueprint.nodes[path].replicas)
+        self._lines = [actors.line_to(partial(actors.node, blueprint, path, i)) for i in range(replicas)]
+        self._turns = count()
+
+    async def __call__(self, turn: TurnInput) -> TurnOutput:
+        return decode_output(await self._call("run", encode_input(turn)))
+
+    async def problems(self, call: ToolCall) -> str:
+        """What is wrong with a tool call that this node is about to make."""
+        return (await self._call("problems", _pack_call(call))).decode()
+
+    async def _call(self, method: str, packed: bytes) -> bytes:
+        line: Line = self._lines[next(self._turns) % len(self._lines)]
+        try:
+            return await line.call(method, packed)
+        except Gone as problem:
+            raise Unavailable(f"{self._what}: {problem}") from None
+
+
+class RemoteTree:
+    """`Tree`: each conversation runs on the version that it began on, as long as that is known."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._versions = {blueprint.digest: blueprint}
+        self._nodes: dict[tuple[str, str], RemoteNode] = {}
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        try:
+            root = self._node(turn.digest, ROOT)
+        except ConfigError as problem:
+            return TurnOutput("failed", str(problem))
+        return await root(turn)
+
+    async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
+        try:
+            asking = self._node(digest, path_of(node))
+        except ConfigError as problem:
+            return str(problem)
+        return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
+
+    def _node(self, digest: str, path: str) -> RemoteNode:
+        if (digest, path) not in self._nodes:
+            self._nodes[digest, path] = RemoteNode(self._version(digest), path)
+        return self._nodes[digest, path]
+
+    def _version(self, digest: str) -> Blueprint:
+        """Raises `ConfigError` when it is not known any more, or cannot run here."""
+        if digest not in self._versions:
+            path = _source_path(self._blueprint.data_dir, digest)
+            if not path.exists():
+                raise ConfigError(
+                    [
+                        f"this conversation began with version {digest} of agent {self._blueprint.agent}, "
+                        f"which is not known here any more; start a new conversation"
+                    ]
+                )
+            version = replace(
+                self._blueprint, digest=digest, source=path.read_text(), origin=path.name, leaves=True
+            )
+            self._versions[digest] = replace(version, nodes=placements(version.config()))
+        return self._versions[digest]
+
+
+def keep_source(blueprint: Blueprint) -> None:
+    """Keeps the config's text under its digest, so that a conversation can go on with it."""
+    path = _source_path(blueprint.data_dir, blueprint.digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_text(blueprint.source)
+        draft.replace(path)
+
+
+def _source_path(data_dir: Path, digest: str) -> Path:
+    return data_dir / "configs" / f"{digest}.yaml"

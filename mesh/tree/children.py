@@ -1,0 +1,81 @@
+"""The children of a node: each runs once at its place, and its outcome is a durable step."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from mesh.errors import Unavailable
+from mesh.events import NodeCompleted
+from mesh.tree.node import PAUSED, REJECTED, Outcome
+from mesh.tree.step import Steps, Superseded
+from mesh.tree.turn import RunNode
+
+
+class Child(msgspec.Struct, frozen=True):
+    """A child. ``reads_history``: it, or a node below it, asks for the turns before."""
+
+    name: str
+    run: RunNode
+    reads_history: bool = False
+
+
+class Children:
+    """The children of one node."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self._children = tuple(children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def name(self, index: int) -> str:
+        """What the config calls it."""
+        return self._children[index].name
+
+    async def run(
+        self, steps: Steps, index: int, state: Mapping[str, str], iteration: int = 0
+    ) -> NodeCompleted | Outcome:
+        """Its record; or how its pass ended, if it is not done.
+
+        ``iteration`` is the round, if this is the child of a loop. Raises `Superseded`, `Unavailable`.
+        """
+        at = place(steps.turn.at, index, iteration)
+        done = steps.known(at, NodeCompleted)
+        if done is not None:
+            return done
+        child, started = self._children[index], time.monotonic()
+        turn = steps.below(at, state, iteration or steps.turn.iteration, history=child.reads_history)
+        output = await child.run(turn)
+        steps.absorb(output)
+        match output.status:
+            case "completed" | "failed" as status:
+                return steps.record(
+                    at,
+                    NodeCompleted(
+                        name=child.name,
+                        status=status,
+                        text=output.text,
+                        state=dict(output.state),
+                        exits=output.exits,
+                        duration_ms=round((time.monotonic() - started) * 1000),
+                    ),
+                )
+            case "superseded":
+                raise Superseded
+            case "interrupted":
+                raise Unavailable(output.text)
+            case "paused":
+                return PAUSED
+            case "cancelled":
+                return REJECTED
+
+
+def place(parent: str, index: int, iteration: int = 0) -> str:
+    """Where a child is: ``0.2``, or in the third round of a loop ``0.2#3``."""
+    return f"{parent}.{index}#{iteration}" if iteration else f"{parent}.{index}"
+
+
+def path_of(at: str) -> str:
+    """The node that is at a place, whatever the round: its address."""
+    return ".".join(part.partition("#")[0] for part in at.split("."))

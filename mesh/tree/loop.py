@@ -1,0 +1,31 @@
+"""The loop node: its children in order, round after round, until one of them ends it."""
+
+from mesh.tree.children import Children
+from mesh.tree.node import Outcome
+from mesh.tree.step import Steps
+
+
+class Loop:
+    """`Work` of a loop node. Its response is the last that a child gave; ``exit_loop`` ends the loop and
+    nothing around it."""
+
+    def __init__(self, children: Children, max_iterations: int) -> None:
+        self._children = children
+        self._max_iterations = max_iterations
+
+    async def __call__(self, steps: Steps) -> Outcome:
+        written: dict[str, str] = {}
+        text = ""
+        for iteration in range(1, self._max_iterations + 1):
+            for index in range(len(self._children)):
+                state = {**steps.turn.state, **written}
+                done = await self._children.run(steps, index, state, iteration)
+                if isinstance(done, Outcome):
+                    return done
+                if done.status == "failed":
+                    return Outcome("failed", done.text)
+                written |= done.state
+                text = done.text or text
+                if done.exits:
+                    return Outcome("completed", text, written)
+        return Outcome("completed", text, written)

@@ -1,0 +1,94 @@
+"""What every node of the tree is: `Node.run` takes a pass to its end, whatever happens on the way.
+
+    llm                    asks a model, runs its tools
+    sequential             its children one after the other
+    parallel               its children at the same time
+    loop                   its children again and again
+
+A node knows its children as calls (`RunNode`): whether they are actors on other machines or objects in
+this process is not its business. It carries any number of turns at the same time, and keeps none of them.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from mesh.errors import LlmError, Unavailable
+from mesh.tree.step import Steps, Superseded
+from mesh.tree.turn import Recorder, Status, TurnInput, TurnOutput
+
+CANCELLED = "Operation cancelled by user."
+"""The answer of a turn whose operation a person rejected without saying why."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a node came to: see `TurnOutput`. ``state`` is what it wrote, without its own ``output_key``."""
+
+    status: Status
+    text: str = ""
+    state: Mapping[str, str] = {}
+    exits: bool = False
+
+
+PAUSED = Outcome("paused")
+REJECTED = Outcome("cancelled", CANCELLED)
+
+
+class Work(Protocol):
+    """What makes the types of nodes differ."""
+
+    async def __call__(self, steps: Steps) -> Outcome:
+        """Raises `Superseded`, `Unavailable`, `LlmError`; may be cancelled at any await."""
+        ...
+
+
+class Node:
+    """A node at work. ``timeout_s`` bounds one pass; time spent waiting for a person is between passes."""
+
+    def __init__(
+        self, name: str, work: Work, *, output_key: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._output_key = output_key
+        self._timeout_s = timeout_s
+
+    async def run(self, turn: TurnInput, recorder: Recorder) -> TurnOutput:
+        """One pass. Known steps are not run again."""
+        steps = Steps(turn, recorder)
+        try:
+            outcome = await self._outcome(steps)
+        except Superseded:
+            await steps.finish()
+            return TurnOutput("superseded")
+        events, sent = await steps.finish()
+        return TurnOutput(
+            outcome.status,
+            outcome.text,
+            events,
+            sent if outcome.status == "paused" else (),
+            self._written(outcome),
+            outcome.exits,
+        )
+
+    async def _outcome(self, steps: Steps) -> Outcome:
+        try:
+            async with asyncio.timeout(self._timeout_s) as bound:
+                return await self._work(steps)
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            return Outcome("failed", f"{self._name} took longer than {self._timeout_s:g} s (timeout_s)")
+        except Unavailable as problem:
+            return Outcome("interrupted", str(problem))
+        except LlmError as problem:
+            return Outcome("failed", f"{self._name}: {problem}")
+
+    def _written(self, outcome: Outcome) -> Mapping[str, str]:
+        # A node that only ended its loop said nothing: what was there stays.
+        says_nothing = outcome.exits and not outcome.text
+        if self._output_key is None or outcome.status != "completed" or says_nothing:
+            return outcome.state
+        return {**outcome.state, self._output_key: outcome.text}

@@ -1,0 +1,111 @@
+"""The parallel node: all its children at the same time, on whatever machines they are.
+
+A child that waits for a person holds up no other: its siblings run on to their own end. While one of
+them still runs, this node listens for decisions, and a child whose approval was decided goes on at once.
+When nothing more can run, the node pauses, with as many approvals as there are.
+"""
+
+import asyncio
+from typing import Any, Literal
+
+from mesh.conversation import is_below
+from mesh.errors import Unavailable
+from mesh.events import NodeCompleted
+from mesh.tree.children import Children, place
+from mesh.tree.node import Outcome
+from mesh.tree.step import Steps
+
+Ended = NodeCompleted | Outcome
+
+
+class Parallel:
+    """`Work` of a parallel node. Its response is its children's, in their order, a line break between."""
+
+    def __init__(self, children: Children, on_error: Literal["fail", "continue"]) -> None:
+        self._children = children
+        self._on_error = on_error
+
+    async def __call__(self, steps: Steps) -> Outcome:
+        ended = await _Branches(self._children, steps).run()
+        for status in ("cancelled", "paused"):
+            for outcome in ended:
+                if isinstance(outcome, Outcome) and outcome.status == status:
+                    return outcome
+        return self._joined([done for done in ended if isinstance(done, NodeCompleted)])
+
+    def _joined(self, done: list[NodeCompleted]) -> Outcome:
+        failed = [child for child in done if child.status == "failed"]
+        if failed and (self._on_error == "fail" or len(failed) == len(done)):
+            return Outcome("failed", "\n".join(child.text for child in failed))
+        good = [child for child in done if child.status == "completed"]
+        written = {key: text for child in good for key, text in child.state.items()}
+        text = "\n".join(child.text for child in good)
+        return Outcome("completed", text, written, any(child.exits for child in good))
+
+
+class _Branches:
+    """The branches of one pass."""
+
+    def __init__(self, children: Children, steps: Steps) -> None:
+        self._children = children
+        self._steps = steps
+        self._running: dict[asyncio.Task[Ended], int] = {}
+        self._ended: dict[int, Ended] = {}
+        self._news: asyncio.Task[list[str]] | None = None
+
+    async def run(self) -> list[Ended]:
+        """How each branch ended, in the order of the children. Raises `Unavailable` for one of them after
+        the others have ended: what they do must not be lost. Raises `Superseded` at once."""
+        for index in range(len(self._children)):
+            self._start(index)
+        lost: Unavailable | None = None
+        try:
+            while self._running:
+                lost = await self._next() or lost
+        finally:
+            await _cancelled(*self._running, *([self._news] if self._news else ()))
+        if lost:
+            raise lost
+        return [self._ended[index] for index in range(len(self._children))]
+
+    def _start(self, index: int) -> None:
+        state = self._steps.turn.state
+        self._running[asyncio.create_task(self._children.run(self._steps, index, state))] = index
+
+    async def _next(self) -> Unavailable | None:
+        """Waits until a branch ended, or one that is paused can go on; what went wrong meanwhile."""
+        if self._news is None and self._paused():
+            self._news = asyncio.create_task(self._steps.wait_for_decisions())
+        tasks: set[asyncio.Task[Any]] = {*self._running, *([self._news] if self._news else ())}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        lost: Unavailable | None = None
+        for task in done:
+            try:
+                self._take(task)
+            except Unavailable as problem:
+                lost = problem
+        return lost
+
+    def _take(self, task: asyncio.Task[Any]) -> None:
+        if task is self._news:
+            self._news = None
+            self._go_on(task.result())
+        else:
+            index = self._running.pop(task)
+            self._ended[index] = task.result()
+
+    def _paused(self) -> list[int]:
+        return [i for i, end in self._ended.items() if isinstance(end, Outcome) and end.status == "paused"]
+
+    def _go_on(self, decided: list[str]) -> None:
+        for index in self._paused():
+            at = place(self._steps.turn.at, index)
+            if any(is_below(step.partition("/")[0], at) for step in decided):
+                del self._ended[index]
+                self._start(index)
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,85 @@
+"""The tree of a config as its nodes stand in it: what each one is, where, and what it inherits.
+
+Pure: from a `Config` to `Spot`s. A single llm agent is a tree of one node.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mesh.config import AgentNode, Config
+from mesh.conversation import ROOT
+from mesh.tree.children import place
+from mesh.tree.template import BUILT_IN, placeholders
+
+_AT_ONCE = ("parallel", "loop")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One node in its place. ``asks``: whether its destructive tools wait for a person."""
+
+    path: str
+    node: AgentNode
+    prompt: str
+    asks: bool
+    children: tuple["Spot", ...]
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether it, or a node below it, has the turns before in its prompt."""
+        return "history" in placeholders(self.prompt) or any(child.reads_history for child in self.children)
+
+    def walk(self) -> Iterator["Spot"]:
+        """This one and all below it, each before its children."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def tree_of(config: Config) -> Spot:
+    """The root of a config's tree, with all below it."""
+    return _spot(config, ROOT, config.tree, asks=True, at_once=False)
+
+
+def _spot(config: Config, path: str, node: AgentNode, *, asks: bool, at_once: bool) -> Spot:
+    """``at_once``: a parallel or loop is above. Of these the nearest that says so decides who asks; where
+    none does, nobody asks."""
+    if node.type in _AT_ONCE:
+        inherited = asks and at_once
+        asks = inherited if node.approvals is None else node.approvals == "ask"
+        at_once = True
+    children = tuple(
+        _spot(config, place(path, index), child, asks=asks, at_once=at_once)
+        for index, child in enumerate(node.agents)
+    )
+    prompt = (node.prompt or config.prompt) if node.type == "llm" else node.prompt
+    return Spot(path, node, prompt, asks, children)
+
+
+def hints(config: Config) -> list[str]:
+    """What is probably a mistake, as problems: placeholders that nothing can have set before."""
+    found: list[str] = []
+    if config.agent is not None:
+        _unset(config, tree_of(config), ("agent",), frozenset(BUILT_IN), found)
+    return found
+
+
+def _unset(
+    config: Config, spot: Spot, loc: tuple[str | int, ...], before: frozenset[str], found: list[str]
+) -> frozenset[str]:
+    """Adds a problem for each placeholder below that is not in ``before``; the keys set after this node."""
+    node = spot.node
+    written = {below.node.output_key for below in spot.walk() if below.node.output_key}
+    if node.type == "loop":
+        before |= written  # by the round before
+    for name in sorted(placeholders(node.prompt) - before):
+        found.append(
+            f"{config.where(*loc, 'prompt')}: nothing sets {{{name}}} before {node.name} runs in the first "
+            f"turn; it will stay as it is (output_key of an earlier node, or {', '.join(BUILT_IN)})"
+        )
+    seen = before
+    for index, child in enumerate(spot.children):
+        after = _unset(config, child, (*loc, "agents", index), seen, found)
+        if node.type != "parallel":
+            seen = after
+    return before | written

@@ -1,0 +1,27 @@
+"""The sequential node: its children in order, each with what those before it wrote."""
+
+from mesh.tree.children import Children
+from mesh.tree.node import Outcome
+from mesh.tree.step import Steps
+
+
+class Sequential:
+    """`Work` of a sequential node. Its response is that of the last child."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+
+    async def __call__(self, steps: Steps) -> Outcome:
+        written: dict[str, str] = {}
+        text = ""
+        for index in range(len(self._children)):
+            done = await self._children.run(steps, index, {**steps.turn.state, **written})
+            if isinstance(done, Outcome):
+                return done
+            if done.status == "failed":
+                return Outcome("failed", done.text)
+            written |= done.state
+            if done.exits:  # the loop around this node ends: what would follow in this round does not run
+                return Outcome("completed", done.text or text, written, exits=True)
+            text = done.text
+        return Outcome("completed", text, written)
