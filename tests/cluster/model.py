@@ -10,7 +10,8 @@ anything else     is repeated
 import asyncio
 import re
 import threading
-from typing import Self
+from collections.abc import Callable
+from typing import Protocol, Self
 
 from mesh.servers.llm_stub.script import Answer, Call, Script, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
@@ -37,10 +38,26 @@ class Obedient(Script):
         return Answer.model_construct(text=f"echo: {call.last}")
 
 
-class Model:
-    """The server, in a thread of its own: the tests that use it block."""
+class Server(Protocol):
+    """A model behind HTTP, from entering to leaving."""
 
-    def __init__(self) -> None:
+    url: str
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+def obedient() -> Server:
+    """The model that does what the last message says."""
+    return LlmStub(Obedient())
+
+
+class Model:
+    """A server, in a thread of its own: the tests that use it block."""
+
+    def __init__(self, server: Callable[[], Server] = obedient) -> None:
+        self._server = server
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -56,10 +73,11 @@ class Model:
     @property
     def env(self) -> dict[str, str]:
         """What makes ``openai:`` models come here."""
-        return {"OPENAI_BASE_URL": f"{self.stub.url}/v1", "OPENAI_API_KEY": "none"}
+        return {"OPENAI_BASE_URL": f"{self._url}/v1", "OPENAI_API_KEY": "none"}
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with LlmStub(Obedient()) as self.stub:
+        async with self._server() as server:
+            self._url = server.url
             self._ready.set()
             await self._stop.wait()

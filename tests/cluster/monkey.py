@@ -1,5 +1,6 @@
 """Kills random processes of a mesh at random moments, and remembers which and when."""
 
+import logging
 import random
 import time
 from collections import Counter
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from mesh.conversation import StepEvent
 from mesh.events import AnyEvent, ApprovalRequired, ToolIntent
 from mesh.journal.files import parse
 from tests.cluster.process import MeshProcess
@@ -18,6 +18,10 @@ from tests.cluster.process import MeshProcess
 UP_AGAIN_WITHIN_S = 90.0
 RECOVERY_S = 10.0
 """For how long after a kill calls may still meet the gap that it left."""
+EVERYTHING = "everything at once"
+_PROGRESS_EVERY = 25
+
+_log = logging.getLogger("chaos")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Monkey:
         self._victims = victims
         self._dice = random.Random(seed)
         self._bag: list[str] = []
+        self._began = time.monotonic()
         self.kills: list[Kill] = []
 
     def pause(self) -> None:
@@ -51,6 +56,13 @@ class Monkey:
             assert time.monotonic() < deadline, f"{kind} does not come up again"
             time.sleep(0.05)
 
+    def cut_power(self) -> float:
+        """Kills all of the mesh at once and starts it again; when it was up, in Unix time."""
+        self._killed(EVERYTHING)
+        self._mesh.kill_all()
+        self._mesh.start()
+        return time.time()
+
     def _kill(self, kind: str) -> bool:
         found = self._mesh.find(kind)
         if found:
@@ -58,13 +70,21 @@ class Monkey:
                 self._dice.choice(found).kill()
             except psutil.NoSuchProcess:
                 return False
-            self.kills.append(Kill(kind, time.time()))
+            self._killed(kind)
         return bool(found)
+
+    def _killed(self, kind: str) -> None:
+        self.kills.append(Kill(kind, time.time()))
+        if len(self.kills) % _PROGRESS_EVERY == 0:
+            _log.info("%d kills in %.0f s", len(self.kills), time.monotonic() - self._began)
 
     def excuses(self, asked: ApprovalRequired, intent: ToolIntent) -> bool:
         """Whether a kill can be why nobody knew the outcome of a call."""
-        first, last = _seconds(intent) - RECOVERY_S, _seconds(asked)
-        return any(first <= kill.at <= last for kill in self.kills)
+        return self.was_near(seconds(intent), seconds(asked))
+
+    def was_near(self, first: float, last: float) -> bool:
+        """Whether a kill can be why something went wrong between two moments, in Unix time."""
+        return any(first - RECOVERY_S <= kill.at <= last for kill in self.kills)
 
 
 def unknown_outcomes(data_dir: Path) -> Iterable[tuple[ApprovalRequired, ToolIntent]]:
@@ -87,5 +107,6 @@ def _claim(events: Sequence[AnyEvent], asked: ApprovalRequired) -> ToolIntent:
     )
 
 
-def _seconds(event: StepEvent) -> float:
+def seconds(event: AnyEvent) -> float:
+    """When it happened, in Unix time."""
     return datetime.fromisoformat(event.time).timestamp()

@@ -1,0 +1,279 @@
+"""Processes of a mesh that runs the reference tree die with SIGKILL; three judges look at what is left.
+
+The ledger: every approved line is there once. The client: every acknowledged answer and decision is still
+there. The model's log and the journals: no model call is made again once its outcome was journaled, a call
+is repeated and an outcome unknown only where a kill explains it, and no open turn stands still.
+
+    CHAOS_KILLS=500 CHAOS_SEED=1 pytest tests/cluster/test_chaos_trees.py
+"""
+
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mesh.conversation import Conversation
+from mesh.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
+from mesh.journal.files import parse
+from tests.cluster.client import Client
+from tests.cluster.model import Model
+from tests.cluster.monkey import EVERYTHING, Monkey, seconds, table, unknown_outcomes
+from tests.cluster.test_chaos import AFTER_THE_CLAIM, BEFORE_THE_CLAIM, KILLS, PEOPLE, SEED, VICTIMS
+from tests.cluster.tree_world import (
+    APPENDS,
+    STEPS,
+    Asked,
+    Body,
+    Told,
+    TreeModel,
+    TreePerson,
+    TreeWorld,
+    line,
+    seen,
+)
+
+RESUMED_WITHIN_S = 30.0
+POWER_CUT_EVERY = 25
+IN_THE_LOOP = "0.3.0#1/llm/0"
+"""The model call before the line that is appended without asking."""
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 8 * KILLS)]
+
+
+@pytest.fixture(scope="module")
+def doomed() -> Iterator[TreeWorld]:
+    """A mesh that is killed in part, again and again."""
+    tree_model = TreeModel()
+    with (
+        tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
+        Model(lambda: tree_model) as model,
+    ):
+        world = TreeWorld(Path(name), tree_model, model)
+        world.mesh.start()
+        yield world
+        world.mesh.kill_all()
+
+
+@pytest.fixture
+def client(doomed: TreeWorld) -> Iterator[Client]:
+    with Client(doomed.mesh.url) as client:
+        yield client
+
+
+def test_without_a_kill_every_step_of_the_tree_runs_once(doomed: TreeWorld, client: Client) -> None:
+    person = TreePerson(client, doomed.lines)
+    told = person.open()
+    person.settle(told, person.say(told))
+    assert judge(told, client, doomed) == []
+    events = journal(told, doomed)
+    assert sum(isinstance(event, LlmCall | ToolResult) for event in events) == STEPS
+    calls = doomed.model.asked[told.conversation_id]
+    assert Counter(call.step for call in calls) == {e.step: 1 for e in events if isinstance(e, LlmCall)}
+
+
+@pytest.mark.parametrize("failpoint", BEFORE_THE_CLAIM)
+def test_kills_where_nobody_claims_a_tool_are_not_noticed(
+    doomed: TreeWorld, client: Client, failpoint: str
+) -> None:
+    walk = Walk(doomed, client, failpoint)
+    walk.say()
+    walk.approve_one()
+    walk.approve_one()
+    walk.finish()
+    assert judge(walk.told, client, doomed) == []
+    assert walk.told.unknown == []
+
+
+def test_kills_after_a_decision_are_not_noticed(doomed: TreeWorld, client: Client) -> None:
+    walk = Walk(doomed, client, "approval.resolved")
+    walk.say(armed=False)
+    walk.approve_one()
+    walk.approve_one()
+    walk.finish()
+    assert judge(walk.told, client, doomed) == []
+    assert walk.told.unknown == []
+
+
+@pytest.mark.parametrize(("failpoint", "decided"), AFTER_THE_CLAIM.items())
+def test_kills_between_claim_and_result_are_questions_to_a_person_wherever_in_the_tree(
+    doomed: TreeWorld, client: Client, failpoint: str, decided: str
+) -> None:
+    walk = Walk(doomed, client, failpoint)
+    walk.say(armed=False)
+    walk.approve_one()
+    walk.approve_one()
+    doomed.model.traps[IN_THE_LOOP] = lambda: doomed.arm(failpoint)
+    walk.finish()
+    assert not doomed.is_armed(failpoint), "nobody passed it in the loop"
+    assert judge(walk.told, client, doomed) == []
+    assert walk.told.unknown == [decided] * 3
+
+
+class Walk:
+    """One turn, stop by stop, with a failpoint armed before each: in the first pass, at a line in the
+    sequence, at one of two lines in the parallel. Each must be passed before the next stop."""
+
+    def __init__(self, world: TreeWorld, client: Client, failpoint: str) -> None:
+        self._world = world
+        self._person = TreePerson(client, world.lines)
+        self._failpoint = failpoint
+        self._pending: list[Body] = []
+        self.told = self._person.open()
+
+    def say(self, *, armed: bool = True) -> None:
+        """Sends the message."""
+        if armed:
+            self._world.arm(self._failpoint)
+        self._pending = self._person.say(self.told)
+        self._passed()
+
+    def approve_one(self) -> None:
+        """Approves the oldest call, and decides what nobody knows because of that."""
+        self._world.arm(self._failpoint)
+        asked = self._pending[:1]
+        while asked:
+            self._pending = self._person.decide(self.told, asked)
+            asked = [approval for approval in self._pending if approval["kind"] == "unknown_outcome"]
+        self._passed()
+
+    def finish(self) -> None:
+        """Decides until the turn is over."""
+        self._person.settle(self.told, self._pending)
+
+    def _passed(self) -> None:
+        assert not self._world.is_armed(self._failpoint), "nobody passed it"
+
+
+def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
+    doomed: TreeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
+    monkey = Monkey(doomed.mesh, VICTIMS, SEED)
+    up_again: list[float] = []
+    with at_work(doomed, PEOPLE) as people:
+        for number in range(KILLS):
+            monkey.pause()
+            if number % POWER_CUT_EVERY == POWER_CUT_EVERY // 2:
+                up_again.append(monkey.cut_power())
+            else:
+                monkey.kill_one()
+            for gave_up in (person for person in people if person.done()):
+                gave_up.result()
+    told = [each for person in people for each in person.result()]
+    with Client(doomed.mesh.url) as client:
+        not_run = [wanted for each in told for wanted in judge(each, client, doomed)]
+    doomed.mesh.wait_ready(60)
+    unknown = [pair for pair in unknown_outcomes(doomed.mesh.data_dir) if pair[0].uuid not in asked_before]
+    assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
+    again = [pair for each in told for pair in repeats(doomed.model.asked[each.conversation_id])]
+    assert [pair for pair in again if not monkey.was_near(pair[0].at, pair[1].at)] == []
+    longest = max(longest_silence(journal(each, doomed), up_again) for each in told)
+    assert longest < RESUMED_WITHIN_S
+
+    rows = Counter(kill.victim for kill in monkey.kills)
+    rows["kills"] = len(monkey.kills)
+    rows["conversations"] = len(told)
+    rows["turns of 28 steps"] = sum(len(each.sent) for each in told)
+    rows["approved lines"] = sum(len(each.sent) for each in told) * len(APPENDS)
+    rows["told that it did not run"] = len(not_run)
+    rows["model calls repeated"] = len(again)
+    rows["unknown outcomes"] = len(unknown)
+    rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
+    rows["longest silence (s)"] = round(longest)
+    with capsys.disabled():
+        sys.stdout.write(f"\nchaos in trees, seed {SEED}:\n{table(rows)}\n")
+    assert rows[EVERYTHING] == len(up_again)
+
+
+@contextmanager
+def at_work(world: TreeWorld, people: int) -> Iterator[list[Future[list[Told]]]]:
+    """People who have the tree run, conversation after conversation, until the end of the block; each
+    finishes the conversation that is under way."""
+    over = threading.Event()
+
+    def work() -> list[Told]:
+        told: list[Told] = []
+        with Client(world.mesh.url) as client:
+            person = TreePerson(client, world.lines)
+            while not over.is_set():
+                told.append(person.open())
+                for _ in range(2):
+                    person.settle(told[-1], person.say(told[-1]))
+        return told
+
+    with ThreadPoolExecutor(people) as pool:
+        try:
+            yield [pool.submit(work) for _ in range(people)]
+        finally:
+            over.set()
+
+
+def judge(told: Told, client: Client, world: TreeWorld) -> list[str]:
+    """Fails if anything was lost or done twice; the lines whose append the person was told did not run."""
+    events = journal(told, world)
+    conversation = client.get(f"/conversations/{told.conversation_id}")["conversation"]
+    said = [m["content"] for m in conversation["messages"] if m["role"] == "user"]
+    answered = [m["content"] for m in conversation["messages"] if m["role"] == "assistant"]
+    assert said == told.sent, told
+    assert answered == [told.answers[message] for message in told.sent], told
+    assert conversation["status"] == "active"
+    resolved = {event.uuid for event in events if isinstance(event, ApprovalResolved)}
+    assert set(told.decided) <= resolved, told
+
+    wanted = {line(place, message) for place in APPENDS for message in told.sent}
+    not_run = [
+        line(event.node, told.sent[event.turn - 1])
+        for event in events
+        if isinstance(event, ToolResult) and event.node in APPENDS and event.is_error and not event.skipped
+    ]
+    lines = world.lines()
+    assert {x: lines[x] for x in wanted} == {x: int(x not in not_run) for x in wanted}, told
+
+    calls = world.model.asked[told.conversation_id]
+    assert needless(calls, events) == []
+    assert [call for call in calls if call.saw != seen(call.name, call.iteration, call.message)] == []
+    return not_run
+
+
+def journal(told: Told, world: TreeWorld) -> Sequence[AnyEvent]:
+    """What is on the disk of a conversation."""
+    path = world.mesh.data_dir / f"conversation_{told.conversation_id}.jsonl"
+    return parse(path.read_bytes(), path.name)[0]
+
+
+def needless(calls: Sequence[Asked], events: Sequence[AnyEvent]) -> list[Asked]:
+    """The model calls whose outcome was known before they were made."""
+    known = {(event.turn, event.step): seconds(event) for event in events if isinstance(event, LlmCall)}
+    return [call for call in calls if call.at > known[call.turn, call.step]]
+
+
+def repeats(calls: Sequence[Asked]) -> list[tuple[Asked, Asked]]:
+    """Each model call of a step that had been asked before, after the one before it."""
+    last: dict[tuple[int, str], Asked] = {}
+    found = []
+    for call in calls:
+        key = (call.turn, call.step)
+        if key in last:
+            found.append((last[key], call))
+        last[key] = call
+    return found
+
+
+def longest_silence(events: Sequence[AnyEvent], up_again: Sequence[float]) -> float:
+    """For how many seconds an open turn stood still that needed nobody; while all of the mesh was down
+    does not count."""
+    conversation, longest = Conversation(), 0.0
+    for event, following in pairwise(events):
+        conversation.apply(event)
+        if conversation.can_go_on:
+            since, until = seconds(event), seconds(following)
+            since = max((since, *(up for up in up_again if up < until)))
+            longest = max(longest, until - since)
+    return longest
