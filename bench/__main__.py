@@ -3,6 +3,7 @@
     S1  latency added to a model of 50 ms, one client
     S2  the same with one MCP tool call (two model calls)
     S3  model of 0 ms: turns/s, latency and CPU at 1, 16 and 64 clients
+    S4  trees: sequential of 3, parallel of 8, 32 and 128 with a model of 50 ms; time to resume a long one
     S5  100 to 2,000 conversations in flight with a model of 2 s
     S6  turn 10 and turn 200 of one conversation: latency and bytes on the disk
     up  time to start, CPU when idle, memory
@@ -17,61 +18,18 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.client import Connection
 from bench.cpu import memory_mib, seconds_by_name
-from bench.load import Load, Outcome
+from bench.figures import Bench, Row, alone, brief, measured
+from bench.load import Load
+from bench.trees import resumed, shapes
 from bench.world import World, running
 
 OUT = Path(__file__).parent / "out" / "results.json"
-Row = dict[str, Any]
-
-
-class Bench:
-    """Collects rows of figures."""
-
-    def __init__(self, console: Console, wanted: set[str]) -> None:
-        self.rows: list[Row] = []
-        self._console = console
-        self._wanted = wanted
-
-    def wants(self, scenario: str) -> bool:
-        """Whether a scenario was asked for."""
-        return not self._wanted or scenario in self._wanted
-
-    def add(self, scenario: str, what: str, target: str = "", **figures: Any) -> None:
-        """Notes a row and shows it at once: a long run shows that it is alive."""
-        row = {"scenario": scenario, "what": what, **figures, "target": target}
-        self.rows.append(row)
-        shown = "  ".join(f"{key} {value}" for key, value in figures.items())
-        self._console.print(f"{scenario:3} {what:34} {shown}   [dim]{target}[/]", highlight=False)
-
-
-async def measured(world: World, work: Callable[[], Awaitable[Outcome]]) -> tuple[Outcome, Row]:
-    """The outcome of a load, and its figures."""
-    before = seconds_by_name(world.mesh)
-    outcome = await work()
-    used = seconds_by_name(world.mesh) - before
-    count = max(1, len(outcome.latencies))
-    return outcome, {
-        "turns_per_s": round(count / outcome.wall_s),
-        "p50_ms": round(outcome.percentile(0.5), 1),
-        "p99_ms": round(outcome.percentile(0.99), 1),
-        "cpu_ms_per_turn": round(1000 * sum(used.values()) / count, 2),
-        "errors": len(outcome.errors),
-        "cpu_by_process": {name: round(1000 * s / count, 2) for name, s in used.most_common(8)},
-    }
-
-
-def brief(figures: Row, *names: str) -> Row:
-    """Some of the figures."""
-    return {name: figures[name] for name in (*names, "errors", "cpu_by_process")}
 
 
 async def s1(bench: Bench, world: World) -> None:
@@ -84,15 +42,7 @@ async def s2(bench: Bench, world: World) -> None:
 
 async def added(bench: Bench, world: World, name: str, what: str, *, model_calls: int, target: str) -> None:
     """What a turn takes beyond its model calls, which are measured beside it, by the same client."""
-    model = Connection("127.0.0.1", world.port)
-    asked = {"model": "stub", "messages": [{"role": "user", "content": "hello"}]}
-    times: list[float] = []
-    for _ in range(40):
-        started = time.perf_counter()
-        await model.post("/v1/chat/completions", asked)
-        times.append(time.perf_counter() - started)
-    model.close()
-    alone_ms = 1000 * model_calls * sorted(times)[len(times) // 2]
+    alone_ms = model_calls * await alone(world)
     load = Load(world.mesh.port, 1)
     await load.warm(20)
     outcome, figures = await measured(world, lambda: load.run(80))
@@ -201,6 +151,9 @@ def main() -> None:
                 if bench.wants(name):
                     world.restart_model(latency)
                     uvloop.run(scenario(bench, world))
+        if bench.wants("S4"):
+            shapes(bench, Path(scratch))
+            resumed(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))

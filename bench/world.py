@@ -15,12 +15,18 @@ import yaml
 from tests.cluster.process import MeshProcess
 from tests.ports import free_port
 
-ONE_TOOL_CALL = {
+_UP_WITHIN_S = 600.0
+TOOL_CALLS = {
     "rules": [
+        {
+            "match": {"from": "user", "model": "asks"},
+            "answer": {"tool_calls": [{"name": "resources_add", "arguments": {"name": "r", "value": 1}}]},
+        },
+        {"match": {"from": "user", "model": "stub", "last": "add resource"}, "answer": {"text": "Go on."}},
         {
             "match": {"from": "user", "tools": ["resources_list"]},
             "answer": {"tool_calls": [{"name": "resources_list"}]},
-        }
+        },
     ]
 }
 
@@ -28,7 +34,14 @@ ONE_TOOL_CALL = {
 class World:
     """A model server and a mesh that uses it."""
 
-    def __init__(self, folder: Path, *, latency_s: float, with_tools: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        latency_s: float,
+        with_tools: bool = False,
+        tree: dict[str, object] | None = None,
+    ) -> None:
         self.port = free_port()
         self._latency_s = latency_s
         self._folder = folder
@@ -38,13 +51,15 @@ class World:
             "prompt": "You are measured.",
             "llm": {"model": "openai:stub"},
         }
+        if tree:
+            config["agent"] = tree
         if with_tools:
             database = str(folder / "resources.db")
             config["mcp_servers"] = [
                 {"name": "resources", "command": "mcp-resources", "args": ["--db", database]}
             ]
         self._script = folder / "script.yaml"
-        self._script.write_text(yaml.safe_dump(ONE_TOOL_CALL))
+        self._script.write_text(yaml.safe_dump(TOOL_CALLS))
         self._with_tools = with_tools
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
         self.mesh = MeshProcess(folder / "mesh", config, env)
@@ -79,13 +94,15 @@ class World:
 
 
 @contextmanager
-def running(folder: Path, *, latency_s: float, with_tools: bool = False) -> Iterator[tuple[World, float]]:
+def running(
+    folder: Path, *, latency_s: float, with_tools: bool = False, tree: dict[str, object] | None = None
+) -> Iterator[tuple[World, float]]:
     """A world that is up, and the seconds that the mesh took for it."""
-    world = World(folder, latency_s=latency_s, with_tools=with_tools)
+    world = World(folder, latency_s=latency_s, with_tools=with_tools, tree=tree)
     with ExitStack() as stack:
         stack.callback(world._stop_model)
         world._start_model()
         started = time.perf_counter()
-        world.mesh.start()
+        world.mesh.start(_UP_WITHIN_S)
         stack.callback(world.mesh.stop)
         yield world, time.perf_counter() - started

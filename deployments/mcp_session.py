@@ -15,7 +15,6 @@ from mesh.errors import ToolSessionError
 from mesh.failpoints import failpoint
 from mesh.logs import set_up
 from mesh.mcp.port import Catalogue, ToolOutcome
-from mesh.mcp.session import McpSession
 
 _GRACE_S = 5.0
 """How much longer than its own bound a call to the actor may take."""
@@ -57,6 +56,9 @@ class McpSessionActor:
     """Owns one session with one MCP server."""
 
     async def __init__(self, blueprint: Blueprint, server: str) -> None:  # type: ignore[misc]  # Ray awaits it
+        # Here, not above: the SDK takes a second of CPU, and whoever calls a session does not need it.
+        from mesh.mcp.session import McpSession
+
         set_up()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
         self._session = McpSession(spec, os.environ)

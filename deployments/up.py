@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from deployments.cluster import CannotStart
 from mesh.config import Config
 
 _START_WITHIN_S = 120.0
+_START_EACH_S = 3.0
+_LOOK_UP_S = 0.5
 _CLOSE_WITHIN_S = 4.0
 _STOP_WITHIN_S = 10.0
 _UPDATE_WILL_S = 10.0
@@ -68,7 +71,7 @@ class _Mesh:
     def start(self, stop: threading.Event) -> None:
         """Returns when all answers, or as soon as somebody wants to stop."""
         begun = time.monotonic()
-        for step in (self._start_ray, self._start_actors, self._start_edge):
+        for step in (self._start_ray, partial(self._start_actors, stop), self._start_edge):
             if not stop.is_set():
                 step()
                 self._listen()
@@ -114,7 +117,7 @@ class _Mesh:
         self._say("starting Ray" if self._is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
         self._dashboard = cluster.start_local() if self._is_ours else cluster.join(os.environ["RAY_ADDRESS"])
 
-    def _start_actors(self) -> None:
+    def _start_actors(self, stop: threading.Event) -> None:
         import ray
 
         from deployments import actors
@@ -132,14 +135,15 @@ class _Mesh:
                 )
         for name, actor in self._actors.items():
             waiting[actor.ready.remote()] = name
-        deadline = time.monotonic() + _START_WITHIN_S
         total = len(waiting)
-        while waiting:
-            done, _ = ray.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+        within_s = _START_WITHIN_S + _START_EACH_S * total
+        deadline = time.monotonic() + within_s
+        while waiting and not stop.is_set():
+            done, _ = ray.wait(list(waiting), timeout=_LOOK_UP_S)
+            if not done and time.monotonic() < deadline:
+                continue
             if not done:
-                raise CannotStart(
-                    f"not up after {_START_WITHIN_S:g} s: {', '.join(waiting.values())}; {_logs()}"
-                )
+                raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {_logs()}")
             name = waiting.pop(done[0])
             try:
                 ray.get(done[0])

@@ -52,7 +52,7 @@ class MeshProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
+    def start(self, within_s: float = UP_WITHIN_S) -> None:
         """Returns when it is ready; fails with its output when it does not become so."""
         with self.log.open("ab") as log:
             start = log.tell()
@@ -60,7 +60,7 @@ class MeshProcess:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=self._env, start_new_session=True
             )
-        deadline = time.monotonic() + UP_WITHIN_S
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if b"Ctrl-C stops" in self.log.read_bytes()[start:]:
                 return
