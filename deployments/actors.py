@@ -64,9 +64,12 @@ def line_to(actor: Callable[[], Any]) -> Line:
 
     async def locate() -> Address:
         try:
-            address: Address = await actor().address.remote()
+            try:
+                address: Address = await actor().address.remote()
+            except ActorDiedError:
+                _handles.clear()  # it is gone for good: the next use makes one
+                address = await actor().address.remote()
         except (ActorDiedError, ActorUnavailableError) as problem:
-            _handles.clear()  # if it is gone for good, the next use makes one
             raise Gone(f"the actor is not there: {type(problem).__name__}") from None
         return address
 

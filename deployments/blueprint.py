@@ -28,7 +28,8 @@ class Blueprint:
     """One version of one agent. ``data_dir`` is absolute. ``nodes`` are those of the tree, by path.
 
     ``lines`` is the host on which its actors take calls; empty: the address of their machine in the
-    cluster. ``leaves``: it is not the version that was started, so that what is idle of it goes.
+    cluster. ``leaves``: it is not the version that was started, so that what is idle of it goes, after
+    ``idle_timeout_s``.
     """
 
     agent: str
@@ -38,6 +39,7 @@ class Blueprint:
     data_dir: Path
     keepers: int
     nodes: Mapping[str, Placement]
+    idle_timeout_s: float
     lines: str = ""
     leaves: bool = False
 
@@ -60,6 +62,7 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         data_dir=config.data_dir.absolute(),
         keepers=config.cluster.keepers,
         nodes=placements(config),
+        idle_timeout_s=config.cluster.idle_timeout_s,
         lines="127.0.0.1" if one_machine else "",
     )
 

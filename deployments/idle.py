@@ -5,15 +5,14 @@ import logging
 
 import ray
 
-AFTER_S = 300.0
 _log = logging.getLogger("mesh.idle")
 
 
 class Idle:
-    """``with idle:`` around each use. If it ``leaves``, the actor ends `AFTER_S` after the last one."""
+    """``with idle:`` around each use. The actor ends ``timeout_s`` after the last one; None: it stays."""
 
-    def __init__(self, *, leaves: bool) -> None:
-        self._leaves = leaves
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
         self._uses = 0
         self._timer: asyncio.TimerHandle | None = None
         self._wait()
@@ -29,8 +28,8 @@ class Idle:
             self._wait()
 
     def _wait(self) -> None:
-        if self._leaves:
-            self._timer = asyncio.get_running_loop().call_later(AFTER_S, _leave)
+        if self._timeout_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, _leave)
 
 
 def _leave() -> None:

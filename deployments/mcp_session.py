@@ -10,6 +10,7 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
+from deployments.idle import Idle
 from deployments.line import Address, Desk, Gone
 from mesh.errors import ToolSessionError
 from mesh.failpoints import failpoint
@@ -69,6 +70,7 @@ class McpSessionActor:
                 "changed": partial(_replied, self._changed),
             }
         )
+        self._idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
         self._host = actors.host_of_lines(blueprint)
 
     async def address(self) -> Address:
@@ -86,7 +88,8 @@ class McpSessionActor:
     async def _call(self, packed: bytes) -> _Done:
         call = _unpack_call(packed)
         failpoint("mcp.before_call")
-        outcome = await self._session.call(call.name, call.arguments, call.timeout_s)
+        with self._idle:
+            outcome = await self._session.call(call.name, call.arguments, call.timeout_s)
         failpoint("mcp.after_call")
         return _Done(outcome)
 

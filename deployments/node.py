@@ -36,7 +36,8 @@ class NodeActor:
         self._desk = Desk({"run": self._run, "problems": self._problems})
         self._host = actors.host_of_lines(blueprint)
         self._started = asyncio.create_task(self._toolbox.start())
-        self._idle = Idle(leaves=blueprint.leaves or not spot.node.replicas)
+        leaves = blueprint.leaves or not spot.node.replicas
+        self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
 
     async def address(self) -> Address:
         """Where it takes calls."""

@@ -174,11 +174,13 @@ class Limits(Part):
 
 
 class Cluster(Part):
-    """How many processes of each kind. ``nodes`` counts the replicas of the root node."""
+    """How many processes of each kind. ``nodes`` counts the replicas of the agent without ``agent:``.
+    ``idle_timeout_s``: when actors leave that are made on use (``replicas: 0``, older versions)."""
 
     gateways: Annotated[int, Field(ge=1, le=1000)] = 1
     keepers: Annotated[int, Field(ge=1, le=1000)] = 1
     nodes: Annotated[int, Field(ge=1, le=1000)] = 1
+    idle_timeout_s: Seconds = 300
 
 
 class Config(Part):

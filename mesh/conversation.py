@@ -68,7 +68,8 @@ class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
-    """An approval as REST shows it. ``remote_*`` are set when the question came over A2A."""
+    """An approval as REST shows it. ``asked_by`` is the name of the node that waits, ``remote_*`` are set
+    when the question came over A2A."""
 
     uuid: str
     conversation_id: str
@@ -77,6 +78,8 @@ class PendingApproval(msgspec.Struct, frozen=True):
     description: str
     kind: str
     created_at: str
+    asked_by: str | None = None
+    expires_at: str | None = None
     remote_task_id: str | None = None
     remote_agent_name: str | None = None
 
@@ -333,6 +336,8 @@ def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingAp
         description=event.description,
         kind=event.kind,
         created_at=event.time,
+        asked_by=event.asked_by or None,
+        expires_at=event.expires_at or None,
         remote_task_id=event.remote_task_id or None,
         remote_agent_name=event.remote_agent_name or None,
     )

@@ -169,7 +169,8 @@ class ToolResult(Event, frozen=True):
 class ApprovalRequired(Event, frozen=True):
     """A step waits for a person. ``description`` is for that person to read.
 
-    ``output_key`` is that of the node that waits. ``expires_at``: when it counts as rejected.
+    ``asked_by`` and ``output_key`` are the name and key of the node that waits. ``expires_at``: when it
+    counts as rejected.
     """
 
     uuid: str
@@ -179,6 +180,7 @@ class ApprovalRequired(Event, frozen=True):
     description: str
     kind: ApprovalKind = "tool_call"
     attempt: int = 0
+    asked_by: str = ""
     output_key: str = ""
     expires_at: str = ""
     remote_task_id: str = ""

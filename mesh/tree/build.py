@@ -33,6 +33,7 @@ def tool_step(config: Config, spot: Spot, toolbox: Toolbox) -> ToolStep:
     """How the llm node at a place runs its tools."""
     return ToolStep(
         toolbox=toolbox,
+        name=spot.node.name,
         asks=spot.asks,
         expire_after_s=config.approval_timeout_s,
         output_key=spot.node.output_key or "",

@@ -43,10 +43,11 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
     """Runs the tool calls of one node.
 
     ``asks``: whether destructive ones wait for a person; ``expire_after_s`` how long, None for ever.
-    ``output_key`` is the node's, for the question.
+    ``name`` and ``output_key`` are the node's, for the question.
     """
 
     toolbox: Toolbox
+    name: str = ""
     asks: bool = True
     expire_after_s: float | None = None
     output_key: str = ""
@@ -179,6 +180,7 @@ class _Pending:
                 description=description,
                 kind=kind,
                 attempt=attempt,
+                asked_by=self._node.name,
                 output_key=self._node.output_key,
                 expires_at="" if expires is None else moment(timedelta(seconds=expires)),
             ),

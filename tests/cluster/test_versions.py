@@ -1,0 +1,87 @@
+"""Versions of an agent, and actors that come and go: a conversation goes on with the tree it began on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.client import Client
+from tests.cluster.model import Model
+from tests.cluster.rest import until
+from tests.cluster.world import World
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+BEFORE = {
+    "name": "steps",
+    "type": "sequential",
+    "agents": [{"name": "keeper", "type": "llm", "prompt": "before", "replicas": 0}],
+}
+AFTER = {
+    "name": "other",
+    "type": "sequential",
+    "agents": [{"name": name, "type": "llm", "prompt": "after"} for name in ("renamed", "new")],
+}
+
+
+def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_known(
+    folder: Path, model: Model
+) -> None:
+    cluster = {"idle_timeout_s": 3}
+    world = World(folder, model, agent=BEFORE, cluster=cluster)
+    world.mesh.start()
+    with Client(world.mesh.url) as client:
+        assert nodes(world) == 1  # the one with `replicas: 0` was not needed yet
+        known, forgotten = (asked(client, line) for line in ("one", "two"))
+        assert nodes(world) == 2
+        assert len(configs(world)) == 1
+        until(lambda: nodes(world) == 1, 20)  # it left
+        third = asked(client, "three")  # and comes back
+    assert world.mesh.stop() == []
+
+    change(world, AFTER)
+    world.mesh.start()
+    with Client(world.mesh.url) as client:
+        status, body = client.post(f"/approvals/{known}", {"approved": True})
+        assert status == 200, body
+        assert body["result"]["response"].startswith("done: ")
+        assert world.lines() == {"one": 1}
+        until(lambda: nodes(world) == 3, 20)  # the old tree's actors left, the new tree's stay
+
+        old = next(path for path in configs(world) if "before" in path.read_text())
+        old.unlink()
+        for keeper in world.mesh.find("ray::KeeperActor"):
+            keeper.kill()
+        status, body = client.post(f"/approvals/{forgotten}", {"approved": True})
+        assert status == 502
+        assert "began with version" in body["error"] and "not known here any more" in body["error"]
+        shown = client.get(f"/conversations/{body['conversation']['id']}")["conversation"]
+        assert [message["content"] for message in shown["messages"]][:2] == [
+            "You keep a ledger.",
+            "append two",
+        ]
+        assert world.lines() == {"one": 1}
+        assert third not in (known, forgotten)
+    assert world.mesh.stop() == []
+
+
+def asked(client: Client, line: str) -> str:
+    """The approval that a new conversation waits for."""
+    status, body = client.post("/conversations", {"message": f"append {line}"})
+    assert status == 201, body
+    uuid: str = body["result"]["approval"]["uuid"]
+    return uuid
+
+
+def nodes(world: World) -> int:
+    return len(world.mesh.find("ray::NodeActor"))
+
+
+def configs(world: World) -> list[Path]:
+    return sorted((world.mesh.data_dir / "configs").glob("*.yaml"))
+
+
+def change(world: World, tree: dict[str, Any]) -> None:
+    config = yaml.safe_load(world.mesh.config.read_text())
+    world.mesh.config.write_text(yaml.safe_dump({**config, "agent": tree}))
