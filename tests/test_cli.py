@@ -123,6 +123,15 @@ class TestCheck:
             "mesh: none.yaml:1: cannot be read: No such file or directory\n",
         )
 
+    def test_a_placeholder_that_nothing_sets_is_a_warning_with_its_line(self, here: Path) -> None:
+        tree = "agent:\n  name: all\n  type: sequential\n  agents:\n"
+        path = config(here, f"{OFFLINE}{tree}  - {{name: a, type: llm, prompt: 'use {{plan}}'}}\n")
+        result = mesh("check", path)
+        assert result.exit_code == 0
+        assert result.stderr.startswith(
+            f"warning: {path}:8: agent.agents[0].prompt: nothing sets {{plan}} before a"
+        )
+
     @pytest.mark.parametrize("command", ["check", "up"])
     def test_a_part_that_cannot_run_yet_is_refused(self, here: Path, command: str) -> None:
         path = config(here, "a2a: [{name: b, url: 'http://b'}]\n")
