@@ -11,7 +11,8 @@ A frame is its length (four bytes) and a msgpack array. The first frame of a con
 secret, which only those can know who may call the actor.
 
 A call has no order among others, and no deadline of its own. When the other end is gone, every call
-without an answer raises `Gone`: it may have run, or not.
+without an answer raises `Gone`: it may have run, or not. A caller that gives up leaves the call running,
+unless it asked for `call_off`: then the call is cancelled there, and waited for.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ from mesh.errors import MeshError
 
 MAX_FRAME = 256 * 1024 * 1024
 _CONNECT_WITHIN_S = 10.0
+_END_WITHIN_S = 120.0
+"""How long a call that was called off may take to end: one that must not be broken off is completed."""
 _SILENT_FOR_S = 15
 """How long a machine that vanished is waited for; a process that dies is noticed at once."""
 
@@ -58,7 +61,7 @@ class Address(msgspec.Struct, frozen=True):
 
 class _Call(msgspec.Struct, frozen=True, array_like=True):
     id: int
-    method: str
+    method: str  # empty: cancels the call with this id
     content: bytes
 
 
@@ -174,7 +177,7 @@ class Line:
         self._connection = _Calling()
         self._connecting = asyncio.Lock()
 
-    async def call(self, method: str, content: bytes = b"") -> bytes:
+    async def call(self, method: str, content: bytes = b"", *, call_off: bool = False) -> bytes:
         """The answer to one call. Raises `Gone` or `Failed`."""
         frame = _pack(_Call(number := next(self._ids), method, content))
         if len(frame) > MAX_FRAME:
@@ -184,9 +187,15 @@ class Line:
         connection.waiting[number] = answer
         try:
             await connection.send(frame)
-            return await answer
+            return await (asyncio.shield(answer) if call_off else answer)
+        except asyncio.CancelledError:
+            if call_off and not answer.done():
+                await connection.send(_pack(_Call(number, "", b"")))
+                await asyncio.wait({answer}, timeout=_END_WITHIN_S)
+            raise
         finally:
             del connection.waiting[number]
+            answer.cancel()
 
     def close(self) -> None:
         """Ends the connection; the next call makes another."""
@@ -215,6 +224,7 @@ class _Called(_Connection):
         super().__init__()
         self._desk = desk
         self._is_known = False
+        self.calls: dict[int, asyncio.Task[None]] = {}
 
     def frame_received(self, frame: bytes) -> None:
         if self._is_known:
@@ -246,11 +256,15 @@ class Desk:
         """Whether it is this desk's secret."""
         return hmac.compare_digest(secret, self._secret)
 
-    def take(self, caller: _Connection, call: _Call) -> None:
-        """Starts to answer a call."""
-        task = asyncio.create_task(self._run(caller, call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def take(self, caller: "_Called", call: _Call) -> None:
+        """Starts to answer a call, or cancels one."""
+        if call.method:
+            task = caller.calls[call.id] = asyncio.create_task(self._run(caller, call))
+            self._tasks.add(task)  # a connection may go before the calls that came on it
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: caller.calls.pop(call.id))
+        elif call.id in caller.calls:
+            caller.calls[call.id].cancel()
 
     def close(self) -> None:
         """Takes no more connections."""
@@ -269,6 +283,8 @@ class Desk:
     async def _answered(self, call: _Call) -> _Answer:
         try:
             return _Answer(call.id, await self._methods[call.method](call.content))
+        except asyncio.CancelledError:
+            return _Answer(call.id, b"", "called off")
         except Exception as problem:  # noqa: BLE001 - answered, and logged here
             _log.exception("event=call_failed method=%s", call.method)
             return _Answer(call.id, b"", f"{type(problem).__name__}: {problem}")

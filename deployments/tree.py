@@ -32,16 +32,16 @@ class RemoteNode:
         self._turns = count()
 
     async def __call__(self, turn: TurnInput) -> TurnOutput:
-        return decode_output(await self._call("run", encode_input(turn)))
+        return decode_output(await self._call("run", encode_input(turn), call_off=True))
 
     async def problems(self, call: ToolCall) -> str:
         """What is wrong with a tool call that this node is about to make."""
         return (await self._call("problems", _pack_call(call))).decode()
 
-    async def _call(self, method: str, packed: bytes) -> bytes:
+    async def _call(self, method: str, packed: bytes, *, call_off: bool = False) -> bytes:
         line: Line = self._lines[next(self._turns) % len(self._lines)]
         try:
-            return await line.call(method, packed)
+            return await line.call(method, packed, call_off=call_off)
         except Gone as problem:
             raise Unavailable(f"{self._what}: {problem}") from None
 

@@ -63,6 +63,9 @@ class Node:
         except Superseded:
             await steps.finish()
             return TurnOutput("superseded")
+        except asyncio.CancelledError:
+            steps.abandon()
+            raise
         events, sent = await steps.finish()
         return TurnOutput(
             outcome.status,

@@ -128,6 +128,11 @@ class Steps:
         unsent, self._unsent = self._unsent, []
         return unsent, self._sent
 
+    def abandon(self) -> None:
+        """Nobody will take the return any more: what was not sent is left to the next pass."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _note(self, events: Sequence[AnyEvent]) -> None:
         if not events:
             return

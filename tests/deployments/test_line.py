@@ -146,3 +146,33 @@ async def test_a_caller_that_gives_up_leaves_the_line_usable() -> None:
             async with asyncio.timeout(0):
                 await line.call("echo", b"x")
         assert await within(line.call("echo", b"y")) == b"y"
+
+
+@pytest.mark.parametrize("call_off", [True, False])
+async def test_a_call_is_cancelled_at_the_other_end_only_if_its_caller_asked_for_that(call_off: bool) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    async def answer(content: bytes) -> bytes:
+        if content == b"other":
+            return content
+        begun.set()
+        try:
+            await release.wait()
+            ended.append("completed")
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            ended.append("cancelled")
+            raise
+        return content
+
+    async with connected(answer) as (line, _):
+        calling = asyncio.create_task(line.call("echo", b"x", call_off=call_off))
+        await asyncio.wait_for(begun.wait(), 5)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(calling, 5)
+        assert ended == (["cancelled"] if call_off else [])
+        release.set()
+        assert await within(line.call("echo", b"other")) == b"other"
+        assert ended == (["cancelled"] if call_off else ["completed"])
