@@ -1,9 +1,10 @@
 # `make run` is all that is needed; the rest is for whoever works on it.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test bench lint lock clean
+.PHONY: help setup run test chaos bench lint lock clean
 
 PYTHON ?= python3
 CONFIG ?= config/agent.yaml
+KILLS ?= 1000
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -17,6 +18,11 @@ run: setup ## Start the mesh with config/agent.yaml (CONFIG=… for another); Ct
 
 test: setup ## Run the whole test suite (ARGS=… go to pytest)
 	@$(BIN)/pytest $(ARGS)
+
+# Two suites share the kills: a single agent, and a tree of them.
+chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
+	@CHAOS_KILLS=$$(( ($(KILLS) + 1) / 2 )) $(BIN)/pytest -m chaos tests/cluster \
+	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)
 
 bench: setup ## Measure latency, throughput and CPU (ARGS=… go to the bench)
 	@$(BIN)/python -m bench $(ARGS)

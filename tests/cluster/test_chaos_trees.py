@@ -10,21 +10,21 @@ is repeated and an outcome unknown only where a kill explains it, and no open tu
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from mesh.conversation import Conversation
+from mesh.conversation import fold
 from mesh.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
 from mesh.journal.files import parse
 from tests.cluster.client import Client
 from tests.cluster.model import Model
-from tests.cluster.monkey import EVERYTHING, Monkey, seconds, table, unknown_outcomes
+from tests.cluster.monkey import Monkey, seconds, table, unknown_outcomes
 from tests.cluster.test_chaos import AFTER_THE_CLAIM, BEFORE_THE_CLAIM, KILLS, PEOPLE, SEED, VICTIMS
 from tests.cluster.tree_world import (
     APPENDS,
@@ -41,6 +41,8 @@ from tests.cluster.tree_world import (
 
 RESUMED_WITHIN_S = 30.0
 POWER_CUT_EVERY = 25
+IN_A_ROW = 5
+"""Kills before every open turn must have moved on: the next hits a mesh that works."""
 IN_THE_LOOP = "0.3.0#1/llm/0"
 """The model call before the line that is appended without asking."""
 
@@ -56,9 +58,11 @@ def doomed() -> Iterator[TreeWorld]:
         Model(lambda: tree_model) as model,
     ):
         world = TreeWorld(Path(name), tree_model, model)
-        world.mesh.start()
-        yield world
-        world.mesh.kill_all()
+        try:
+            world.mesh.start()
+            yield world
+        finally:
+            world.mesh.kill_all()
 
 
 @pytest.fixture
@@ -156,14 +160,16 @@ def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
 ) -> None:
     asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
     monkey = Monkey(doomed.mesh, VICTIMS, SEED)
-    up_again: list[float] = []
+    resumed: list[float] = []
     with at_work(doomed, PEOPLE) as people:
         for number in range(KILLS):
             monkey.pause()
             if number % POWER_CUT_EVERY == POWER_CUT_EVERY // 2:
-                up_again.append(monkey.cut_power())
+                monkey.cut_power()
             else:
                 monkey.kill_one()
+            if number % IN_A_ROW == 0:
+                resumed.append(await_resumed(doomed))
             for gave_up in (person for person in people if person.done()):
                 gave_up.result()
     told = [each for person in people for each in person.result()]
@@ -174,8 +180,6 @@ def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
     assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
     again = [pair for each in told for pair in repeats(doomed.model.asked[each.conversation_id])]
     assert [pair for pair in again if not monkey.was_near(pair[0].at, pair[1].at)] == []
-    longest = max(longest_silence(journal(each, doomed), up_again) for each in told)
-    assert longest < RESUMED_WITHIN_S
 
     rows = Counter(kill.victim for kill in monkey.kills)
     rows["kills"] = len(monkey.kills)
@@ -186,10 +190,9 @@ def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
     rows["model calls repeated"] = len(again)
     rows["unknown outcomes"] = len(unknown)
     rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
-    rows["longest silence (s)"] = round(longest)
+    rows["slowest to resume (s)"] = round(max(resumed))
     with capsys.disabled():
         sys.stdout.write(f"\nchaos in trees, seed {SEED}:\n{table(rows)}\n")
-    assert rows[EVERYTHING] == len(up_again)
 
 
 @contextmanager
@@ -266,14 +269,19 @@ def repeats(calls: Sequence[Asked]) -> list[tuple[Asked, Asked]]:
     return found
 
 
-def longest_silence(events: Sequence[AnyEvent], up_again: Sequence[float]) -> float:
-    """For how many seconds an open turn stood still that needed nobody; while all of the mesh was down
-    does not count."""
-    conversation, longest = Conversation(), 0.0
-    for event, following in pairwise(events):
-        conversation.apply(event)
-        if conversation.can_go_on:
-            since, until = seconds(event), seconds(following)
-            since = max((since, *(up for up in up_again if up < until)))
-            longest = max(longest, until - since)
-    return longest
+def await_resumed(world: TreeWorld) -> float:
+    """After how many seconds from now every open turn that needs no person had moved on."""
+    began = time.monotonic()
+    standing = open_turns(world.mesh.data_dir.glob("conversation_*.jsonl"))
+    while standing:
+        assert time.monotonic() < began + RESUMED_WITHIN_S, f"not resumed: {standing}"
+        time.sleep(0.1)
+        now = open_turns(standing)
+        standing = {path: seq for path, seq in standing.items() if now.get(path) == seq}
+    return time.monotonic() - began
+
+
+def open_turns(journals: Iterable[Path]) -> dict[Path, int]:
+    """The journals of the turns that can go on without a person, and where they end."""
+    conversations = {path: fold(parse(path.read_bytes(), path.name)[0]) for path in journals}
+    return {path: each.seq for path, each in conversations.items() if each.can_go_on}
