@@ -1,0 +1,139 @@
+"""Places in the tree, and what a parent makes of how its child's pass ended."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.conversation import is_below
+from mesh.errors import Unavailable
+from mesh.events import AnyEvent, ApprovalResolved, LlmCall, NodeCompleted
+from mesh.tree.children import Child, Children, path_of, place
+from mesh.tree.node import PAUSED, REJECTED
+from mesh.tree.step import Steps, Superseded
+from mesh.tree.turn import Status, TurnInput, TurnOutput
+
+STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4)
+
+
+def reached(steps: list[tuple[int, int]]) -> str:
+    at = "0"
+    for index, iteration in steps:
+        at = place(at, index, iteration)
+    return at
+
+
+# -- places
+
+
+@given(STEPS)
+def test_the_path_of_a_place_is_the_place_without_its_rounds(steps: list[tuple[int, int]]) -> None:
+    assert path_of(reached(steps)) == ".".join(["0", *(str(index) for index, _ in steps)])
+
+
+@given(STEPS, STEPS)
+def test_different_ways_down_the_tree_are_different_places(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    assert (reached(one) == reached(other)) == (one == other)
+
+
+@given(STEPS, STEPS)
+def test_below_a_place_is_what_a_way_through_it_reaches(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    assert is_below(reached(one), reached(other)) == (one[: len(other)] == other)
+
+
+# -- a child's pass
+
+
+class Alone:
+    """A `Recorder` that nobody should need."""
+
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        raise AssertionError("nothing is sent ahead here")
+
+    async def decisions(
+        self, conversation_id: str, turn: int, run: int, after: int
+    ) -> Sequence[ApprovalResolved] | None:
+        raise AssertionError("nothing waits here")
+
+
+class Called:
+    """A child that ends its pass in a prepared way, and keeps what it was called with."""
+
+    def __init__(self, output: TurnOutput) -> None:
+        self.output = output
+        self.turns: list[TurnInput] = []
+
+    async def __call__(self, turn: TurnInput) -> TurnOutput:
+        self.turns.append(turn)
+        return self.output
+
+
+def steps(known: Sequence[AnyEvent] = ()) -> Steps:
+    turn = TurnInput(
+        conversation_id="c",
+        session_id="s",
+        digest="d",
+        turn=1,
+        run=7,
+        user_message="go",
+        at="0.1",
+        known=known,
+    )
+    return Steps(turn, Alone())
+
+
+@pytest.mark.parametrize("status", get_args(Status))
+async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Status) -> None:
+    child, parent = Called(TurnOutput(status, "text", state={"k": "v"}, exits=True)), steps()
+    running = Children([Child("it", child)]).run(parent, 0, {})
+    match status:
+        case "completed" | "failed":
+            done = await running
+            assert isinstance(done, NodeCompleted)
+            assert (done.step, done.name, done.status, done.text) == ("0.1.0", "it", status, "text")
+            assert (done.state, done.exits, done.turn) == ({"k": "v"}, True, 1)
+        case "paused":
+            assert await running == PAUSED
+        case "cancelled":
+            assert await running == REJECTED
+        case "superseded":
+            with pytest.raises(Superseded):
+                await running
+        case "interrupted":
+            with pytest.raises(Unavailable, match="text"):
+                await running
+    kept, _ = await parent.finish()
+    assert [e.step for e in kept] == (["0.1.0"] if status in ("completed", "failed") else [])
+
+
+async def test_a_child_that_is_done_is_not_called_again() -> None:
+    done = NodeCompleted(name="it", turn=1, step="0.1.0#2", text="before")
+    child = Called(TurnOutput("completed", "again"))
+    children, parent = Children([Child("it", child)]), steps([done])
+    assert await children.run(parent, 0, {}, iteration=2) == done
+    assert child.turns == []
+    another = await children.run(parent, 0, {}, iteration=1)
+    assert isinstance(another, NodeCompleted) and (another.step, another.text) == ("0.1.0#1", "again")
+    assert len(child.turns) == 1
+
+
+async def test_a_child_knows_what_happened_below_it_and_the_history_only_if_it_reads_it() -> None:
+    inside, beside = (LlmCall(model="m", turn=1, step=f"{at}/llm/0") for at in ("0.1.1.0", "0.1.10"))
+    child = Called(TurnOutput("paused"))
+    await Children([Child("no", child), Child("it", child)]).run(steps([inside, beside]), 1, {"k": "v"})
+    (turn,) = child.turns
+    assert (turn.at, turn.known, dict(turn.state), turn.run) == ("0.1.1", [inside], {"k": "v"}, 7)
+
+
+async def test_what_a_child_learned_goes_up_before_the_record_that_it_is_done() -> None:
+    learned = LlmCall(model="m", turn=1, step="0.1.0/llm/0")
+    parent = steps()
+    await Children([Child("it", Called(TurnOutput("completed", events=[learned])))]).run(parent, 0, {})
+    kept, _ = await parent.finish()
+    assert [type(e) for e in kept] == [LlmCall, NodeCompleted]
