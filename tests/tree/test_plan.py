@@ -1,4 +1,4 @@
-"""The tree of a config: where its nodes are, which of them ask, and which placeholders nothing can have set."""
+"""The tree of a config: where its nodes are, who asks, which placeholders nothing can have set."""
 
 import re
 from typing import Any
@@ -153,9 +153,11 @@ def test_braces_that_are_no_placeholder_are_not_warned_of() -> None:
 
 
 def test_a_hint_names_the_file_the_line_and_the_key() -> None:
-    text = "name: me\nagent:\n  name: top\n  type: sequential\n  agents:\n  - name: a\n    type: llm\n    prompt: '{x}'\n"
+    text = (
+        "agent:\n  name: top\n  type: sequential\n  agents:\n  - name: a\n    type: llm\n    prompt: '{x}'\n"
+    )
     (hint,) = hints(parse(text, "agent.yaml", {}))
-    assert hint.startswith("agent.yaml:8: agent.agents[0].prompt: nothing sets {x} before a runs")
+    assert hint.startswith("agent.yaml:7: agent.agents[0].prompt: nothing sets {x} before a runs")
     assert all(name in hint for name in BUILT_IN)
 
 
