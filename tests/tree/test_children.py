@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.conversation import is_below
@@ -28,11 +28,13 @@ def reached(steps: list[tuple[int, int]]) -> str:
 # -- places
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_the_path_of_a_place_is_the_place_without_its_rounds(steps: list[tuple[int, int]]) -> None:
     assert path_of(reached(steps)) == ".".join(["0", *(str(index) for index, _ in steps)])
 
 
+@settings(deadline=None)
 @given(STEPS, STEPS)
 def test_different_ways_down_the_tree_are_different_places(
     one: list[tuple[int, int]], other: list[tuple[int, int]]
@@ -40,6 +42,7 @@ def test_different_ways_down_the_tree_are_different_places(
     assert (reached(one) == reached(other)) == (one == other)
 
 
+@settings(deadline=None)
 @given(STEPS, STEPS)
 def test_below_a_place_is_what_a_way_through_it_reaches(
     one: list[tuple[int, int]], other: list[tuple[int, int]]
