@@ -3,7 +3,8 @@
     S1  latency added to a model of 50 ms, one client
     S2  the same with one MCP tool call (two model calls)
     S3  model of 0 ms: turns/s, latency and CPU at 1, 16 and 64 clients
-    S4  trees: sequential of 3, parallel of 8, 32 and 128 with a model of 50 ms; time to resume a long one
+    S4  trees: sequential of 3, parallel of 8 and 32 (with the word ``wide`` 128 too) with a model of 50 ms;
+        time to resume a long one
     S5  100 to 2,000 conversations in flight with a model of 2 s
     S6  turn 10 and turn 200 of one conversation: latency and bytes on the disk
     up  time to start, CPU when idle, memory
@@ -152,7 +153,7 @@ def main() -> None:
                     world.restart_model(latency)
                     uvloop.run(scenario(bench, world))
         if bench.wants("S4"):
-            shapes(bench, Path(scratch))
+            shapes(bench, Path(scratch), widest="wide" in sys.argv)
             resumed(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
