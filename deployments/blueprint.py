@@ -67,6 +67,15 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
     )
 
 
+def demand(blueprint: Blueprint) -> dict[str, float]:
+    """What all nodes together ask of Ray."""
+    asked: dict[str, float] = {}
+    for placement in blueprint.nodes.values():
+        for resource, amount in placement.resources.items():
+            asked[resource] = asked.get(resource, 0) + amount * placement.replicas
+    return asked
+
+
 def placements(config: Config) -> dict[str, Placement]:
     """The nodes of a config's tree, by path."""
     return {

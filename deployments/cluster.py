@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -56,6 +56,19 @@ def _probe(address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+
+
+def lacking(demand: Mapping[str, float]) -> list[str]:
+    """What the cluster has too little of, as it is now."""
+    import ray
+
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return [
+        f"{name} ({amount:g} asked, {there.get(names.get(name, name), 0):g} there)"
+        for name, amount in demand.items()
+        if amount > there.get(names.get(name, name), 0)
+    ]
 
 
 def has_serve() -> bool:

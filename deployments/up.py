@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from deployments import cluster, descendants, edge
-from deployments.blueprint import blueprint_of
+from deployments.blueprint import blueprint_of, demand
 from deployments.cluster import CannotStart
 from mesh.config import Config
 
@@ -120,21 +120,11 @@ class _Mesh:
     def _start_actors(self, stop: threading.Event) -> None:
         import ray
 
-        from deployments import actors
-
-        blueprint = self._blueprint
-        waiting: dict[Any, str] = {}
-        for shard in range(blueprint.keepers):
-            self._actors[f"keeper {shard}"] = actors.keeper(blueprint, shard)
-        for server in self._config.servers:
-            self._actors[f"mcp {server.name}"] = actors.mcp_session(blueprint, server.name)
-        for path, placement in blueprint.nodes.items():
-            for replica in range(placement.replicas):
-                self._actors[f"node {path} {placement.name}/{replica}"] = actors.node(
-                    blueprint, path, replica
-                )
-        for name, actor in self._actors.items():
-            waiting[actor.ready.remote()] = name
+        lacking = ", ".join(cluster.lacking(demand(self._blueprint)))
+        if lacking and self._is_ours:
+            raise CannotStart(f"this machine has too little for the nodes' resources: {lacking}")
+        self._make_actors()
+        waiting = {actor.ready.remote(): name for name, actor in self._actors.items()}
         total = len(waiting)
         within_s = _START_WITHIN_S + _START_EACH_S * total
         deadline = time.monotonic() + within_s
@@ -143,13 +133,27 @@ class _Mesh:
             if not done and time.monotonic() < deadline:
                 continue
             if not done:
-                raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {_logs()}")
+                why = f"the cluster has too little of {lacking}" if lacking else _logs()
+                raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {why}")
             name = waiting.pop(done[0])
             try:
                 ray.get(done[0])
             except ray.exceptions.RayError as problem:
                 raise CannotStart(f"{name} cannot start: {_cause(problem)}") from problem
             self._say(f"actor {total - len(waiting)} of {total}: {name}")
+
+    def _make_actors(self) -> None:
+        from deployments import actors
+
+        blueprint = self._blueprint
+        for shard in range(blueprint.keepers):
+            self._actors[f"keeper {shard}"] = actors.keeper(blueprint, shard)
+        for server in self._config.servers:
+            self._actors[f"mcp {server.name}"] = actors.mcp_session(blueprint, server.name)
+        for path, placement in blueprint.nodes.items():
+            for replica in range(placement.replicas):
+                name = f"node {path} {placement.name}/{replica}"
+                self._actors[name] = actors.node(blueprint, path, replica)
 
     def _start_edge(self) -> None:
         from ray import serve
