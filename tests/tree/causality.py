@@ -1,0 +1,204 @@
+"""What must be journaled before an event, as the head of `mesh.events` says it, and what must not be.
+
+Both are told as keys of events. A journal all of whose events have what they depend on before them has only
+prefixes that are closed under "depends on".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    ConversationCompleted,
+    ConversationCreated,
+    Error,
+    LlmCall,
+    NodeCompleted,
+    Paused,
+    ToolIntent,
+    ToolResult,
+    UserMessage,
+)
+from mesh.tree.children import place
+from mesh.tree.plan import Spot
+
+Past = Mapping[str, AnyEvent]
+NEVER = "what cannot be"
+"""A key that no event has: the event that depends on it is wrong where it stands."""
+_CREATED, _FINAL = "0||ConversationCreated", "ConversationCompleted"
+
+
+def violations(journal: Sequence[AnyEvent], root: Spot) -> list[str]:
+    """What is wrong with the order of a journal of this tree."""
+    past: dict[str, AnyEvent] = {}
+    found: list[str] = []
+    for event in journal:
+        if event.key in past:
+            found.append(f"{event.seq}: {event.key} is there twice")
+        found += [
+            f"{event.seq}: {event.key} before {key}" for key in depends_on(event, past, root) - past.keys()
+        ]
+        found += [f"{event.seq}: {event.key} after {key}" for key in excludes(event) & past.keys()]
+        past[event.key] = event
+    return found
+
+
+def depends_on(event: AnyEvent, past: Past, root: Spot) -> set[str]:
+    """The keys of what must be before an event. ``past``: what is, by key, in its order."""
+    if isinstance(event, ConversationCreated):
+        return set()
+    needs = {_CREATED}
+    match event:
+        case ConversationCompleted():
+            return needs | _closed(event.turn, past)
+        case UserMessage():
+            return needs | _closed(event.turn - 1, past)
+        case _:
+            opened = f"{event.turn}||UserMessage"
+            return needs | {opened, *_earlier_nodes(event, root), *_within(event, past, root)}
+
+
+def excludes(event: AnyEvent) -> set[str]:
+    """The keys of what must not be before an event: its turn's end, the end of a node it happened in."""
+    ends = {f"{event.turn}||{end}" for end in ("Completed", "Error")}
+    if isinstance(event, ConversationCompleted):
+        return set()
+    at = event.node.rpartition(".")[0] if isinstance(event, NodeCompleted) else event.node
+    while at:
+        ends.add(_done(event, at))
+        at = at.rpartition(".")[0]
+    return ends | {f"{turn}||{_FINAL}" for turn in range(event.turn + 1)}
+
+
+def _within(event: AnyEvent, past: Past, root: Spot) -> set[str]:
+    """What an event depends on in its own node, or of its own turn."""
+    match event:
+        case LlmCall():
+            return _rounds(event.turn, event.node, _ordinal(event)[0], past)
+        case ToolIntent() | ToolResult() | ApprovalRequired():
+            return _call(event, past) | _person(event, past)
+        case ApprovalResolved():
+            return _question(event, past)
+        case NodeCompleted():
+            return _all_of(root, event, event.step, past) if event.status == "completed" else set()
+        case Paused():
+            asked = any(isinstance(e, ApprovalRequired) and e.turn == event.turn for e in past.values())
+            return set() if asked else {NEVER}
+        case Completed(cancelled=True):
+            return set() if any(_ends_turn(e) for e in past.values() if e.turn == event.turn) else {NEVER}
+        case Completed():
+            return _all_of(root, event, root.path, past)
+        case _:
+            assert isinstance(event, Error), event
+            return set()
+
+
+def _closed(turn: int, past: Past) -> set[str]:
+    ends = {f"{turn}||Completed", f"{turn}||Error"}
+    return set() if turn == 0 or ends & past.keys() else {f"the end of turn {turn}"}
+
+
+def _earlier_nodes(event: AnyEvent, root: Spot) -> Iterator[str]:
+    """The ends of the nodes that come before it in the sequences and loops it is in."""
+    spot, at = root, root.path
+    for part in event.node.split(".")[1:]:
+        index, iteration = (int(number or 0) for number in part.partition("#")[::2])
+        if spot.node.type != "parallel" and index:
+            yield _done(event, place(at, index - 1, iteration))
+        elif spot.node.type == "loop" and iteration > 1:
+            yield _done(event, place(at, len(spot.children) - 1, iteration - 1))
+        spot, at = spot.children[index], f"{at}.{part}"
+
+
+def _rounds(turn: int, node: str, answers: int, past: Past) -> set[str]:
+    """The first ``answers`` answers of a node's model, with the results of what they asked for."""
+    needs: set[str] = set()
+    for i in range(answers):
+        needs.add(asked := f"{turn}|{node}/llm/{i}|LlmCall")
+        answer = past.get(asked)
+        calls = len(answer.tool_calls) if isinstance(answer, LlmCall) else 0
+        needs |= {f"{turn}|{node}/tool/{i}.{j}|ToolResult" for j in range(calls)}
+    return needs
+
+
+def _call(event: AnyEvent, past: Past) -> set[str]:
+    """The answer that asked for a call, and the results of the calls before it in that answer."""
+    i, j = _ordinal(event)
+    answer = past.get(asked := f"{event.turn}|{event.node}/llm/{i}|LlmCall")
+    if isinstance(answer, LlmCall) and j >= len(answer.tool_calls):
+        return {NEVER}
+    before = {f"{event.turn}|{event.node}/tool/{i}.{k}|ToolResult" for k in range(j)}
+    return {asked, *before, *_rounds(event.turn, event.node, i, past)}
+
+
+def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> set[str]:
+    """The claim that an outcome, a retry or a question about one needs; the decision that led here."""
+    claim = f"{event.turn}|{event.step}|ToolIntent|"
+    match event:
+        case ToolIntent(attempt=attempt) if attempt:
+            return {f"{claim}{attempt - 1}", *_decided(event, "retry", past)}
+        case ToolIntent():
+            asked = any(isinstance(e, ApprovalRequired) and e.step == event.step for e in past.values())
+            return _decided(event, "approve", past) if asked else set()
+        case ApprovalRequired(kind="unknown_outcome"):
+            return {f"{claim}{event.attempt}"}
+        case ToolResult(skipped=True):
+            return _decided(event, "skip", past) and _decided(event, "reject", past)
+        case ToolResult(tool="add", is_error=False):
+            return {f"{claim}0"}
+        case _:
+            return set()
+
+
+def _decided(event: AnyEvent, decision: str, past: Past) -> set[str]:
+    found = any(
+        isinstance(e, ApprovalResolved) and (e.turn, e.step, e.decision) == (event.turn, event.step, decision)
+        for e in past.values()
+    )
+    return set() if found else {f"the decision to {decision} {event.step}"}
+
+
+def _question(event: ApprovalResolved, past: Past) -> set[str]:
+    asked = any(isinstance(e, ApprovalRequired) and e.uuid == event.uuid for e in past.values())
+    return set() if asked else {f"the question {event.uuid}"}
+
+
+def _ends_turn(event: AnyEvent) -> bool:
+    return isinstance(event, ApprovalResolved) and event.decision == "reject" and not event.reason
+
+
+def _all_of(root: Spot, event: AnyEvent, at: str, past: Past) -> set[str]:
+    """All that happened in a node that completed: of an llm its answers, of the others their children."""
+    spot = root
+    for part in at.split(".")[1:]:
+        spot = spot.children[int(part.partition("#")[0])]
+    if not spot.children:
+        answers = [e for e in past.values() if _is_answer(e, event.turn, at)]
+        return _rounds(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
+    done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
+    if spot.node.type == "parallel":
+        return {_done(event, place(at, index)) for index in range(len(spot.children))}
+    if done and done[-1].exits:
+        return set()
+    rounds = spot.node.max_iterations if spot.node.type == "loop" else 0
+    return {_done(event, place(at, len(spot.children) - 1, rounds))}
+
+
+def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:
+    return isinstance(event, LlmCall) and (event.turn, event.node) == (turn, at)
+
+
+def _is_child(event: AnyEvent, turn: int, at: str) -> bool:
+    return event.turn == turn and event.step.rpartition(".")[0] == at
+
+
+def _done(event: AnyEvent, at: str) -> str:
+    return f"{event.turn}|{at}|NodeCompleted"
+
+
+def _ordinal(event: AnyEvent) -> tuple[int, int]:
+    """``0.2/llm/1`` is (1, 0), ``0.2/tool/1.3`` is (1, 3)."""
+    i, _, j = event.step.rpartition("/")[2].partition(".")
+    return int(i), int(j or 0)

@@ -1,0 +1,170 @@
+"""Whatever the tree, the order of its branches, the decisions and the crashes: what holds of every run."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from mesh.conversation import Conversation, fold, view
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    LlmCall,
+    NodeCompleted,
+    ToolIntent,
+    decode,
+    encode,
+)
+from mesh.tree import step
+from mesh.tree.plan import tree_of
+from tests.tree.causality import violations
+from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Trouble, cases, troubles
+from tests.tree.world import Final, World, final
+
+PEACE = Trouble()
+
+
+def examples(count: int) -> settings:
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=count, deadline=None, suppress_health_check=slow)
+
+
+class Run(msgspec.Struct):
+    """A case that was lived to its end."""
+
+    world: World
+    events: list[AnyEvent]
+    conversation: Conversation
+
+    @property
+    def final(self) -> Final:
+        return final(self.conversation, self.events, self.world.ledger.lines)
+
+    @property
+    def order(self) -> list[str]:
+        return [e.key for e in self.events if isinstance(e, LlmCall | NodeCompleted)]
+
+    def ledger_at(self, end: int) -> list[str]:
+        """What had been added by the time the first ``end`` events were there; what was claimed then, ran."""
+        ran: dict[str, str] = {}
+        for e in self.events[:end]:
+            if isinstance(e, ToolIntent):
+                ran[e.step] = f"add {e.arguments['n']}"
+            elif isinstance(e, ApprovalResolved) and e.decision == "retry":
+                del ran[e.step]
+        return [line for line in ran.values() if line in self.world.ledger.lines]
+
+
+def live(
+    case: Case, trouble: Trouble = PEACE, kept: Sequence[AnyEvent] = (), ledger: Sequence[str] = ()
+) -> Run:
+    """The case, lived to its end; from where the events ``kept`` leave it, if there are any."""
+
+    async def lived() -> Run:
+        world = World(case, trouble)
+        world.ledger.lines += ledger
+        conversation = await world.live(kept)
+        return Run(world, await world.journal.read(world.id), conversation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if trouble.sent_at_once:
+            patch.setattr(step, "SEND_AHEAD_S", 0.0)
+        return asyncio.run(lived())
+
+
+# -- the same end
+
+
+@examples(50)
+@given(cases(), troubles(eager=False))
+def test_a_run_with_crashes_and_lost_passes_ends_as_the_undisturbed_one(case: Case, trouble: Trouble) -> None:
+    disturbed, calm = live(case, trouble), live(case)
+    event(f"passes: {disturbed.world.passes}, undisturbed: {calm.world.passes}")
+    assert disturbed.final == calm.final
+
+
+@examples(40)
+@given(cases(verdicts=tuple(v for v in VERDICTS if v != "reject")), troubles())
+def test_people_who_decide_while_the_turn_runs_come_to_the_same_end(case: Case, trouble: Trouble) -> None:
+    # A rejection without a reason is left out: what others may still do then depends on who is first.
+    assert live(case, replace(trouble, eager=True)).final == live(case).final
+
+
+@examples(40)
+@given(cases(), troubles(crash=False, eager=False), st.randoms())
+def test_any_interleaving_of_branches_gives_the_same_final_state(
+    case: Case, trouble: Trouble, random: Random
+) -> None:
+    delays = [*trouble.delays]
+    random.shuffle(delays)
+    one, other = live(case, trouble), live(case, replace(trouble, delays=tuple(delays)))
+    event(f"another order of events: {one.order != other.order}")
+    assert one.final == other.final
+
+
+@examples(40)
+@given(cases(), troubles())
+def test_nothing_is_done_twice(case: Case, trouble: Trouble) -> None:
+    run = live(case, trouble)
+    assert run.world.asked_again == []  # no model is asked for an answer that is journaled
+    assert max(Counter(run.final.ledger).values(), default=1) == 1
+    asked = [(e.step, e.kind, e.attempt) for e in run.events if isinstance(e, ApprovalRequired)]
+    assert len(asked) == len(set(asked))
+    unknown = [e for e in run.events if isinstance(e, ApprovalRequired) and e.kind == "unknown_outcome"]
+    event(f"unknown outcomes: {len(unknown)}")
+    assert bool(unknown) <= bool(trouble.crashes or trouble.losses)
+
+
+@examples(20)
+@given(cases())
+def test_a_run_without_trouble_asks_each_model_once_for_each_step(case: Case) -> None:
+    run = live(case)
+    assert set(run.world.model_calls.values()) <= {1}
+    journaled = {e.step for e in run.events if isinstance(e, LlmCall)}
+    failed = run.world.model_calls.keys() - journaled
+    assert len(failed) <= sum(script.fails for script in case.scripts.values()) * MAX_ROUNDS
+    assert journaled <= run.world.model_calls.keys()
+
+
+# -- every journal
+
+
+@examples(50)
+@given(cases(), troubles())
+def test_every_prefix_of_a_journal_is_closed_under_depends_on(case: Case, trouble: Trouble) -> None:
+    run = live(case, trouble)
+    event(f"events: {len(run.events) // 20 * 20}")
+    assert violations(run.events, tree_of(run.world.config)) == []
+
+
+@examples(30)
+@given(cases(), troubles())
+def test_every_prefix_of_a_journal_is_a_conversation_that_can_be_shown(case: Case, trouble: Trouble) -> None:
+    events = live(case, trouble).events
+    read_back = [decode(encode(e)) for e in events]
+    assert read_back == events
+    for end in range(len(events) + 1):
+        conversation = fold(events[:end])
+        assert msgspec.json.encode(view(conversation)) == msgspec.json.encode(view(fold(read_back[:end])))
+        assert conversation.turn_open or not conversation.pending
+        assert {e.key for e in conversation.outcomes} <= {e.key for e in conversation.steps}
+
+
+@examples(30)
+@given(cases(), troubles(), st.data())
+def test_a_keeper_that_finds_any_prefix_of_a_journal_goes_on_to_the_same_end(
+    case: Case, trouble: Trouble, data: st.DataObject
+) -> None:
+    first = live(case, replace(trouble, eager=False))
+    end = data.draw(st.integers(1, len(first.events)), label="events kept")
+    second = live(case, kept=first.events[:end], ledger=first.ledger_at(end))
+    assert second.final == first.final
+    assert violations(second.events, tree_of(second.world.config)) == []
+    assert second.world.asked_again == []

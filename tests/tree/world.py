@@ -1,0 +1,296 @@
+"""A mesh in which a generated case happens, with its crashes, lost passes and orders.
+
+Everything a generated model or person says depends on the place in the tree alone, so that two runs of one
+case can be compared: one undisturbed, one with any trouble.
+"""
+
+import asyncio
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mesh.conversation import Conversation, fold
+from mesh.errors import LlmError, Unavailable
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    Completed,
+    ConversationCreated,
+    Error,
+    Event,
+    LlmCall,
+    NodeCompleted,
+    ToolCall,
+)
+from mesh.ids import new_id
+from mesh.journal.memory import MemoryJournal
+from mesh.journal.port import Append
+from mesh.keeper.requests import Caller, Create, Decide, Finish, Request
+from mesh.llm.port import LlmRequest, Results
+from mesh.tree.local import LocalTree
+from mesh.tree.turn import TurnInput, TurnOutput
+from tests.support import LocalMesh, ScriptedLlm, says
+from tests.tree.generated import Case, Script, Trouble
+
+T = TypeVar("T")
+LIMIT_S = 30.0
+"""How long a case may take before it counts as stuck."""
+_AT: ContextVar[TurnInput] = ContextVar("at")
+
+
+class _Tree(LocalTree):
+    """Whoever is called below a node can see where it is."""
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        _AT.set(turn)
+        return await super().run(turn)
+
+
+class _Journal(MemoryJournal):
+    """Its appends are moments, before and after they are durable."""
+
+    world: "World"
+
+    async def append(self, shard: int, epoch: int, append: Append) -> int:
+        await self.world.moment()
+        size = await super().append(shard, epoch, append)
+        self.world.noted(append.events)
+        await self.world.moment()
+        return size
+
+
+class _Model(ScriptedLlm):
+    """Answers by the script of the node that asks, and remembers which steps it was asked for."""
+
+    world: "World"
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        turn, name = _AT.get(), request.system.partition(":")[0]
+        seen = sum(isinstance(message, Results) for message in request.messages)
+        self.world.asks_model(turn, f"{turn.at}/llm/{seen}")
+        await self.world.moment()
+        script = self.world.case.scripts[name]
+        if seen < len(script.answers):
+            yield _calls(script, seen, turn.at)
+        elif script.fails:
+            raise LlmError("as the script says")
+        else:
+            yield says(f"{name} {zlib.crc32(request.system.encode()):08x}")
+
+
+def _rounds(at: str) -> list[int]:
+    return [int(part.partition("#")[2] or 0) for part in at.split(".")]
+
+
+def _calls(script: Script, seen: int, at: str) -> LlmCall:
+    """The calls of an answer. Each ``add`` in the whole turn has another number."""
+    made: list[ToolCall] = []
+    leave = max(_rounds(at)) >= script.exits_in
+    for j, name in enumerate(script.answers[seen]):
+        tool = "look" if name == "exit_loop" and not leave else name
+        arguments = {"n": zlib.crc32(f"{at}/{seen}.{j}".encode())} if tool == "add" else {}
+        made.append(ToolCall(f"c{seen}.{j}", tool, arguments))
+    return LlmCall(model="scripted", tool_calls=tuple(made), finish_reason="tool_calls")
+
+
+class World(LocalMesh):
+    """A mesh in which a case happens. `live` takes it to its end."""
+
+    def __init__(self, case: Case, trouble: Trouble) -> None:
+        self.case = case
+        self.trouble = trouble
+        self.id = new_id()
+        self.durable: set[str] = set()
+        self.asked_again: list[str] = []
+        self.model_calls: Counter[str] = Counter()
+        self.moments = 0
+        journal, model = _Journal(), _Model(says("never said"))
+        super().__init__(model, journal, self.case.yaml)
+        journal.world = model.world = self
+        self.tree = _Tree(self.config, [self.ledger.session()], lambda _: model, self)
+        self.ledger.before_add = self.moment
+        self._delays = itertools.cycle(self.trouble.delays)
+        self._crashing, self._losing = asyncio.Event(), asyncio.Event()
+        self._newest = 0
+        self._lost: set[asyncio.Task[TurnOutput]] = set()
+        self._deciding: set[asyncio.Task[None]] = set()
+        self._shown: set[str] = set()
+
+    # -- what happens to it
+
+    async def moment(self) -> None:
+        """A point at which the world may crash, or lose a pass."""
+        self.moments += 1
+        number = self.moments
+        for _ in range(next(self._delays)):
+            await asyncio.sleep(0)
+        if number in self.trouble.losses:
+            self._losing.set()
+        if number in self.trouble.crashes:
+            self._crashing.set()
+            await asyncio.wait_for(asyncio.Event().wait(), LIMIT_S)
+
+    def asks_model(self, turn: TurnInput, step: str) -> None:
+        self.model_calls[step] += 1
+        if step in self.durable and turn.run == self._newest:
+            self.asked_again.append(step)
+
+    def noted(self, events: Any) -> None:
+        """These are durable."""
+        self.durable |= {event.step for event in events if isinstance(event, LlmCall)}
+
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        """`Recorder`. Eager people decide what was asked while the pass still goes on."""
+        # As between actors: a caller that is cancelled does not break off what the keeper does for it.
+        appending = asyncio.create_task(super().append(conversation_id, turn, run, events))
+        accepted = await asyncio.shield(appending)
+        for event in events if accepted and self.trouble.eager else ():
+            if isinstance(event, ApprovalRequired) and event.uuid not in self._shown:
+                self._shown.add(event.uuid)
+                if event.kind == "tool_call":
+                    self._deciding.add(asyncio.create_task(self._decide_now(event)))
+        return accepted
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        """A pass; or the news that it was lost, while what it started goes on."""
+        self._newest = turn.run
+        going = asyncio.create_task(super().run(turn))
+        losing = asyncio.create_task(self._losing.wait())
+        try:
+            await asyncio.wait({going, losing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            losing.cancel()
+        self._losing.clear()
+        if going.done():
+            return going.result()
+        self._lost.add(going)
+        raise Unavailable("the node died", retry_after_s=0)
+
+    # -- the people
+
+    async def live(self, kept: Sequence[AnyEvent] = ()) -> Conversation:
+        """The conversation when all is decided and done. ``kept``: events that are in its journal already."""
+        await self._keep(kept)
+        async with asyncio.timeout(LIMIT_S), self:
+            create = Create(self.id, self._caller("create"), "go")
+            while await self._attempt(self.ask(create)) is None:
+                pass
+            while not await self._is_finished():
+                await self._decide_one()
+            await self._attempt(_ended(self._deciding))
+            await self._attempt(_ended(self._lost))
+            return fold(await self.journal.read(self.id))
+
+    async def _keep(self, kept: Sequence[AnyEvent]) -> None:
+        if kept and isinstance(kept[0], ConversationCreated):
+            self.id = kept[0].conversation_id
+            await self.journal.append(0, await self.journal.open(0), Append(self.id, 0, kept))
+
+    def _caller(self, key: str) -> Caller:
+        return Caller(session_id="s", idempotency_key=key)
+
+    async def _attempt(self, request: Coroutine[Any, Any, T]) -> T | None:
+        """What a request, or another wait, comes to; None if the process crashed first."""
+        asking = asyncio.create_task(request)
+        crashing = asyncio.create_task(self._crashing.wait())
+        await asyncio.wait({asking, crashing}, return_when=asyncio.FIRST_COMPLETED)
+        found = asking.result() if asking.done() else None
+        if self._crashing.is_set():
+            self._crashing.clear()
+            await self.crash()
+        crashing.cancel()
+        return found
+
+    async def _is_finished(self) -> bool:
+        """Waits until nothing goes on any more; whether nothing waits for a person either."""
+        while (found := await self._attempt(self.ask(Finish(self.id)))) is None:
+            pass
+        assert found[0] in (200, 409), found
+        return found[0] == 200
+
+    async def _decide_one(self) -> None:
+        """Decides the approval that the case decides first; before that, what nobody knows the outcome of."""
+        pending = fold(await self.journal.read(self.id)).pending
+        if any(asked.kind == "unknown_outcome" for asked in pending):
+            await self._attempt(_ended(self._lost))
+            pending = fold(await self.journal.read(self.id)).pending
+        unknown = [asked for asked in pending if asked.kind == "unknown_outcome"]
+        order = [*self.case.verdicts]
+        for asked in unknown or sorted(pending, key=lambda a: order.index(self._name(a)))[:1]:
+            while (found := await self._attempt(self.ask(self._decision(asked)))) is None:
+                pass
+            assert found[0] in (200, 409, 502), found
+
+    async def _decide_now(self, asked: ApprovalRequired) -> None:
+        status, body = await self.ask(self._decision(asked, wait=False))
+        assert status in (202, 404, 409), body  # the pass that asked may be lost, the turn may be over
+
+    def _decision(self, asked: ApprovalRequired, wait: bool = True) -> Request:
+        caller, number = self._caller(asked.uuid), asked.tool_args["n"]
+        if asked.kind == "unknown_outcome":
+            ran = f"add {number}" in self.ledger.lines
+            return Decide(asked.uuid, caller, "skip" if ran else "retry", wait=wait)
+        match self.case.verdicts[self._name(asked)]:
+            case "approve":
+                return Decide(asked.uuid, caller, "approve", wait=wait)
+            case "edit":
+                return Decide(asked.uuid, caller, "approve", {"n": number + 1}, wait=wait)
+            case "reason":
+                return Decide(asked.uuid, caller, "reject", reason="not this one", wait=wait)
+            case "reject":
+                return Decide(asked.uuid, caller, "reject", wait=wait)
+
+    def _name(self, asked: ApprovalRequired) -> str:
+        node = self.case.tree
+        for part in asked.node.split(".")[1:]:
+            node = node["agents"][int(part.partition("#")[0])]
+        name: str = node["name"]
+        return name
+
+
+async def _ended(tasks: set[asyncio.Task[T]]) -> None:
+    """Waits for tasks; what failed in one fails here, a crash excepted."""
+    while tasks:
+        task = next(iter(tasks))
+        await asyncio.wait({task})
+        tasks.discard(task)
+        if not task.cancelled():
+            task.result()
+
+
+# -- what can be compared
+
+
+@dataclass(frozen=True)
+class Final:
+    """What a case came to, without ids, times, and what depends on the order of the branches."""
+
+    answer: tuple[str, bool] | str
+    state: dict[str, str]
+    said: Counter[tuple[str, ...]]
+    ledger: Counter[str]
+    nodes: Counter[tuple[str, ...]]
+
+
+def final(conversation: Conversation, events: list[AnyEvent], ledger: list[str]) -> Final:
+    last = conversation.last_answer
+    assert isinstance(last, Completed | Error), last
+    done = (e for e in events if isinstance(e, NodeCompleted))
+    return Final(
+        (last.response, last.cancelled) if isinstance(last, Completed) else last.message,
+        conversation.session_state,
+        Counter(_said(message) for message in conversation.messages),
+        Counter(line for line in ledger if line != "look"),  # looking twice is harmless
+        Counter((e.step, e.name, e.status, e.text, str(sorted(e.state.items())), str(e.exits)) for e in done),
+    )
+
+
+def _said(message: Any) -> tuple[str, ...]:
+    """A message; of a tool that ran, what was called: what it saw depends on when it looked."""
+    if message.tool_call is None:
+        return message.role, message.content
+    return message.role, message.tool_call.name, str(message.tool_call.arguments)
