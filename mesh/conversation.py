@@ -18,6 +18,7 @@ Theory of operation
     step it asks about has a result after all (a tool whose outcome nobody knew may still report it).
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -168,7 +169,7 @@ class Conversation:
     def session_state(self) -> dict[str, str]:
         """The session state now, with what the nodes of the open turn wrote."""
         state = dict(self.state)
-        for event in self.steps:
+        for event in self.outcomes:
             if isinstance(event, NodeCompleted):
                 state |= event.state
         return state
@@ -244,8 +245,8 @@ class Conversation:
         self.history.extend(exchange(self.steps, ROOT))
         if self.history[-1] != Assistant(text):
             self.history.append(Assistant(text))
-        if isinstance(event, Completed) and not event.cancelled:
-            self.state = self.session_state
+        if isinstance(event, Completed):
+            self.state |= event.state
         self.turn_open, self.steps, self.last_answer = False, [], event
         self._seen.clear()
         self.pauses.append(event.seq)
@@ -319,7 +320,7 @@ def _pipeline_state(conversation: Conversation) -> PipelineState | None:
     if asked is None or asked.node == ROOT:
         return None
     return PipelineState(
-        paused_node_path=[int(place.partition("#")[0]) for place in asked.node.split(".")[1:]],
+        paused_node_path=[int(i) for i in re.findall(r"\.(\d+)", asked.node)],
         paused_node_output_key=asked.output_key or None,
         session_state=conversation.session_state,
         user_message=conversation.user_message,
@@ -365,17 +366,23 @@ def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:
 
     Every call gets a result, as the providers require: one that never ran says so.
     """
-    results = {(e.node, e.call_id): e for e in steps if isinstance(e, ToolResult)}
+    results = {e.step: e for e in steps if isinstance(e, ToolResult)}
     messages: list[Message] = []
     for event in steps:
         if not isinstance(event, LlmCall) or event.node != node:
             continue
         messages.append(Assistant(event.text, event.tool_calls))
         if event.tool_calls:
-            messages.append(
-                Results(tuple(_result(call, results.get((node, call.id))) for call in event.tool_calls))
-            )
+            found = (results.get(tool_step(event.step, j)) for j in range(len(event.tool_calls)))
+            messages.append(Results(tuple(map(_result, event.tool_calls, found))))
     return messages
+
+
+def tool_step(llm_step: str, index: int) -> str:
+    """The step of the call at an index of a model's answer: ``0.1/llm/3`` -> ``0.1/tool/3.0``. The provider's
+    ids of calls do not tell them apart: some repeat in each answer."""
+    node, _, i = llm_step.partition("/llm/")
+    return f"{node}/tool/{i}.{index}"
 
 
 def _result(call: ToolCall, outcome: ToolResult | None) -> Result:
@@ -391,8 +398,8 @@ def _asked(steps: Sequence[AnyEvent], result: ToolResult) -> ToolCall | None:
             call
             for event in reversed(steps)
             if isinstance(event, LlmCall) and event.node == result.node
-            for call in event.tool_calls
-            if call.id == result.call_id
+            for index, call in enumerate(event.tool_calls)
+            if tool_step(event.step, index) == result.step
         ),
         None,
     )

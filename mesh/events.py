@@ -236,10 +236,12 @@ class Paused(Event, frozen=True):
 
 
 class Completed(Event, frozen=True):
-    """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do."""
+    """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do.
+    ``state`` is what the turn wrote into the session state."""
 
     response: str
     cancelled: bool = False
+    state: dict[str, str] = {}
 
 
 class Error(Event, frozen=True):

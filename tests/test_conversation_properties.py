@@ -132,8 +132,8 @@ def test_outcomes_are_the_steps_without_those_inside_of_completed_nodes(events: 
 def test_what_a_turn_wrote_stays_when_it_completed_and_only_then(events: list[AnyEvent]) -> None:
     conversation = Conversation()
     for event in events:
-        closes = conversation.turn_open and isinstance(event, Completed) and not event.cancelled
-        expected = conversation.session_state if closes else conversation.state
+        closes = conversation.turn_open and isinstance(event, Completed)
+        expected = conversation.state | (event.state if closes else {})
         conversation.apply(event)
         assert conversation.state == expected
 

@@ -74,10 +74,15 @@ class Cell:
         self.held = message
         asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._flush_soon)
 
-    def begin_pass(self) -> TurnInput:
-        """The next pass over the tree. From here on, no older pass can claim or record anything."""
-        self.run += 1
-        self._tell()
+    async def begin_pass(self) -> TurnInput:
+        """The next pass over the tree. From here on, no older pass can claim or record anything; what one
+        of them is just writing is waited for, so that this one knows it."""
+        async with self._writing:
+            self.run += 1
+            self._tell()
+            return self._input()
+
+    def _input(self) -> TurnInput:
         conversation, held = self.conversation, self.held
         return TurnInput(
             conversation_id=conversation.id,
@@ -116,12 +121,13 @@ class Cell:
             return True
 
     async def append_of_run(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
-        """An append by a pass. False when a newer pass runs, or the turn is over.
+        """An append by a pass. False when a newer pass runs, the turn is over, or another pass holds a claim
+        that this one makes.
 
         The result of a tool that an older pass claimed is taken all the same: it is the truth about
         something that happened, and nobody else can tell it.
         """
-        if await self.append(events, only_if=lambda: self._is_current(turn, run)):
+        if await self.append(events, only_if=lambda: self._may_append(turn, run, events)):
             return True
         late = [event for event in events if self._is_late_result(event, turn, run)]
         if late:
@@ -142,6 +148,13 @@ class Cell:
         """Wakes whoever waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _may_append(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+        claims = {event.key for event in events if isinstance(event, ToolIntent)}
+        return self._is_current(turn, run) and not any(
+            isinstance(known, ToolIntent) and known.key in claims and known.run != run
+            for known in (self.conversation.steps if claims else ())
+        )
 
     def _is_current(self, turn: int, run: int) -> bool:
         open_turn = self.held.turn if self.held else self.conversation.turn

@@ -58,7 +58,7 @@ class Driver:
             cell.token = ""
 
     async def _pass(self, cell: Cell) -> None:
-        turn = cell.begin_pass()
+        turn = await cell.begin_pass()
         output = await self._output(turn)
         failpoint("keeper.pass_returned")
         await cell.append_of_run(turn.turn, turn.run, _closing(output, turn))
@@ -86,7 +86,8 @@ def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
     match output.status:
         case "completed" | "cancelled":
             cancelled = output.status == "cancelled"
-            events.append(Completed(turn=turn.turn, response=output.text, cancelled=cancelled))
+            state = {} if cancelled else dict(output.state)
+            events.append(Completed(turn=turn.turn, response=output.text, cancelled=cancelled, state=state))
         case "failed":
             events.append(Error(turn=turn.turn, message=output.text))
         case "paused":

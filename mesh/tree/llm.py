@@ -4,7 +4,7 @@ from functools import partial
 
 import msgspec
 
-from mesh.conversation import ROOT
+from mesh.conversation import ROOT, tool_step
 from mesh.errors import LlmError
 from mesh.events import LlmCall, ToolCall, ToolResult
 from mesh.failpoints import failpoint
@@ -50,12 +50,13 @@ class LlmWork:
         system = render(self._settings.prompt, turn)
         for i in range(limit):
             ask = partial(self._ask, system, tuple(messages))
-            answer = await steps.once(f"{turn.at}/llm/{i}", LlmCall, ask)
+            step = f"{turn.at}/llm/{i}"
+            answer = await steps.once(step, LlmCall, ask)
             if not answer.tool_calls:
                 return Outcome("completed", final_text(answer))
             results: list[Result] = []
             for j, call in enumerate(answer.tool_calls):
-                done = await self._call(steps, f"{turn.at}/tool/{i}.{j}", call)
+                done = await self._call(steps, tool_step(step, j), call)
                 if isinstance(done, Outcome):
                     return done
                 results.append(Result(call.id, call.name, done.content, done.is_error))

@@ -72,9 +72,10 @@ def _unset(
     written = {below.node.output_key for below in spot.walk() if below.node.output_key}
     if node.type == "loop":
         before |= written  # by the round before
-    for name in sorted(placeholders(node.prompt) - before):
+    where = config.where(*(loc if node.prompt else ()), "prompt")
+    for name in sorted(placeholders(spot.prompt) - before):
         found.append(
-            f"{config.where(*loc, 'prompt')}: nothing sets {{{name}}} before {node.name} runs in the first "
+            f"{where}: nothing sets {{{name}}} before {node.name} runs in the first "
             f"turn; it will stay as it is (output_key of an earlier node, or {', '.join(BUILT_IN)})"
         )
     seen = before

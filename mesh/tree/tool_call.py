@@ -211,6 +211,8 @@ async def _to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolRe
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody else asks for it
         raise
 
 

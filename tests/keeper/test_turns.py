@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from mesh.errors import LlmError, Unavailable
-from mesh.events import LlmCall, ToolCall
+from mesh.events import LlmCall, ToolCall, ToolIntent
 from mesh.ids import id_for_key
+from mesh.journal.memory import MemoryJournal
+from mesh.journal.port import Append
 from mesh.tree.turn import TurnInput, TurnOutput
 from tests.support import Caller, Create, Finish, LocalMesh, Page, Say, ScriptedLlm, calls, says
 
@@ -341,3 +343,33 @@ async def test_unknown_ids_are_not_found() -> None:
         ):
             assert status == 404
             assert "there is no" in body["error"]
+
+
+async def test_a_pass_waits_for_a_claim_that_an_older_one_is_just_writing() -> None:
+    """Otherwise both run the tool: the newer one does not know the claim, and makes the same one."""
+    writing, written = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryJournal):
+        async def append(self, shard: int, epoch: int, append: Append) -> int:
+            if any(isinstance(event, ToolIntent) for event in append.events):
+                writing.set()
+                await asyncio.wait_for(written.wait(), 5)
+            return await super().append(shard, epoch, append)
+
+    class Lossy(LocalMesh):
+        async def run(self, turn: TurnInput) -> TurnOutput:
+            self.lost = asyncio.create_task(super().run(turn))
+            claiming = asyncio.create_task(writing.wait())
+            await asyncio.wait({self.lost, claiming}, return_when=asyncio.FIRST_COMPLETED)
+            claiming.cancel()
+            if self.lost.done() or written.is_set():
+                return await self.lost
+            asyncio.get_running_loop().call_soon(written.set)
+            self.first = self.lost
+            raise Unavailable("the way to the node broke", retry_after_s=0)
+
+    async with Lossy(ScriptedLlm(calls(ADD), says("Done.")), Slow()) as mesh:
+        _, body = await mesh.create("Add one")
+        _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
+        await mesh.first
+        assert mesh.ledger.lines == ["add 1"]

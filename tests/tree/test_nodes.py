@@ -215,3 +215,25 @@ async def test_a_tree_of_one_llm_node_is_the_simple_agent() -> None:
         _, body = await mesh.say(body["conversation"]["id"], "two")
     assert [m.text for m in model.messages["only"]] == ["one", "Hello!", "two"]
     assert "pipeline_state" not in body["conversation"]
+
+
+async def test_what_the_root_wrote_lives_on_too() -> None:
+    model = ByNode()
+    async with LocalMesh(model, config=config(llm("only", "[{note}]", output_key="note"))) as mesh:
+        _, body = await mesh.create("one")
+        await mesh.say(body["conversation"]["id"], "two")
+    assert model.prompts == ["only: [{note}]", "only: [only says [{note}]]"]
+
+
+async def test_what_a_failed_branch_wrote_is_not_in_the_session_state() -> None:
+    model = Failing()
+    tree = sequential(
+        parallel(
+            sequential(llm("a", output_key="ka"), llm("bad"), name="branch"), llm("ok"), on_error="continue"
+        ),
+        llm("last", "[{ka}]"),
+    )
+    async with LocalMesh(model, config=config(tree)) as mesh:
+        _, body = await mesh.create("one")
+        await mesh.say(body["conversation"]["id"], "two")
+    assert [p for p in model.prompts if p.startswith("last")] == ["last: [{ka}]"] * 2
