@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = Path("config/agent.yaml")
 MACHINE, WRONG, INTERRUPTED = 1, 2, 130
+_NODES_SHOWN = 40
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -96,17 +97,22 @@ def check(config: ConfigFile) -> None:
 
         loaded = _runnable(config)
         servers = ", ".join(server.name for server in loaded.servers) or "none"
+        spots = list(tree_of(loaded).walk())
         for hint in hints(loaded):
             typer.echo(f"warning: {hint}", err=True)
         typer.echo(f"{config}: fine")
         for label, value in (
             ("agent", loaded.name),
-            ("nodes", ", ".join(f"{spot.node.name} ({spot.node.type})" for spot in tree_of(loaded).walk())),
             ("models", ", ".join(sorted({model for _, model in loaded.models()}))),
             ("MCP servers", servers),
             ("digest", loaded.digest),
         ):
             typer.echo(f"  {label:<12} {value}")
+        typer.echo(f"  {'nodes':<12} {len(spots)}")
+        for spot in spots[:_NODES_SHOWN]:
+            typer.echo(f"  {'  ' * spot.path.count('.')}- {spot.node.name} ({spot.node.type})")
+        if len(spots) > _NODES_SHOWN:
+            typer.echo(f"  … and {len(spots) - _NODES_SHOWN} more")
 
 
 @app.command()

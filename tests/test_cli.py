@@ -100,9 +100,8 @@ class TestCheck:
     def test_a_good_config_is_summed_up(self, here: Path) -> None:
         result = mesh("check", config(here, OFFLINE + "mcp: {command: none-such}\n"))
         assert result.exit_code == 0
-        assert [line.split() for line in result.stdout.splitlines()[1:5]] == [
+        assert [line.split() for line in result.stdout.splitlines()[1:4]] == [
             ["agent", "agent"],
-            ["nodes", "agent", "(llm)"],
             ["models", "offline"],
             ["MCP", "servers", "mcp"],
         ]
