@@ -1,6 +1,5 @@
 """Rows of figures, and how they are taken."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -56,13 +55,8 @@ def brief(figures: Row, *names: str) -> Row:
     return {name: figures[name] for name in (*names, "errors", "cpu_by_process")}
 
 
-def model_alone_ms(world: World) -> float:
-    """What one call of the model takes, asked directly: the median."""
-    return asyncio.run(alone(world))
-
-
 async def alone(world: World) -> float:
-    """`model_alone_ms` within a loop."""
+    """What one call of the model takes, asked directly, in milliseconds: the median."""
     model = Connection("127.0.0.1", world.port)
     asked = {"model": "stub", "messages": [{"role": "user", "content": "hello"}]}
     times: list[float] = []

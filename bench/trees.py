@@ -3,7 +3,6 @@
 Each shape has a mesh of its own: every node of its tree is an actor.
 """
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import uvloop
 
 from bench.client import Connection
-from bench.figures import Bench, brief, measured, model_alone_ms
+from bench.figures import Bench, alone, brief, measured
 from bench.load import Load
 from bench.world import running
 
@@ -30,14 +29,14 @@ def shapes(bench: Bench, scratch: Path, *, widest: bool) -> None:
     ):
         with running(scratch / name.replace(" ", "-"), latency_s=LATENCY_S, tree=tree) as (world, took):
             one, *many = clients
-            alone = deep * model_alone_ms(world)
+            alone_ms = deep * uvloop.run(alone(world))
             outcome, figures = uvloop.run(_turns(world, one, 40))
             bench.add(
                 "S4",
                 f"{name}, {one} client",
                 target,
-                added_p50_ms=round(outcome.percentile(0.5) - alone, 1),
-                added_p99_ms=round(outcome.percentile(0.99) - alone, 1),
+                added_p50_ms=round(outcome.percentile(0.5) - alone_ms, 1),
+                added_p99_ms=round(outcome.percentile(0.99) - alone_ms, 1),
                 start_s=round(took, 1),
                 **brief(figures, "cpu_ms_per_turn"),
             )
@@ -72,7 +71,6 @@ async def _resumes(port: int, times: int) -> list[float]:
         said = {"message": f"add resource r{number} with value {number}"}
         _, body = await connection.post("/conversations", said)
         uuid = body["result"]["approval"]["uuid"]
-        await asyncio.sleep(0)
         started = time.perf_counter()
         status, body = await connection.post(f"/approvals/{uuid}", {"approved": True})
         seen.append(time.perf_counter() - started)

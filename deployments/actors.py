@@ -17,7 +17,6 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from deployments.blueprint import Blueprint
 from deployments.cluster import NAMESPACE
 from deployments.line import Address, Gone, Line
-from mesh.conversation import ROOT
 
 _CONCURRENT_CALLS = 20_000
 _handles: dict[str, Any] = {}
@@ -30,7 +29,7 @@ def keeper(blueprint: Blueprint, shard: int) -> Any:
     return _actor(KeeperActor, f"{blueprint.agent}/keeper/{shard}", blueprint, shard)
 
 
-def node(blueprint: Blueprint, path: str = ROOT, replica: int = 0) -> Any:
+def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     """A replica of a node of the tree."""
     from deployments.node import NodeActor
 

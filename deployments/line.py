@@ -30,6 +30,7 @@ from mesh.errors import MeshError
 
 MAX_FRAME = 256 * 1024 * 1024
 _CONNECT_WITHIN_S = 10.0
+_RETRY_S = 0.2
 _END_WITHIN_S = 120.0
 """How long a call that was called off may take to end: one that must not be broken off is completed."""
 _SILENT_FOR_S = 15
@@ -196,6 +197,15 @@ class Line:
         finally:
             del connection.waiting[number]
             answer.cancel()
+
+    async def insist(self, method: str, content: bytes = b"") -> bytes:
+        """`call`, again for as long as the other end is gone: for calls that may be repeated. Bounded by
+        whoever calls."""
+        while True:
+            try:
+                return await self.call(method, content)
+            except Gone:
+                await asyncio.sleep(_RETRY_S)
 
     def close(self) -> None:
         """Ends the connection; the next call makes another."""

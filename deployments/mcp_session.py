@@ -19,7 +19,6 @@ from mesh.mcp.port import Catalogue, ToolOutcome
 
 _GRACE_S = 5.0
 """How much longer than its own bound a call to the actor may take."""
-_RETRY_S = 0.2
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -144,16 +143,11 @@ class RemoteSession:
         """A call that may be repeated: an actor that has just died answers the second time."""
         try:
             async with asyncio.timeout(timeout_s + _GRACE_S):
-                while True:
-                    try:
-                        replied = _checked(await self._line.call(method, packed))
-                    except Gone:
-                        await asyncio.sleep(_RETRY_S)
-                        continue
-                    assert isinstance(replied, _Tools)
-                    return replied.catalogue
+                replied = _checked(await self._line.insist(method, packed))
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: its session does not answer", False) from None
+        assert isinstance(replied, _Tools)
+        return replied.catalogue
 
 
 def _checked(packed: bytes) -> _Done | _Tools:

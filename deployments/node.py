@@ -56,7 +56,7 @@ class NodeActor:
         self._toolbox = Toolbox(sessions, spot.node.tools)
         self._tools = tool_step(config, spot, self._toolbox)
         llm = provider_for(spot.node.model or config.llm.model)
-        return llm_node(config, spot, llm, self._toolbox, self._tools)
+        return llm_node(config, spot, llm, self._tools)
 
     async def _run(self, packed: bytes) -> bytes:
         with self._idle:

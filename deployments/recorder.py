@@ -8,13 +8,11 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
-from deployments.line import Gone
 from mesh.errors import JournalError, NotFound, Unavailable
 from mesh.events import AnyEvent, ApprovalResolved
 from mesh.keeper.keeper import Keeper
 
 _WITHIN_S = 30.0
-_RETRY_S = 0.2
 
 
 class _Ahead(msgspec.Struct, frozen=True):
@@ -106,10 +104,6 @@ class RemoteRecorder:
         shard = self._blueprint.shard_of(conversation_id)
         try:
             async with asyncio.timeout(_WITHIN_S):
-                while True:
-                    try:
-                        return await self._keepers[shard].call(method, packed)
-                    except Gone:
-                        await asyncio.sleep(_RETRY_S)
+                return await self._keepers[shard].insist(method, packed)
         except TimeoutError:
             raise Unavailable(f"keeper {shard} does not answer") from None

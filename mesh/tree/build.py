@@ -16,7 +16,7 @@ from mesh.tree.tool_call import ToolStep
 from mesh.tree.turn import RunNode
 
 
-def llm_node(config: Config, spot: Spot, llm: Llm, toolbox: Toolbox, tools: ToolStep) -> Node:
+def llm_node(config: Config, spot: Spot, llm: Llm, tools: ToolStep) -> Node:
     """The llm node at a place."""
     settings = LlmSettings(
         model=spot.node.model or config.llm.model,
@@ -26,7 +26,7 @@ def llm_node(config: Config, spot: Spot, llm: Llm, toolbox: Toolbox, tools: Tool
         timeout_s=config.llm.timeout_s,
         can_exit_loop=spot.node.can_exit_loop,
     )
-    return _node(spot, LlmWork(settings, llm, toolbox, tools))
+    return _node(spot, LlmWork(settings, llm, tools))
 
 
 def tool_step(config: Config, spot: Spot, toolbox: Toolbox) -> ToolStep:

@@ -9,7 +9,6 @@ from mesh.errors import LlmError
 from mesh.events import LlmCall, ToolCall, ToolResult
 from mesh.failpoints import failpoint
 from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, ToolSpec, User
-from mesh.mcp.toolbox import Toolbox
 from mesh.tree.node import Outcome
 from mesh.tree.step import Steps
 from mesh.tree.template import render
@@ -38,10 +37,9 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LlmWork:
     """`Work` of an llm node. At the root it has the turns before in front of it; below, the message alone."""
 
-    def __init__(self, settings: LlmSettings, llm: Llm, toolbox: Toolbox, tools: ToolStep) -> None:
+    def __init__(self, settings: LlmSettings, llm: Llm, tools: ToolStep) -> None:
         self._settings = settings
         self._llm = llm
-        self._toolbox = toolbox
         self._tools = tools
 
     async def __call__(self, steps: Steps) -> Outcome:
@@ -80,12 +78,12 @@ class LlmWork:
         return self._settings.can_exit_loop and call.name == EXIT_LOOP.name
 
     async def _ask(self, system: str, messages: tuple[Message, ...]) -> LlmCall:
-        settings = self._settings
+        settings, specs = self._settings, self._tools.toolbox.specs
         request = LlmRequest(
             model=settings.model,
             system=system,
             messages=messages,
-            tools=(*self._toolbox.specs, EXIT_LOOP) if settings.can_exit_loop else self._toolbox.specs,
+            tools=(*specs, EXIT_LOOP) if settings.can_exit_loop else specs,
             max_tokens=settings.max_tokens,
             timeout_s=settings.timeout_s,
         )

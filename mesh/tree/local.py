@@ -34,7 +34,6 @@ class LocalTree:
         llm_for: Callable[[str], Llm],
         recorder: Recorder,
     ) -> None:
-        self._digest = config.digest
         self._recorder = recorder
         self._toolboxes: list[Toolbox] = []
         self._tools: dict[str, ToolStep] = {}
@@ -69,4 +68,4 @@ class LocalTree:
         self._toolboxes.append(toolbox)
         self._tools[spot.path] = tool_step(config, spot, toolbox)
         llm = llm_for(spot.node.model or config.llm.model)
-        return llm_node(config, spot, llm, toolbox, self._tools[spot.path])
+        return llm_node(config, spot, llm, self._tools[spot.path])
