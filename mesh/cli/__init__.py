@@ -1,0 +1,54 @@
+"""The command line. It checks, says what is wrong in one line each, and hands over.
+
+Exit codes: 0 fine, 1 this machine lacks something, 2 the config (or the command) is wrong,
+130 interrupted. Imports are made where they are used: ``mesh --help`` answers at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from mesh.cli.check import check
+from mesh.cli.llm_stub import llm_stub
+from mesh.cli.tools import tools
+from mesh.cli.up import up
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # it would print local variables: secrets among them
+    help="Durable agents on Ray that stop for a person before they act.\n\n"
+    "Start with: mesh up config/agent.yaml",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"mesh {version('mesh')}")
+        raise typer.Exit
+
+
+@app.callback()
+def mesh(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """The options that stand before every command."""
+
+
+app.command()(up)
+app.command()(check)
+app.command()(tools)
+app.command("llm-stub")(llm_stub)
+
+
+def main() -> None:
+    """The console script ``mesh``."""
+    app()

@@ -1,0 +1,85 @@
+"""``mesh tools``."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.shared import MACHINE, ConfigFile, leave, loaded, plain_words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mesh.config import Config
+    from mesh.mcp.port import Tool
+
+
+def tools(
+    config: ConfigFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Start the MCP servers of a config and list their tools.
+
+    "approval" says whether a person is asked before each call.
+
+    Example: mesh tools config/agent.yaml --json
+    """
+    with plain_words():
+        import asyncio
+        import logging
+
+        from mesh.preflight import missing_programs
+
+        logging.getLogger("mesh").addHandler(logging.NullHandler())  # what matters comes as an error
+        agent = loaded(config)
+        if found := [*missing_programs(agent)]:
+            leave(found, MACHINE)
+        listed = asyncio.run(_listed(agent))
+        if as_json:
+            _print_json(listed)
+        else:
+            from rich.console import Console
+
+            Console().print(_table(listed))
+
+
+async def _listed(config: "Config") -> "list[Tool]":
+    from mesh.mcp.session import McpSession
+    from mesh.mcp.toolbox import Toolbox
+
+    bound = max((server.start_timeout_s + server.timeout_s for server in config.servers), default=1.0)
+    toolbox = Toolbox([McpSession(server) for server in config.servers], start_timeout_s=bound)
+    try:
+        await toolbox.start()
+        return sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))
+    finally:
+        await toolbox.close()
+
+
+def _table(listed: "Sequence[Tool]") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("tool", "server", "approval", "hints", "description")
+    for tool in listed:
+        hints = [name for name in ("destructive", "repeatable") if getattr(tool, name)]
+        asks = "yes" if tool.destructive else "no"
+        table.add_row(tool.name, tool.server, asks, ", ".join(hints) or "-", escape(tool.description))
+    return table
+
+
+def _print_json(listed: "Sequence[Tool]") -> None:
+    import json
+
+    rows = [
+        {
+            "name": tool.name,
+            "server": tool.server,
+            "destructiveHint": tool.destructive,
+            "repeatable": tool.repeatable,
+            "description": tool.description,
+            "inputSchema": tool.input_schema,
+        }
+        for tool in listed
+    ]
+    typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
