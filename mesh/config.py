@@ -25,7 +25,7 @@ from mesh.policy import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 NOT_THE_AGENT = ("host", "port", "data_dir", "cluster")
-"""Where and how wide it runs, not what it is: no part of the digest."""
+"""Where and how wide it runs, not what it is: no part of the digest, and neither is ``llm.prices``."""
 
 _SHOWN = ("name", "type", "model", "command")
 
@@ -55,6 +55,7 @@ Key = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Text = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, AfterValidator(_http_url)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Usd = Annotated[float, Field(ge=0, le=1_000_000)]
 Bytes = Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -71,13 +72,24 @@ class Part(BaseModel):
                 yield key, value
 
 
+class ModelPrice(Part):
+    """What a model costs, in USD per million tokens. ``cached`` is for what of the input was read from the
+    provider's cache; None: as ``input``."""
+
+    input: Usd
+    output: Usd
+    cached: Usd | None = None
+
+
 class Llm(Part):
     """The model that answers. ``max_tokens`` None: the provider's own bound (4096 for Claude).
-    ``timeout_s`` bounds each request to the provider."""
+    ``timeout_s`` bounds each request to the provider. ``prices``: what the session log reckons with instead
+    of list prices, by model; a name without its date or provider stands for all of them."""
 
     model: Text = DEFAULT_MODEL
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     timeout_s: Seconds = 60
+    prices: dict[Text, ModelPrice] = {}
 
 
 class ServerOptions(Part):
@@ -276,6 +288,8 @@ class Config(Part):
 
 def _digest(root: Node) -> str:
     data = {key: value for key, value in root.data().items() if key not in NOT_THE_AGENT}
+    if isinstance(llm := data.get("llm"), dict):
+        data["llm"] = {key: value for key, value in llm.items() if key != "prices"}
     return sha256(canonical(data)).hexdigest()[:12]
 
 

@@ -256,6 +256,22 @@ class TestEnvironment:
         assert SECRET not in f"{config!r} {config} {config.servers!r}"
 
 
+class TestPrices:
+    def test_they_are_in_dollars_per_million_tokens_and_cached_may_be_absent(self) -> None:
+        prices = read(
+            "llm: {prices: {a: {input: 3, output: 15, cached: 0.3}, b: {input: 0.5, output: 1}}}"
+        ).llm.prices
+        assert (prices["a"].input, prices["a"].output, prices["a"].cached) == (3, 15, 0.3)
+        assert prices["b"].cached is None
+
+    def test_a_negative_or_incomplete_one_is_a_problem_with_its_place(self) -> None:
+        found = problems("llm:\n  prices:\n    a: {input: -1, output: 1}\n    b: {output: 1}\n")
+        assert [problem.split(": ")[:2] for problem in found] == [
+            ["agent.yaml:3", "llm.prices.a.input"],
+            ["agent.yaml:4", "llm.prices.b.input"],
+        ]
+
+
 class TestDigest:
     def test_it_stands_for_what_the_agent_is_not_for_where_it_runs_or_how_the_file_looks(self) -> None:
         one = read("name: a\nprompt: ${X:-x}\nport: 1\nhost: h\ndata_dir: d\ncluster: {keepers: 2}")
@@ -266,6 +282,10 @@ class TestDigest:
     @pytest.mark.parametrize("text", ["name: b", "name: a\nprompt: x", "name: a\nmcp: {command: x}"])
     def test_another_agent_has_another_digest(self, text: str) -> None:
         assert read(text).digest != read("name: a").digest
+
+    def test_prices_are_no_part_of_it(self) -> None:
+        priced = read("llm: {model: m, prices: {m: {input: 3, output: 15, cached: 0.3}}}")
+        assert priced.digest == read("llm: {model: m}").digest != read("llm: {model: n}").digest
 
     def test_another_process_gets_it_from_the_source(self) -> None:
         config = read("name: a\nprompt: ${X}", X="1")
