@@ -12,6 +12,7 @@ from mesh.cli.check import check
 from mesh.cli.llm_stub import llm_stub
 from mesh.cli.tools import tools
 from mesh.cli.up import up
+from mesh.cli.web import web
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,6 +47,7 @@ def mesh(
 app.command()(up)
 app.command()(check)
 app.command()(tools)
+app.command()(web)
 app.command("llm-stub")(llm_stub)
 
 

@@ -1,0 +1,181 @@
+"""The web chat as an ASGI app: the page's files, and a few routes that go on to the mesh."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from mesh.errors import BadRequest, MeshError, RequestError, TooLarge, Unavailable
+from mesh.web import requests, search
+from mesh.web.agent import Agent, Answer
+from mesh.web.config import WebConfig
+from mesh.web.guard import Guard
+
+STATIC = Path(__file__).parent / "static"
+_ASYNC = {"Prefer": "respond-async", "Content-Type": "application/json"}
+_MOST_WORDS = 200
+
+
+def app(config: WebConfig) -> Starlette:
+    """The app before the mesh that ``config`` names."""
+    agent = Agent(config)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await agent.close()
+
+    return Starlette(
+        routes=_Routes(agent, config.max_body_bytes).all(),
+        middleware=[Middleware(Guard, names=config.served_names)],
+        exception_handlers={MeshError: _in_words, HTTPException: _refused},
+        lifespan=lifespan,
+    )
+
+
+class _Routes:
+    """What the page asks for. Each route checks, asks the mesh, and passes its answer on."""
+
+    def __init__(self, agent: Agent, max_body_bytes: int) -> None:
+        self._agent = agent
+        self._max_body_bytes = max_body_bytes
+
+    def all(self) -> list[Route | Mount]:
+        return [
+            Route("/", _page),
+            Route("/api/conversations", self.conversations),
+            Route("/api/conversation", self.create, methods=["POST"]),
+            Route("/api/conversation/{id}", self.conversation),
+            Route("/api/conversation/{id}/events", self.events),
+            Route("/api/send", self.send, methods=["POST"]),
+            Route("/api/approve", self.approve, methods=["POST"]),
+            Route("/api/cancel", self.cancel, methods=["POST"]),
+            Route("/api/tree", self._get("/tree")),
+            Route("/api/tools", self._get("/tools")),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    async def conversations(self, request: Request) -> Response:
+        headers, query = requests.forwarded(request.headers), dict(request.query_params)
+        words = query.pop("q", "").strip()
+        if len(words) > _MOST_WORDS:
+            raise BadRequest(f"q is over {_MOST_WORDS} characters")
+        if words:
+            return _passed(await search.found(self._agent, words, headers))
+        return _passed(await self._agent.ask("GET", "/conversations", headers=headers, params=query))
+
+    async def conversation(self, request: Request) -> Response:
+        return await self._get(f"/conversations/{_id(request)}")(request)
+
+    async def create(self, request: Request) -> Response:
+        requests.read(await self._body(request), requests.Create)
+        return await self._post(request, "/conversations", b"{}")
+
+    async def send(self, request: Request) -> Response:
+        said = requests.read(await self._body(request), requests.Send)
+        return await self._post(request, *requests.message_of(said))
+
+    async def approve(self, request: Request) -> Response:
+        said = requests.read(await self._body(request), requests.Approve)
+        return await self._post(request, *requests.decision_of(said))
+
+    async def cancel(self, request: Request) -> Response:
+        said = requests.read(await self._body(request), requests.Cancel)
+        return await self._post(
+            request, f"/conversations/{requests.checked(said.conversation_id)}/cancel", b"{}"
+        )
+
+    async def events(self, request: Request) -> Response:
+        """The mesh's event stream, byte for byte. It is closed there when the browser leaves here."""
+        headers = requests.forwarded(request.headers)
+        params = {key: request.query_params[key] for key in ("after",) if key in request.query_params}
+        if "last-event-id" in request.headers:
+            headers["last-event-id"] = request.headers["last-event-id"]
+        stack = AsyncExitStack()
+        asked = self._agent.events(f"/conversations/{_id(request)}/events", headers=headers, params=params)
+        stream = await stack.enter_async_context(asked)
+        if isinstance(stream, Answer):
+            await stack.aclose()
+            return _passed(stream)
+        return _Relay(stream, stack)
+
+    def _get(self, path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def get(request: Request) -> Response:
+            return _passed(await self._agent.ask("GET", path, headers=requests.forwarded(request.headers)))
+
+        return get
+
+    async def _post(self, request: Request, path: str, body: bytes) -> Response:
+        headers = requests.forwarded(request.headers) | _ASYNC
+        return _passed(await self._agent.ask("POST", path, headers=headers, content=body))
+
+    async def _body(self, request: Request) -> bytes:
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._max_body_bytes:
+                raise TooLarge(f"the request is over {self._max_body_bytes:,} bytes (max_body_bytes)")
+            parts.append(part)
+        return b"".join(parts)
+
+
+class _Relay(StreamingResponse):
+    """Events as they come. Whatever ends it, the mesh's stream is closed."""
+
+    def __init__(self, stream: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
+        super().__init__(_with_a_last_word(stream), media_type="text/event-stream")
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+async def _with_a_last_word(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The bytes of a stream; if it breaks between two events, one more event that says why."""
+    end = b"\n\n"
+    try:
+        async for chunk in stream:
+            end = (end + chunk)[-2:]
+            yield chunk
+    except MeshError as problem:
+        if end == b"\n\n":  # otherwise the browser drops the half event, as it should
+            said = msgspec.json.encode({"type": "cut_off", "message": str(problem)})
+            yield b"event: cut_off\ndata: %b\n\n" % said
+
+
+async def _page(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
+
+
+def _id(request: Request) -> str:
+    return requests.checked(request.path_params["id"])
+
+
+def _passed(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, answer.headers, "application/json")
+
+
+async def _in_words(_: Request, problem: Exception) -> Response:
+    headers, status = {}, 502
+    if isinstance(problem, RequestError):
+        status = problem.status
+    elif isinstance(problem, Unavailable):
+        status, headers = problem.status, {"Retry-After": str(problem.retry_after_s)}
+    return JSONResponse({"error": str(problem)}, status, headers)
+
+
+async def _refused(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    return JSONResponse(
+        {"error": f"{request.url.path}: {problem.detail}"}, problem.status_code, problem.headers
+    )

@@ -1,0 +1,93 @@
+"""What `web.yaml` may say, read with the means of `agent.yaml`: the same YAML, ``${VAR}`` and words.
+
+Times are in seconds, sizes in bytes.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError
+
+from mesh.config import Bytes, Count, Many, Part, Seconds, Text, Url
+from mesh.config_problems import problems_of, spelled
+from mesh.config_source import MAX_BYTES, Resolved, compose
+from mesh.errors import ConfigError
+
+
+class WebConfig(Part):
+    """Where the page is served and which mesh is behind it.
+
+    ``allowed_hosts``: names the server is reached by, besides those of this machine. ``timeout_s`` bounds
+    one answer of the mesh, ``max_body_bytes`` a request, ``max_streams`` the event streams open at once.
+    """
+
+    agent_url: Url = "http://127.0.0.1:8080"
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 3000
+    allowed_hosts: Many[Text] = ()
+    timeout_s: Seconds = 30
+    max_body_bytes: Bytes = 1024 * 1024
+    max_streams: Count = 1000
+
+    @property
+    def served_names(self) -> frozenset[str]:
+        """The host names that a request may have asked for; empty: any. Only a server that other machines
+        reach may be asked by any name: a page elsewhere cannot make its own name mean this machine there
+        more than it can here, and nobody knows all names of such a server."""
+        named = {name.lower() for name in self.allowed_hosts}
+        if is_loopback(self.host):
+            return frozenset({"localhost", "127.0.0.1", "::1", self.host.lower(), *named})
+        return frozenset(named and {self.host.lower(), *named})
+
+    @property
+    def agent_shown(self) -> str:
+        """``agent_url`` for people: without the user, password and query that it may hold."""
+        parts = urlsplit(self.agent_url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host names this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def parse(text: str, source: str, env: Mapping[str, str]) -> WebConfig:
+    """The config that ``text`` says. Raises `ConfigError` with every problem as ``source:line: key: …``."""
+    root = compose(text, source)
+    if not isinstance(root.value, dict):
+        raise ConfigError([f"{source}:{root.line}: expected keys at the top level, such as port: 3000"])
+    resolved = Resolved(env)
+    data = resolved.data(root)
+    config, errors = _modelled(data)
+    found = [p for p in problems_of(errors, WebConfig, data) if p[0] not in resolved.bad]
+    problems = sorted((root.at(loc).line, spelled(loc), words) for loc, words in [*resolved.problems, *found])
+    if config is None or problems:
+        raise ConfigError([f"{source}:{line}: {key}: {words}" for line, key, words in problems])
+    return config
+
+
+def _modelled(data: Any) -> tuple[WebConfig | None, list[Any]]:
+    try:
+        return WebConfig.model_validate(data), []
+    except ValidationError as error:
+        return None, error.errors(include_url=False, include_input=False)
+
+
+def load(path: Path, env: Mapping[str, str]) -> WebConfig:
+    """The config in a file. Raises `ConfigError`, also when the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([f"{path}:1: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}:1: not UTF-8 text; save the file as UTF-8"]) from error
+    return parse(text, str(path), env)

@@ -1,0 +1,86 @@
+"""What stands before every request: who may ask, and what the browser may do with the answer.
+
+The page acts with what a person may do, so no other site may act through their browser:
+
+- *Cross-site requests* are refused by what browsers say of themselves (``Sec-Fetch-Site``, ``Origin``), and
+  a POST must be JSON, which another site cannot send without asking first, and nobody answers that.
+- *DNS rebinding*, a foreign name that suddenly means this machine, is refused by the name asked for
+  (``Host``), where the names of the server are known.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_SAFE = ("GET", "HEAD")
+
+
+class Guard:
+    """Refuses what it must, and puts `HEADERS` on every answer. ``names`` are the host names that are served;
+    empty: any."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store" if is_api else "no-cache")
+            await send(message)
+
+        is_api = scope["path"].startswith("/api/")
+        refused = self._refusal(scope["method"], Headers(scope=scope), is_api)
+        app = JSONResponse({"error": refused[1]}, refused[0]) if refused else self._app
+        await app(scope, receive, send_guarded)
+
+    def _refusal(self, method: str, headers: Headers, is_api: bool) -> tuple[int, str] | None:
+        host = headers.get("host", "")
+        if self._names and hostname(host) not in self._names:
+            return 421, "this server does not go by the name you asked for (allowed_hosts in web.yaml)"
+        if is_api and is_from_elsewhere(headers, host):
+            return 403, "another site asked; only the chat's own page may"
+        if is_api and method not in _SAFE and not _is_json(headers):
+            return 415, "send JSON, with Content-Type: application/json"
+        return None
+
+
+def is_from_elsewhere(headers: Headers, host: str) -> bool:
+    """Whether a browser says that the request is another site's. Programs that say nothing are no browser."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+
+
+def hostname(host: str) -> str:
+    """The name in a Host header, without its port; empty when there is none to be read."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_json(headers: Headers) -> bool:
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
