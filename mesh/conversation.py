@@ -46,6 +46,9 @@ Status = Literal["active", "waiting_approval", "completed"]
 StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
 
 NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
+NOT_KNOWN = (
+    "This tool call was begun; it is not known whether it ran, because the turn ended before its result."
+)
 ROOT = "0"
 
 
@@ -207,7 +210,8 @@ class Conversation:
                 self.finished = True
             case Paused():
                 self.paused = self.turn_open
-                self.pauses.append(event.seq)
+                if self.pending:  # else all was decided meanwhile: the turn goes on, and nobody was answered
+                    self.pauses.append(event.seq)
             case (
                 LlmCall()
                 | ToolIntent()
@@ -367,14 +371,19 @@ def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:
     Every call gets a result, as the providers require: one that never ran says so.
     """
     results = {e.step: e for e in steps if isinstance(e, ToolResult)}
+    begun = {e.step for e in steps if isinstance(e, ToolIntent)}
     messages: list[Message] = []
     for event in steps:
         if not isinstance(event, LlmCall) or event.node != node:
             continue
         messages.append(Assistant(event.text, event.tool_calls))
         if event.tool_calls:
-            found = (results.get(tool_step(event.step, j)) for j in range(len(event.tool_calls)))
-            messages.append(Results(tuple(map(_result, event.tool_calls, found))))
+            steps_of = [tool_step(event.step, j) for j in range(len(event.tool_calls))]
+            told = [
+                _result(call, results.get(step), step in begun)
+                for call, step in zip(event.tool_calls, steps_of, strict=True)
+            ]
+            messages.append(Results(tuple(told)))
     return messages
 
 
@@ -385,9 +394,9 @@ def tool_step(llm_step: str, index: int) -> str:
     return f"{node}/tool/{i}.{index}"
 
 
-def _result(call: ToolCall, outcome: ToolResult | None) -> Result:
+def _result(call: ToolCall, outcome: ToolResult | None, begun: bool) -> Result:
     if outcome is None:
-        return Result(call.id, call.name, NOT_RUN, is_error=True)
+        return Result(call.id, call.name, NOT_KNOWN if begun else NOT_RUN, is_error=True)
     return Result(call.id, call.name, outcome.content, outcome.is_error)
 
 

@@ -1,5 +1,7 @@
 """The fold: total, and the same however often it is done."""
 
+from typing import Any
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from mesh.events import (
     ConversationCreated,
     Error,
     LlmCall,
+    Paused,
     TextDelta,
     ToolCall,
     ToolIntent,
@@ -101,3 +104,22 @@ def test_what_waits_is_never_decided_and_only_in_an_open_turn(events: list[AnyEv
     if conversation.pending:
         assert conversation.turn_open
         assert not {e.uuid for e in conversation.pending} & conversation.decided.keys()
+
+
+def test_a_pause_at_which_all_was_decided_already_answers_nobody() -> None:
+    """Decisions race with the pass that pauses: the one that came last finds its answer further on."""
+    where: dict[str, Any] = {"turn": 2, "step": "0/tool/0.0"}
+    asked = ApprovalRequired(
+        seq=5, uuid="u", call_id="a", tool_name="add", tool_args={}, description="", **where
+    )
+    events: list[AnyEvent] = [
+        ConversationCreated(seq=1, conversation_id="c", session_id="s", agent="a", digest="d"),
+        UserMessage(seq=2, turn=1, text="one"),
+        Completed(seq=3, turn=1, response="first"),
+        UserMessage(seq=4, turn=2, text="two"),
+        asked,
+        ApprovalResolved(seq=6, uuid="u", decision="approve", idempotency_key="k", **where),
+        Paused(seq=7, turn=2, run=9),
+    ]
+    assert fold(events).answered_at("k") == 0
+    assert fold([*events, Completed(seq=8, turn=2, response="second")]).answered_at("k") == 8
