@@ -9,7 +9,7 @@ from deployments.recorder import RecorderDesk
 from deployments.tree import RemoteTree, keep_source
 from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
-from mesh.keeper.requests import pack, unpack_request
+from mesh.keeper.requests import pack, unpack_follow, unpack_request, unpack_watch
 from mesh.logs import set_up
 from mesh.tree.plan import tree_of
 
@@ -39,7 +39,10 @@ class KeeperActor:
         self._desk = Desk(
             {
                 "ask": self._answer,  # packed `Request`s and `Reply`s
+                "watch": self._watch,  # packed `Watch`es and `Seen`s
+                "follow": self._follow,  # packed `Follow`s and `Seen`s
                 "append": recorder.append,
+                "live": recorder.live,
                 "decisions": recorder.decisions,
             }
         )
@@ -52,6 +55,12 @@ class KeeperActor:
 
     async def _answer(self, packed: bytes) -> bytes:
         return pack(await self._keeper.handle(unpack_request(packed)))
+
+    async def _watch(self, packed: bytes) -> bytes:
+        return pack(await self._keeper.watch(unpack_watch(packed)))
+
+    async def _follow(self, packed: bytes) -> bytes:
+        return pack(await self._keeper.follow(unpack_follow(packed)))
 
     async def ready(self) -> None:
         """Returns once the shard is open."""

@@ -8,11 +8,14 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
+from deployments.line import Gone
 from mesh.errors import JournalError, NotFound, Unavailable
-from mesh.events import AnyEvent, ApprovalResolved
+from mesh.events import AnyEvent, ApprovalResolved, Live
 from mesh.keeper.keeper import Keeper
+from mesh.tree.turn import Ack
 
 _WITHIN_S = 30.0
+_SHOWN_WITHIN_S = 5.0
 
 
 class _Ahead(msgspec.Struct, frozen=True):
@@ -30,10 +33,17 @@ class _Listen(msgspec.Struct, frozen=True):
 
 
 class _Ack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``taken`` None: they are not durable, and may be sent again; ``problem`` says why."""
+    """``ack`` None: they are not durable, and may be sent again; ``problem`` says why."""
 
-    taken: bool | None
+    ack: Ack | None
     problem: str = ""
+
+
+class _Live(msgspec.Struct, frozen=True):
+    conversation_id: str
+    turn: int
+    run: int
+    events: Sequence[Live]
 
 
 class _News(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,9 +53,11 @@ class _News(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
 
 
+_unpack_bool = msgspec.msgpack.Decoder(bool).decode
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_ahead = msgspec.msgpack.Decoder(_Ahead).decode
 _unpack_listen = msgspec.msgpack.Decoder(_Listen).decode
+_unpack_live = msgspec.msgpack.Decoder(_Live).decode
 _unpack_ack = msgspec.msgpack.Decoder(_Ack).decode
 _unpack_news = msgspec.msgpack.Decoder(_News).decode
 
@@ -60,10 +72,15 @@ class RecorderDesk:
         """Answers `RemoteRecorder.append`."""
         ahead = _unpack_ahead(packed)
         try:
-            taken = await self._keeper.append(ahead.conversation_id, ahead.turn, ahead.run, ahead.events)
+            ack = await self._keeper.append(ahead.conversation_id, ahead.turn, ahead.run, ahead.events)
         except (JournalError, NotFound) as problem:
             return _pack(_Ack(None, str(problem)))
-        return _pack(_Ack(taken))
+        return _pack(_Ack(ack))
+
+    async def live(self, packed: bytes) -> bytes:
+        """Answers `RemoteRecorder.live`."""
+        live = _unpack_live(packed)
+        return _pack(await self._keeper.live(live.conversation_id, live.turn, live.run, live.events))
 
     async def decisions(self, packed: bytes) -> bytes:
         """Answers `RemoteRecorder.decisions`."""
@@ -76,7 +93,8 @@ class RecorderDesk:
 
 
 class RemoteRecorder:
-    """The node's end. Both calls may be repeated, so that a keeper that restarts is waited for."""
+    """The node's end. What is appended or asked may be repeated, so that a keeper that
+    restarts is waited for."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
@@ -84,12 +102,21 @@ class RemoteRecorder:
             actors.line_to(partial(actors.keeper, blueprint, k)) for k in range(blueprint.keepers)
         ]
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         ahead = _Ahead(conversation_id, turn, run, events)
         ack = _unpack_ack(await self._call(conversation_id, "append", _pack(ahead)))
-        if ack.taken is None:
+        if ack.ack is None:
             raise Unavailable(ack.problem)
-        return ack.taken
+        return ack.ack
+
+    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
+        packed = _pack(_Live(conversation_id, turn, run, events))
+        line = self._keepers[self._blueprint.shard_of(conversation_id)]
+        try:
+            async with asyncio.timeout(_SHOWN_WITHIN_S):
+                return _unpack_bool(await line.call("live", packed))
+        except (Gone, TimeoutError):
+            return False
 
     async def decisions(
         self, conversation_id: str, turn: int, run: int, after: int

@@ -3,8 +3,8 @@
 One union of small frozen types serves the journal (one JSON object a line), the SSE stream, the
 logs and every view. The wire name of an event is its class name in snake case, under ``type``.
 
-An event is *journaled* when the keeper gave it a ``seq`` (1, 2, 3 … in its conversation); deltas
-have none: they reach whoever watches and are gone. A node creates events with ``step`` set; the
+An event is *journaled* when the keeper gave it a ``seq`` (1, 2, 3 … in its conversation). Those of
+`Live` have none: they reach whoever watches and are gone. A node creates events with ``step`` set; the
 keeper numbers them. Two events with equal ``key`` say the same thing, so appending one twice is
 harmless: the first stays.
 
@@ -75,6 +75,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     step: str = ""
 
     @property
+    def wire_name(self) -> str:
+        """What ``type`` says."""
+        return str(self.__struct_config__.tag)
+
+    @property
     def node(self) -> str:
         """The place in the tree of the node it happened in."""
         return self.step.partition("/")[0]
@@ -106,14 +111,23 @@ class UserMessage(Event, frozen=True):
     body_hash: str = ""
 
 
+class NodeStarted(Event, frozen=True):
+    """A node of the tree began a pass."""
+
+    name: str
+    kind: str
+
+
 class TextDelta(Event, frozen=True):
-    """A piece of the model's text, for whoever watches. Never journaled."""
+    """A piece of the model's text. ``offset``: how many characters (code points) of the step's text are
+    before it; a model call that is tried again begins at 0."""
 
     text: str
+    offset: int = 0
 
 
 class ToolCallDelta(Event, frozen=True, tag="tool_call"):
-    """A tool call as the model writes it. Never journaled.
+    """A tool call as the model writes it.
 
     ``started`` has ``name``; ``arguments`` has ``delta`` (a piece of JSON text); ``ready`` has ``call``.
     """
@@ -123,6 +137,20 @@ class ToolCallDelta(Event, frozen=True, tag="tool_call"):
     name: str = ""
     delta: str = ""
     call: ToolCall | None = None
+
+
+class Trace(Event, frozen=True):
+    """Something to diagnose with: a model call that is tried again, a provider's event that is not known."""
+
+    message: str
+    data: dict[str, Any] = {}
+
+
+class CutOff(Event, frozen=True):
+    """The end of a stream that the server gave up: what comes after event ``after`` was not sent."""
+
+    message: str
+    after: int = 0
 
 
 class LlmCall(Event, frozen=True):
@@ -254,11 +282,13 @@ class ConversationCompleted(Event, frozen=True):
     """The conversation is final: it takes no more messages."""
 
 
+Live = NodeStarted | TextDelta | ToolCallDelta | Trace | CutOff
+"""For whoever watches; never journaled."""
+
 AnyEvent = (
-    ConversationCreated
+    Live
+    | ConversationCreated
     | UserMessage
-    | TextDelta
-    | ToolCallDelta
     | LlmCall
     | ToolIntent
     | ToolResult
@@ -277,3 +307,27 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(AnyEvent).decode
 """The inverse of `encode`. Raises `msgspec.DecodeError` (bytes that are no JSON) or its subclass
 `msgspec.ValidationError` (JSON that is no event)."""
+
+
+_NOT_SHOWN = ("key", "body_hash")
+
+
+def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
+    """An event as watchers see it: its own fields, and always where and when it happened. What only serves
+    idempotency is left out."""
+    head = {"type": "", "conversation_id": conversation_id, "turn": event.turn, "node": event.node}
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    for name in _NOT_SHOWN:
+        fields.pop(name, None)
+    return {**head, "step": event.step, "time": event.time, **fields}
+
+
+_as_json = msgspec.json.Encoder().encode
+
+
+def frame(event: AnyEvent, conversation_id: str) -> bytes:
+    """An event as one Server-Sent Event: ``event`` is its type, ``id`` its ``seq``, ``data`` one line of
+    JSON."""
+    fields = shown(event, conversation_id)
+    number = f"id: {event.seq}\n" if event.seq else ""
+    return b"event: %b\n%bdata: %b\n\n" % (fields["type"].encode(), number.encode(), _as_json(fields))

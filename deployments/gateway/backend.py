@@ -10,7 +10,7 @@ from deployments.blueprint import Blueprint
 from deployments.line import Gone
 from deployments.mcp_session import RemoteSession
 from mesh.errors import Unavailable
-from mesh.keeper.requests import Reply, Request, pack, unpack_reply
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch, pack, unpack_reply, unpack_seen
 
 _PATIENCE_S = 60.0
 _PROBE_S = 2.0
@@ -35,6 +35,17 @@ class RayBackend:
     async def ask_all(self, request: Request) -> list[Reply]:
         packed = pack(request)
         return await asyncio.gather(*(self._ask(shard, packed) for shard in range(self._blueprint.keepers)))
+
+    async def watch(self, request: Watch) -> Seen:
+        shard = self._blueprint.shard_of(request.id)
+        return unpack_seen(await self._call(shard, "watch", pack(request), call_off=True))
+
+    async def follow(self, shard: int, request: Follow) -> Seen:
+        return unpack_seen(await self._call(shard, "follow", pack(request), call_off=True))
+
+    @property
+    def shards(self) -> int:
+        return self._blueprint.keepers
 
     async def tools(self) -> list[dict[str, Any]]:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
@@ -68,10 +79,13 @@ class RayBackend:
 
     async def _ask(self, shard: int, packed: bytes) -> Reply:
         """Every request is idempotent by its key, so it is sent again to a keeper that comes back."""
+        return unpack_reply(await self._call(shard, "ask", packed))
+
+    async def _call(self, shard: int, method: str, packed: bytes, *, call_off: bool = False) -> bytes:
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
-                return unpack_reply(await self._keepers[shard].call("ask", packed))
+                return await self._keepers[shard].call(method, packed, call_off=call_off)
             except Gone:
                 if asyncio.get_running_loop().time() > deadline:
                     raise Unavailable(f"keeper {shard} does not answer; try again", 5) from None

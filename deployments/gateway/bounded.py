@@ -4,12 +4,13 @@ from typing import Any
 
 from deployments.gateway.port import Backend
 from mesh.errors import Unavailable
-from mesh.keeper.requests import Reply, Request
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
 
 
 class Bounded:
-    """A `Backend` with at most ``limit`` requests to keepers under way. Probes and tools are not counted:
-    a busy gateway is alive. Raises `Unavailable` (503, Retry-After) at once: nobody waits to be refused."""
+    """A `Backend` with at most ``limit`` requests to keepers under way. Probes, tools and watchers
+    are not counted: a busy gateway is alive. Raises `Unavailable` (503, Retry-After) at once: nobody waits
+    to be refused."""
 
     def __init__(self, backend: Backend, limit: int) -> None:
         self._backend = backend
@@ -30,6 +31,16 @@ class Bounded:
 
     async def ask_all(self, request: Request) -> list[Reply]:
         return await self._backend.ask_all(request)
+
+    async def watch(self, request: Watch) -> Seen:
+        return await self._backend.watch(request)
+
+    async def follow(self, shard: int, request: Follow) -> Seen:
+        return await self._backend.follow(shard, request)
+
+    @property
+    def shards(self) -> int:
+        return self._backend.shards
 
     async def tools(self) -> list[dict[str, Any]]:
         return await self._backend.tools()

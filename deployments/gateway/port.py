@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from mesh.keeper.requests import Reply, Request
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
 
 
 class Backend(Protocol):
@@ -18,6 +18,19 @@ class Backend(Protocol):
 
     async def ask_all(self, request: Request) -> list[Reply]:
         """Asks every keeper."""
+        ...
+
+    async def watch(self, request: Watch) -> Seen:
+        """Asks the keeper of a conversation for news. Raises `Unavailable`."""
+        ...
+
+    async def follow(self, shard: int, request: Follow) -> Seen:
+        """Asks a keeper for news of any of its conversations. Raises `Unavailable`."""
+        ...
+
+    @property
+    def shards(self) -> int:
+        """How many keepers there are."""
         ...
 
     async def tools(self) -> list[dict[str, Any]]:

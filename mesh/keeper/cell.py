@@ -16,15 +16,16 @@ from mesh.errors import JournalError
 from mesh.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult, UserMessage, now
 from mesh.failpoints import failpoint
 from mesh.journal.port import Append, Journal
+from mesh.keeper.audience import Audience
 from mesh.logs import log_events
 from mesh.tree.step import SEND_AHEAD_S
-from mesh.tree.turn import TurnInput
+from mesh.tree.turn import TurnInput, TurnOutput
 
 _log = logging.getLogger("mesh.keeper")
 
 
 class Cell:
-    """See the module's text. ``on_change`` is told after every append, with the journal's size;
+    """See the module's text. ``on_change`` is told after every append what is new, with the journal's size;
     ``on_trouble`` when one failed."""
 
     def __init__(
@@ -33,13 +34,16 @@ class Cell:
         journal: Journal,
         shard: int,
         epoch: int,
-        on_change: Callable[["Cell", int], None],
+        on_change: Callable[["Cell", Sequence[AnyEvent], int], None],
         on_trouble: Callable[["Cell", JournalError], None],
     ) -> None:
         self.conversation = conversation
         self.turns = asyncio.Lock()
         self.queued = 0
         self.driver: asyncio.Task[None] | None = None
+        self.work: asyncio.Task[TurnOutput] | None = None
+        self.cancelled = False
+        self.audience = Audience()
         self.token = ""
         self.traceparent = ""
         self.run = epoch << 20  # Invariant: greater than any run of an earlier epoch
@@ -60,9 +64,8 @@ class Cell:
     @property
     def is_idle(self) -> bool:
         """Whether it can be forgotten: everything about it is in its journal."""
-        return not (self.queued or self.held or self.turns.locked() or self._writing.locked()) and (
-            self.driver is None or self.driver.done()
-        )
+        is_used = self.queued or self.held or self.turns.locked() or self._writing.locked()
+        return not (is_used or self.audience.is_there) and (self.driver is None or self.driver.done())
 
     @property
     def needs_pass(self) -> bool:
@@ -72,7 +75,8 @@ class Cell:
     def hold(self, message: UserMessage) -> None:
         """Opens a turn; the message becomes durable with the first append, or shortly."""
         self.held = message
-        asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._flush_soon)
+        wait = 0 if self.audience.is_there else SEND_AHEAD_S
+        asyncio.get_running_loop().call_later(wait, self._flush_soon)
 
     async def begin_pass(self) -> TurnInput:
         """The next pass over the tree. From here on, no older pass can claim or record anything; what one
@@ -96,6 +100,7 @@ class Cell:
             known=() if held else conversation.outcomes,
             token=self.token,
             traceparent=self.traceparent,
+            watched=self.audience.is_there,
         )
 
     async def append(self, events: Sequence[AnyEvent], *, only_if: Callable[[], bool] = lambda: True) -> bool:
@@ -116,7 +121,7 @@ class Cell:
                 for event in fresh:
                     self.conversation.apply(event)
                 log_events(fresh, self.conversation.id, self.conversation.session_id)
-                self._on_change(self, size)
+                self._on_change(self, fresh, size)
                 self._tell()
             return True
 
@@ -136,7 +141,7 @@ class Cell:
 
     async def decisions(self, turn: int, run: int, after: int) -> list[ApprovalResolved] | None:
         """What was decided since event ``after``, once there is something; None when the pass is over."""
-        while self._is_current(turn, run):
+        while self.is_current(turn, run):
             steps = self.conversation.steps
             news = [e for e in steps if isinstance(e, ApprovalResolved) and e.seq > after]
             if news:
@@ -151,12 +156,13 @@ class Cell:
 
     def _may_append(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
         claims = {event.key for event in events if isinstance(event, ToolIntent)}
-        return self._is_current(turn, run) and not any(
+        return self.is_current(turn, run) and not any(
             isinstance(known, ToolIntent) and known.key in claims and known.run != run
             for known in (self.conversation.steps if claims else ())
         )
 
-    def _is_current(self, turn: int, run: int) -> bool:
+    def is_current(self, turn: int, run: int) -> bool:
+        """Whether this pass is the newest of the turn that is open."""
         open_turn = self.held.turn if self.held else self.conversation.turn
         is_open = self.held is not None or self.conversation.turn_open
         return is_open and open_turn == turn and self.run == run

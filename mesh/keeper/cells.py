@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mesh.conversation import Conversation, fold
 from mesh.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
-from mesh.events import ApprovalRequired, ConversationCreated
+from mesh.events import AnyEvent, ApprovalRequired
 from mesh.ids import is_id, shard_of
 from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
@@ -27,7 +27,7 @@ class Cells:
         journal: Journal,
         max_loaded: int,
         on_fenced: Callable[[], None],
-        on_change: Callable[[Conversation], None],
+        on_change: Callable[[Cell, Sequence[AnyEvent]], None],
     ) -> None:
         self.index = Index()
         self._shard = shard
@@ -73,10 +73,15 @@ class Cells:
             self._loading[conversation_id] = task
         return await asyncio.shield(self._loading[conversation_id])
 
-    async def create(self, created: ConversationCreated) -> Cell:
-        """The cell of a new conversation; of the same one, when it is created twice at once."""
-        cell = self._keep(created.conversation_id, Conversation())
-        await cell.append([created])
+    def loaded(self, conversation_id: str) -> Cell | None:
+        """The cell of a conversation if it is in memory."""
+        return self._cells.get(conversation_id)
+
+    async def create(self, conversation_id: str, events: Sequence[AnyEvent]) -> Cell:
+        """The cell of a new conversation, which begins with these events; of the same one, when it is created
+        twice at once."""
+        cell = self._keep(conversation_id, Conversation())
+        await cell.append(events)
         return cell
 
     async def asked(self, uuid: str) -> tuple[Cell, ApprovalRequired | None]:
@@ -118,10 +123,10 @@ class Cells:
         if conversation.id:
             self.index.put(conversation, size)
 
-    def _changed(self, cell: Cell, size: int) -> None:
+    def _changed(self, cell: Cell, events: Sequence[AnyEvent], size: int) -> None:
         self.index.put(cell.conversation, size)
         self._snapshots.mark(cell.conversation)
-        self._on_change(cell.conversation)
+        self._on_change(cell, events)
 
     def _lost(self, cell: Cell, problem: JournalError) -> None:
         """What is in memory may not be what is in the journal: read it again, or leave the shard."""

@@ -14,9 +14,14 @@ from mesh.errors import JournalError, Unavailable
 from mesh.events import AnyEvent, Completed, Error, Paused
 from mesh.failpoints import failpoint
 from mesh.keeper.cell import Cell
+from mesh.tree.node import CANCELLED
 from mesh.tree.turn import RunNode, TurnInput, TurnOutput
 
 _log = logging.getLogger("mesh.keeper")
+
+
+class Cancelled(Exception):
+    """Somebody wants the turn to end. Unwinds the pass; never leaves the driver."""
 
 
 class Driver:
@@ -39,6 +44,19 @@ class Driver:
         while cell.needs_pass:
             await asyncio.shield(self.start(cell))
 
+    async def cancel(self, cell: Cell) -> None:
+        """Ends the open turn: no new step of it starts; a tool that must not run twice, and runs, is
+        waited for."""
+        cell.cancelled = True
+        try:
+            if cell.work is not None:
+                cell.work.cancel()
+            await self.finish(cell)
+            if cell.conversation.turn_open:
+                await cell.append([_cancelled(cell.conversation.turn)])
+        finally:
+            cell.cancelled = False
+
     async def _passes(self, cell: Cell) -> None:
         """A pass that nobody took to its end is followed by another: what the lost one learned and
         claimed is in the journal, and it can neither claim nor record any more."""
@@ -47,6 +65,9 @@ class Driver:
             try:
                 await self._pass(cell)
                 trouble_since = None
+            except Cancelled:
+                turn = cell.held.turn if cell.held else cell.conversation.turn
+                await cell.append([_cancelled(turn)])
             except Unavailable as problem:
                 trouble_since = trouble_since or time.monotonic()
                 _log.warning("event=pass_lost %s message=%r", cell.about, str(problem))
@@ -58,18 +79,25 @@ class Driver:
             cell.token = ""
 
     async def _pass(self, cell: Cell) -> None:
+        if cell.cancelled:
+            raise Cancelled
         turn = await cell.begin_pass()
-        output = await self._output(turn)
+        output = await self._output(cell, turn)
         failpoint("keeper.pass_returned")
         await cell.append_of_run(turn.turn, turn.run, _closing(output, turn))
         if output.status == "interrupted":
             raise Unavailable(output.text)
 
-    async def _output(self, turn: TurnInput) -> TurnOutput:
+    async def _output(self, cell: Cell, turn: TurnInput) -> TurnOutput:
         """How the pass ended. A bug in a node ends the turn: another pass would meet it again."""
+        cell.work = asyncio.create_task(self._run_tree(turn))
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                return await self._run_tree(turn)
+                return await cell.work
+        except asyncio.CancelledError:
+            if cell.cancelled:
+                raise Cancelled from None
+            raise
         except TimeoutError:
             limit = f"{self._turn_timeout_s:g} s (limits.turn_timeout_s)"
             return TurnOutput("failed", f"the turn took longer than {limit}")
@@ -78,6 +106,12 @@ class Driver:
         except Exception as problem:  # noqa: BLE001 - told to the person and to the log
             _log.exception("event=pass_failed conversation=%s turn=%d", turn.conversation_id, turn.turn)
             return TurnOutput("failed", f"internal error: {problem}; the log has more")
+        finally:
+            cell.work = None
+
+
+def _cancelled(turn: int) -> Completed:
+    return Completed(turn=turn, response=CANCELLED, cancelled=True)
 
 
 def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:

@@ -20,6 +20,7 @@ from mesh.errors import (
     Conflict,
     JournalDamaged,
     JournalError,
+    MeshError,
     NotFound,
     RequestError,
     Unavailable,
@@ -30,30 +31,39 @@ from mesh.events import (
     ApprovalResolved,
     ConversationCompleted,
     ConversationCreated,
+    Live,
     UserMessage,
     now,
 )
 from mesh.failpoints import failpoint
 from mesh.journal.port import Journal
 from mesh.keeper.answer import answer, decided, page, rewound
+from mesh.keeper.carried import exported, imported
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import (
     Caller,
+    Cancel,
     Create,
     Decide,
+    Export,
     Finish,
+    Follow,
+    Import,
     Page,
     Reply,
     Request,
     Say,
+    Seen,
     Show,
+    Watch,
     refusal,
     reply,
 )
-from mesh.tree.turn import Tree
+from mesh.keeper.watching import Watching
+from mesh.tree.turn import Ack, Tree
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -89,7 +99,8 @@ class Keeper:
     ) -> None:
         self._journal = journal
         self._settings = settings
-        self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced, self._note_deadlines)
+        self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced, self._changed)
+        self._watching = Watching(journal)
         self._tree = tree
         self._driver = Driver(tree.run, settings.turn_timeout_s, settings.unavailable_for_s)
         self._expiry = Expiry(self._expire)
@@ -115,22 +126,36 @@ class Keeper:
         """Answers any request; what is wrong becomes a reply too."""
         try:
             return await self._dispatch(request)
-        except RequestError as problem:
-            return refusal(problem.status, str(problem))
-        except Unavailable as problem:
-            return refusal(problem.status, str(problem), retry_after_s=problem.retry_after_s)
-        except JournalDamaged as problem:
-            return refusal(500, str(problem))
-        except JournalError as problem:
-            return refusal(503, str(problem), retry_after_s=1)
+        except MeshError as problem:
+            return _refused(problem)
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+    async def watch(self, request: Watch) -> Seen:
+        """What is new to a watcher of a conversation; waits a while for something."""
+        try:
+            return await self._watching.watch(await self._cells.get(request.id), request)
+        except MeshError as problem:
+            return Seen(refusal=_refused(problem))
+
+    async def follow(self, request: Follow) -> Seen:
+        """What is new in the shard; waits a while for something."""
+        return await self._watching.follow(request)
+
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
         cell = await self._cells.get(conversation_id)
         accepted = await cell.append_of_run(turn, run, events)
         if not accepted and cell.needs_pass:
             self._driver.start(cell)
-        return accepted
+        return Ack(accepted, cell.audience.is_there)
+
+    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
+        """See `Recorder`."""
+        cell = self._cells.loaded(conversation_id)
+        if cell is None or not cell.is_current(turn, run):
+            return False
+        for event in events:
+            cell.audience.show(event, conversation_id)
+        return cell.audience.is_there
 
     async def decisions(
         self, conversation_id: str, turn: int, run: int, after: int
@@ -158,6 +183,14 @@ class Keeper:
                 return reply(200, {"conversation": view(cell.conversation)}, cell.conversation.session_id)
             case Page():
                 return page(self._cells.index, request)
+            case Cancel():
+                return await self._cancel(request)
+            case Export():
+                cell = await self._cells.get(request.id)
+                lines = exported(await self._journal.read(request.id))
+                return Reply(200, lines, cell.conversation.session_id)
+            case Import():
+                return await self._import(request)
 
     async def _create(self, request: Create) -> Reply:
         caller = request.caller
@@ -172,22 +205,21 @@ class Keeper:
         keyed = msgspec.structs.replace(
             caller, idempotency_key=caller.idempotency_key and f"{caller.idempotency_key}/1"
         )
-        said = await self._say(Say(request.id, keyed, request.message, request.wait))
+        said = await self._say(Say(request.id, keyed, request.message, request.wait, request.watched))
         return msgspec.structs.replace(said, status=201) if said.status == 200 else said
 
     async def _new_cell(self, request: Create) -> Cell:
         caller, settings = request.caller, self._settings
-        return await self._cells.create(
-            ConversationCreated(
-                conversation_id=request.id,
-                session_id=caller.session_id,
-                agent=settings.agent,
-                digest=settings.digest,
-                system_prompt=settings.system_prompt,
-                idempotency_key=caller.idempotency_key,
-                body_hash=caller.body_hash,
-            )
+        created = ConversationCreated(
+            conversation_id=request.id,
+            session_id=caller.session_id,
+            agent=settings.agent,
+            digest=settings.digest,
+            system_prompt=settings.system_prompt,
+            idempotency_key=caller.idempotency_key,
+            body_hash=caller.body_hash,
         )
+        return await self._cells.create(request.id, [created])
 
     async def _say(self, request: Say) -> Reply:
         cell = await self._cells.get(request.id)
@@ -212,6 +244,8 @@ class Keeper:
         if conversation.pending:
             return answer(conversation, 200)
         self._adopt(cell, caller)
+        if request.watched:
+            cell.audience.expect(conversation.seq)
         cell.hold(
             UserMessage(
                 time=now(),
@@ -222,7 +256,7 @@ class Keeper:
                 body_hash=caller.body_hash,
             )
         )
-        return await self._outcome(cell, request.wait)
+        return await self._outcome(cell, request.wait, conversation.seq)
 
     async def _decide(self, request: Decide) -> Reply:
         cell, asked = await self._cells.asked(request.uuid)
@@ -238,6 +272,9 @@ class Keeper:
                 f"{asked.description}"
             )
         await self._check_edited(conversation, asked, request.edited_args)
+        before = conversation.seq
+        if request.watched:
+            cell.audience.expect(before)
         resolved = ApprovalResolved(
             turn=asked.turn,
             step=asked.step,
@@ -252,7 +289,7 @@ class Keeper:
         if not await self._resolve(cell, asked, resolved):
             raise Conflict(decided(conversation, request.uuid))
         self._adopt(cell, caller)
-        return await self._outcome(cell, request.wait)
+        return await self._outcome(cell, request.wait, before)
 
     async def _check_edited(
         self, conversation: Conversation, asked: ApprovalRequired, edited: dict[str, Any] | None
@@ -275,10 +312,11 @@ class Keeper:
 
     # -- approvals that expire
 
-    def _note_deadlines(self, conversation: Conversation) -> None:
-        for asked in conversation.pending:
+    def _changed(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
+        self._watching.happened(cell, events)
+        for asked in cell.conversation.pending:
             if asked.expires_at:
-                self._expiry.note(asked.expires_at, conversation.id)
+                self._expiry.note(asked.expires_at, cell.conversation.id)
 
     async def _expire(self, conversation_id: str) -> None:
         """Rejects what is due in a conversation."""
@@ -309,8 +347,9 @@ class Keeper:
                 await cell.append([ConversationCompleted(turn=conversation.turn)])
             return reply(200, {"conversation": view(conversation)}, conversation.session_id)
 
-    async def _outcome(self, cell: Cell, wait: bool) -> Reply:
-        """The answer of the turn under way, or the promise of one once its message is durable."""
+    async def _outcome(self, cell: Cell, wait: bool, before: int) -> Reply:
+        """The answer of the turn under way, or the promise of one once its message is durable; ``before``:
+        the last event before that."""
         driver = self._driver.start(cell)
         if wait:
             await asyncio.shield(driver)
@@ -318,7 +357,21 @@ class Keeper:
         await cell.append(())
         conversation = cell.conversation
         body = {"conversation": view(conversation)}
-        return reply(202, body, conversation.session_id, location=f"/conversations/{conversation.id}")
+        location = f"/conversations/{conversation.id}"
+        promise = reply(202, body, conversation.session_id, location)
+        return msgspec.structs.replace(promise, turn=conversation.turn, seq=before)
+
+    async def _cancel(self, request: Cancel) -> Reply:
+        cell = await self._cells.get(request.id)
+        await self._driver.cancel(cell)
+        return answer(cell.conversation, 200)
+
+    async def _import(self, request: Import) -> Reply:
+        if request.id in self._cells.index:
+            raise Conflict(f"conversation {request.id} is here already")
+        events = imported(request.content, self._settings.agent, self._settings.digest)
+        cell = await self._cells.create(request.id, events)
+        return answer(cell.conversation, 201, with_result=False)
 
     def _adopt(self, cell: Cell, caller: Caller) -> None:
         """The turn acts for this caller from now on."""
@@ -362,3 +415,18 @@ class Keeper:
                 await self._driver.finish(cell)
             except (JournalError, NotFound) as problem:
                 _log.error("event=recover_failed conversation=%s message=%r", conversation_id, str(problem))
+
+
+def _refused(problem: MeshError) -> Reply:
+    """What is wrong, as a reply."""
+    match problem:
+        case RequestError():
+            return refusal(problem.status, str(problem))
+        case Unavailable():
+            return refusal(problem.status, str(problem), retry_after_s=problem.retry_after_s)
+        case JournalDamaged():
+            return refusal(500, str(problem))
+        case JournalError():
+            return refusal(503, str(problem), retry_after_s=1)
+        case _:
+            raise problem

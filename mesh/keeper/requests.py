@@ -35,15 +35,17 @@ class Create(msgspec.Struct, frozen=True, tag=True):
     caller: Caller
     message: str | None = None
     wait: bool = True
+    watched: bool = False
 
 
 class Say(msgspec.Struct, frozen=True, tag=True):
-    """A message. ``wait`` False: answer once it is durable."""
+    """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched."""
 
     id: str
     caller: Caller
     message: str
     wait: bool = True
+    watched: bool = False
 
 
 class Decide(msgspec.Struct, frozen=True, tag=True):
@@ -55,6 +57,7 @@ class Decide(msgspec.Struct, frozen=True, tag=True):
     edited_args: dict[str, Any] | None = None
     reason: str = ""
     wait: bool = True
+    watched: bool = False
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
@@ -77,17 +80,76 @@ class Page(msgspec.Struct, frozen=True, tag=True):
     status: str = ""
 
 
-Request = Create | Say | Decide | Finish | Show | Page
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Ends the open turn, running or waiting."""
+
+    id: str
+
+
+class Export(msgspec.Struct, frozen=True, tag=True):
+    """A conversation's journal, one event a line."""
+
+    id: str
+
+
+class Import(msgspec.Struct, frozen=True, tag=True):
+    """A conversation as `Export` gave it, here or elsewhere."""
+
+    id: str
+    content: bytes
+
+
+Request = Create | Say | Decide | Finish | Show | Page | Cancel | Export | Import
+
+
+class Watch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is new in a conversation, to a watcher who has read all up to event ``after`` (None: who begins
+    now). ``cursor`` is that of the last `Seen`.
+
+    ``turn``: of this turn only, until it ends or pauses. ``wait`` False: answer at once. ``exclusive``: no
+    other ``watcher`` who says so may watch meanwhile.
+    """
+
+    id: str
+    watcher: str
+    after: int | None = None
+    cursor: int = 0
+    turn: int = 0
+    wait: bool = True
+    exclusive: bool = False
+
+
+class Follow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was journaled of late in any conversation of a shard. ``types`` and ``session_id`` choose."""
+
+    cursor: int = 0
+    types: tuple[str, ...] = ()
+    session_id: str = ""
+    wait: bool = True
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Server-Sent Events, as they go to the watcher; none: nothing happened for a while. ``ended``: there
+    will be no more. ``refusal`` is set instead of all else."""
+
+    frames: bytes = b""
+    after: int = 0
+    cursor: int = 0
+    ended: bool = False
+    refusal: "Reply | None" = None
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finished answer: an HTTP status and a JSON body."""
+    """A finished answer: an HTTP status and a JSON body (of `Export`, JSON lines). ``turn`` and ``seq`` are
+    set when a turn goes on: which, and the last event before what it does next."""
 
     status: int
     body: bytes
     session_id: str = ""
     location: str = ""
     retry_after_s: int = 0
+    turn: int = 0
+    seq: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -106,3 +168,6 @@ def refusal(status: int, message: str, session_id: str = "", retry_after_s: int 
 pack = msgspec.msgpack.Encoder().encode
 unpack_request = msgspec.msgpack.Decoder(Request).decode
 unpack_reply = msgspec.msgpack.Decoder(Reply).decode
+unpack_watch = msgspec.msgpack.Decoder(Watch).decode
+unpack_follow = msgspec.msgpack.Decoder(Follow).decode
+unpack_seen = msgspec.msgpack.Decoder(Seen).decode

@@ -14,7 +14,7 @@ from typing import Any
 import anthropic
 import msgspec
 
-from mesh.events import Event, FinishReason, Usage
+from mesh.events import Event, FinishReason, Trace, Usage
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import Assistant, LlmRequest, Message, Result, ToolSpec, User
@@ -35,6 +35,16 @@ _PERMANENT = (
     "permission_error",
     "not_found_error",
     "request_too_large",
+)
+
+_KNOWN = (
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "ping",
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -222,6 +232,8 @@ def _deltas(draft: Draft, event: _StreamEvent, offered: Offered[msgspec.Raw]) ->
         yield draft.arguments(event.index, event.delta.partial_json)
     elif event.type == "content_block_stop" and draft.knows(event.index):
         yield draft.end(event.index)
+    elif event.type not in _KNOWN:
+        yield Trace(message=f"the provider sent an event that is not known: {event.type[:100]}")
 
 
 def _later(usage: _Usage, event: _StreamEvent) -> _Usage:

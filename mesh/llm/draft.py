@@ -49,13 +49,15 @@ class Draft:
         self.usage = Usage()
         self.refused = False
         self._text: list[str] = []
+        self._length = 0
         self._open: dict[Any, tuple[str, str, list[str]]] = {}
         self._calls: list[ToolCall] = []
 
     def text(self, piece: str) -> TextDelta:
         """More text."""
         self._text.append(piece)
-        return TextDelta(text=piece)
+        self._length += len(piece)
+        return TextDelta(text=piece, offset=self._length - len(piece))
 
     def add(self, call: ToolCall) -> ToolCallDelta:
         """A call that came whole."""

@@ -30,8 +30,8 @@ class Offline:
         started = time.monotonic()
         text, calls = _answer(request)
         if request.deltas:
-            for piece in re.findall(r"\s*\S+\s*", text):
-                yield TextDelta(text=piece)
+            for found in re.finditer(r"\s*\S+\s*", text):
+                yield TextDelta(text=found[0], offset=found.start())
             for call in calls:
                 for delta in _call_deltas(call):
                     yield delta

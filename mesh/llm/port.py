@@ -84,7 +84,7 @@ class Llm(Protocol):
     """
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
-        """`TextDelta` and `ToolCallDelta` as they come, one `LlmCall` at the end."""
+        """`TextDelta`, `ToolCallDelta` and `Trace` as they come, one `LlmCall` at the end."""
         ...
 
     async def close(self) -> None:

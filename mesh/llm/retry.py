@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 from mesh.errors import LlmError
-from mesh.events import Event
+from mesh.events import Event, Trace
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 0.5
@@ -76,7 +76,7 @@ async def retried(
     who: str,
     secret: str = "",
 ) -> AsyncIterator[Event]:
-    """The events of the attempt that succeeds, after those of the ones that broke off.
+    """The events of the attempt that succeeds, after those of the ones that broke off and a `Trace` for each.
 
     ``failure_of`` understands the provider's exceptions; what it does not understand is a defect
     and is raised as it is. ``who`` names provider and model in the `LlmError`; ``secret`` is taken
@@ -98,7 +98,9 @@ async def retried(
         if number == ATTEMPTS:
             raise LlmError(f"{message} (tried {ATTEMPTS} times)")
         wait = _wait_s(number, failure.retry_after_s)
-        log.info("%s; attempt %d of %d follows in %.1f s", message, number + 1, ATTEMPTS, wait)
+        follows = f"{message}; attempt {number + 1} of {ATTEMPTS} follows in {wait:.1f} s"
+        log.info(follows)
+        yield Trace(message=follows)
         await asyncio.sleep(wait)
 
 

@@ -58,4 +58,5 @@ def composite_node(spot: Spot, run: Callable[[str], RunNode]) -> Node:
 
 
 def _node(spot: Spot, work: Work) -> Node:
-    return Node(spot.node.name, work, output_key=spot.node.output_key, timeout_s=spot.node.timeout_s)
+    node = spot.node
+    return Node(node.name, node.type, work, output_key=node.output_key, timeout_s=node.timeout_s)

@@ -6,7 +6,7 @@ import msgspec
 
 from mesh.conversation import ROOT, tool_step
 from mesh.errors import LlmError
-from mesh.events import LlmCall, ToolCall, ToolResult
+from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
 from mesh.failpoints import failpoint
 from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, ToolSpec, User
 from mesh.tree.node import Outcome
@@ -47,8 +47,8 @@ class LlmWork:
         messages: list[Message] = [*(turn.history if turn.at == ROOT else ()), User(turn.user_message)]
         system = render(self._settings.prompt, turn)
         for i in range(limit):
-            ask = partial(self._ask, system, tuple(messages))
             step = f"{turn.at}/llm/{i}"
+            ask = partial(self._ask, steps, step, system, tuple(messages))
             answer = await steps.once(step, LlmCall, ask)
             if not answer.tool_calls:
                 return Outcome("completed", final_text(answer))
@@ -77,7 +77,7 @@ class LlmWork:
     def _exits(self, call: ToolCall) -> bool:
         return self._settings.can_exit_loop and call.name == EXIT_LOOP.name
 
-    async def _ask(self, system: str, messages: tuple[Message, ...]) -> LlmCall:
+    async def _ask(self, steps: Steps, step: str, system: str, messages: tuple[Message, ...]) -> LlmCall:
         settings, specs = self._settings, self._tools.toolbox.specs
         request = LlmRequest(
             model=settings.model,
@@ -86,11 +86,15 @@ class LlmWork:
             tools=(*specs, EXIT_LOOP) if settings.can_exit_loop else specs,
             max_tokens=settings.max_tokens,
             timeout_s=settings.timeout_s,
+            deltas=steps.watched,
         )
         answer: LlmCall | None = None
         async for event in self._llm.stream(request):
-            if isinstance(event, LlmCall):
-                answer = event
+            match event:
+                case LlmCall():
+                    answer = event
+                case TextDelta() | ToolCallDelta() | Trace():
+                    steps.show(step, event)
         failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {settings.model} ended its stream without an answer")

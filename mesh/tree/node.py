@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from mesh.errors import LlmError, Unavailable
+from mesh.events import NodeStarted
 from mesh.tree.step import Steps, Superseded
 from mesh.tree.turn import Recorder, Status, TurnInput, TurnOutput
 
@@ -45,12 +46,20 @@ class Work(Protocol):
 
 
 class Node:
-    """A node at work. ``timeout_s`` bounds one pass; time spent waiting for a person is between passes."""
+    """A node at work. ``kind`` is its type in the config. ``timeout_s`` bounds one pass; time spent waiting
+    for a person is between passes."""
 
     def __init__(
-        self, name: str, work: Work, *, output_key: str | None = None, timeout_s: float | None = None
+        self,
+        name: str,
+        kind: str,
+        work: Work,
+        *,
+        output_key: str | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self._name = name
+        self._kind = kind
         self._work = work
         self._output_key = output_key
         self._timeout_s = timeout_s
@@ -58,6 +67,7 @@ class Node:
     async def run(self, turn: TurnInput, recorder: Recorder) -> TurnOutput:
         """One pass. Known steps are not run again."""
         steps = Steps(turn, recorder)
+        steps.show(turn.at, NodeStarted(name=self._name, kind=self._kind))
         try:
             outcome = await self._outcome(steps)
         except Superseded:

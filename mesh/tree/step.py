@@ -3,8 +3,8 @@
 `Steps` is one node's view of the turn's journal in one pass. The node asks it what is known of a step,
 records what it learns, and claims what must not happen twice. Outcomes ride on the call's return; they
 are sent ahead only when the next effect must not be repeated (`claim` waits for the acknowledgement),
-when they tell of such an effect (`send_ahead`), or when they are older than `SEND_AHEAD_S` and the turn
-still runs.
+when they tell of such an effect (`send_ahead`), when somebody watches, or when they are older than
+`SEND_AHEAD_S` and the turn still runs. What is only for watchers (`show`) goes the same way, in order.
 
 Invariant (causality): events leave in the order they were recorded, with everything recorded before
 them in the same append or in an earlier one. So what came down unjournaled with the call
@@ -20,10 +20,11 @@ import msgspec
 
 from mesh.conversation import is_below
 from mesh.errors import JournalError, Unavailable
-from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, ToolIntent, now
+from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, Live, TextDelta, ToolIntent, now
 from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
 SEND_AHEAD_S = 0.2
+_MOST_UNSHOWN = 1_000
 
 E = TypeVar("E", bound=AnyEvent)
 _log = logging.getLogger("mesh.steps")
@@ -42,6 +43,8 @@ class Steps:
         self._known: list[AnyEvent] = list(turn.known)
         self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
+        self._unshown: list[Live] = []
+        self.watched = turn.watched
         self._sent: list[AnyEvent] = []
         self._sending = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -67,6 +70,18 @@ class Steps:
         stamped = self._stamp(step, event)
         self._note([stamped])
         return stamped
+
+    def show(self, step: str, event: Live) -> None:
+        """Lets whoever watches know; with nobody watching, nothing happens."""
+        if not self.watched or len(self._unshown) >= _MOST_UNSHOWN:
+            return
+        stamped = self._stamp(step, event)
+        last = self._unshown[-1] if self._unshown else None
+        if isinstance(last, TextDelta) and isinstance(stamped, TextDelta) and _follows(last, stamped):
+            self._unshown[-1] = msgspec.structs.replace(last, text=last.text + stamped.text)
+        else:
+            self._unshown.append(stamped)
+        self._send_soon()
 
     async def claim(self, step: str, intent: ToolIntent) -> None:
         """Returns when this pass, and no other, may run the effect. Raises `Superseded`."""
@@ -96,6 +111,7 @@ class Steps:
             iteration=iteration,
             known=[event for event in self._known if is_below(event.node, at)],
             pending=[*self._pending, *self._unsent],
+            watched=self.watched,
             history=self.turn.history if history else (),
         )
 
@@ -125,6 +141,7 @@ class Steps:
             self._timer.cancel()
         if self._sender is not None:
             await self._sender
+        await self._show()
         unsent, self._unsent = self._unsent, []
         return unsent, self._sent
 
@@ -138,14 +155,20 @@ class Steps:
             return
         self._known += events
         self._unsent += events
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SEND_AHEAD_S, self._start_sending)
+        self._send_soon()
 
     def _about(self) -> str:
         return f"sid={self.turn.session_id} conversation={self.turn.conversation_id} node={self.turn.at}"
 
     def _stamp(self, step: str, event: E) -> E:
         return msgspec.structs.replace(event, turn=self.turn.turn, step=step, time=event.time or now())
+
+    def _send_soon(self) -> None:
+        # Invariant: what is recorded right before the return still rides on it: a timer, even of no time at
+        # all, fires only when the pass waits for something.
+        if self._timer is None:
+            wait = 0 if self.watched else SEND_AHEAD_S
+            self._timer = asyncio.get_running_loop().call_later(wait, self._start_sending)
 
     def _start_sending(self) -> None:
         self._timer = None
@@ -154,17 +177,34 @@ class Steps:
 
     async def _send_in_background(self) -> None:
         try:
-            await self.send_ahead()
+            while self._unsent or self._unshown:
+                await self._send()
         except Superseded:
             _log.info("event=superseded %s run=%d", self._about(), self.turn.run)
+        except (Unavailable, JournalError) as problem:
+            _log.warning("event=not_sent_ahead %s message=%r", self._about(), str(problem))
+
+    async def _show(self) -> None:
+        turn = self.turn
+        unshown, self._unshown = self._unshown, []
+        if unshown:
+            self.watched = await self._recorder.live(turn.conversation_id, turn.turn, turn.run, unshown)
 
     async def _send(self) -> None:
         async with self._sending:
+            await self._show()
             batch = [*self._pending, *self._unsent]
             if not self._unsent:
                 return
             before, own, turn = len(self._pending), len(self._unsent), self.turn
-            if not await self._recorder.append(turn.conversation_id, turn.turn, turn.run, batch):
+            ack = await self._recorder.append(turn.conversation_id, turn.turn, turn.run, batch)
+            if not ack.taken:
                 raise Superseded
+            self.watched = ack.watched
             self._sent += self._unsent[:own]
             del self._pending[:before], self._unsent[:own]
+
+
+def _follows(first: TextDelta, second: TextDelta) -> bool:
+    """Whether the second is what the model said right after the first."""
+    return first.step == second.step and first.offset + len(first.text) == second.offset

@@ -1,12 +1,12 @@
 """What travels down the tree with a call, what comes back up, and the ports above and below a node."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from mesh.conversation import ROOT
-from mesh.events import AnyEvent, ApprovalResolved
+from mesh.events import AnyEvent, ApprovalResolved, Live
 from mesh.llm.port import Message
 
 
@@ -21,6 +21,8 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     those of the whole turn that are not journaled yet: nothing may be journaled before them.
     ``state`` is the session state as this node sees it, ``iteration`` the round of the nearest loop.
     ``history`` are the turns before, for those nodes that read them.
+
+    ``watched``: somebody looks on, so that what happens is told at once, and deltas are wanted.
 
     ``token`` is the caller's bearer token: it lives in memory for the turn and is written nowhere.
     """
@@ -39,6 +41,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending: Sequence[AnyEvent] = ()
     token: str = ""
     traceparent: str = ""
+    watched: bool = False
 
     def __repr__(self) -> str:
         return f"TurnInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
@@ -71,15 +74,23 @@ encode_output = msgspec.msgpack.Encoder().encode
 decode_output = msgspec.msgpack.Decoder(TurnOutput).decode
 
 
+class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``taken``: the events are durable, and claims in them are held by this run. Not taken: a newer run has
+    taken the turn over; nothing more may be done in this one's name. ``watched`` as in `TurnInput`."""
+
+    taken: bool
+    watched: bool = False
+
+
 class Recorder(Protocol):
     """The keeper, as a node sees it."""
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
-        """Sends events ahead of the return.
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+        """Sends events ahead of the return. Raises `Unavailable`."""
+        ...
 
-        True: they are durable, and claims in them are held by this run. False: a newer run has taken
-        the turn over; nothing more may be done in this one's name. Raises `Unavailable`.
-        """
+    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
+        """Shows events to whoever watches; whether anybody does. They may be lost on the way."""
         ...
 
     async def decisions(
@@ -96,7 +107,7 @@ class RunNode(Protocol):
     Raises `Unavailable` when nobody could take it to its end; some of it may have happened.
     """
 
-    async def __call__(self, turn: TurnInput) -> TurnOutput:
+    def __call__(self, turn: TurnInput) -> Coroutine[Any, Any, TurnOutput]:
         """See the class."""
         ...
 

@@ -7,7 +7,7 @@ from email.utils import formatdate
 import pytest
 
 from mesh.errors import LlmError
-from mesh.events import Event, LlmCall, TextDelta
+from mesh.events import Event, LlmCall, TextDelta, Trace
 from mesh.llm.retry import ATTEMPTS, MOST_RETRY_AFTER_S, Failure, retried, retry_after, status_failure
 
 
@@ -83,7 +83,9 @@ async def run(attempts: Attempts, secret: str = "") -> list[Event]:
 async def test_a_failure_that_passes_is_forgotten() -> None:
     events = await run(Attempts(*[Failure("busy", transient=True) for _ in range(ATTEMPTS - 1)]))
     assert sum(isinstance(event, LlmCall) for event in events) == 1
-    assert len(events) == ATTEMPTS + 1
+    again = [event.message for event in events if isinstance(event, Trace)]
+    assert len(again) == ATTEMPTS - 1
+    assert again[0].startswith(f"test model m: busy; attempt 2 of {ATTEMPTS} follows")
 
 
 async def test_attempts_are_bounded() -> None:

@@ -32,7 +32,7 @@ from mesh.journal.port import Append
 from mesh.keeper.requests import Caller, Create, Decide, Finish, Request
 from mesh.llm.port import LlmRequest, Results
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import TurnInput, TurnOutput
+from mesh.tree.turn import Ack, TurnInput, TurnOutput
 from tests.support import LocalMesh, ScriptedLlm, says
 from tests.tree.generated import Case, Script, Trouble
 
@@ -143,17 +143,17 @@ class World(LocalMesh):
         """These are durable."""
         self.durable |= {event.step for event in events if isinstance(event, LlmCall)}
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`. Eager people decide what was asked while the pass still goes on."""
         # As between actors: a caller that is cancelled does not break off what the keeper does for it.
         appending = asyncio.create_task(super().append(conversation_id, turn, run, events))
-        accepted = await asyncio.shield(appending)
-        for event in events if accepted and self.trouble.eager else ():
+        ack = await asyncio.shield(appending)
+        for event in events if ack.taken and self.trouble.eager else ():
             if isinstance(event, ApprovalRequired) and event.uuid not in self._shown:
                 self._shown.add(event.uuid)
                 if event.kind == "tool_call":
                     self._deciding.add(asyncio.create_task(self._decide_now(event)))
-        return accepted
+        return ack
 
     async def run(self, turn: TurnInput) -> TurnOutput:
         """A pass; or the news that it was lost, while what it started goes on."""

@@ -1,0 +1,70 @@
+"""Who watches one conversation, and what they have not read yet.
+
+A watcher asks again and again for what is new; between two questions it counts as there for a moment. While
+somebody is there, what happens is kept in a `Tail`; with nobody there, nothing is.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mesh.events import AnyEvent, frame
+from mesh.keeper.tail import Tail
+
+_STAYS_S = 5.0
+"""How long a watcher may take between two questions and still count as there."""
+
+
+class Audience:
+    """The watchers of one conversation. Used by one event loop."""
+
+    def __init__(self) -> None:
+        self._tail: Tail | None = None
+        self._asking = 0
+        self._until = 0.0
+        self._holder = ""
+        self._held_until = 0.0
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anybody watches."""
+        return self._asking > 0 or asyncio.get_running_loop().time() < self._until
+
+    def expect(self, seq: int) -> Tail:
+        """Somebody is about to watch who has seen all up to event ``seq``."""
+        if self._tail is None or not self.is_there:
+            self._tail = Tail(seq)
+        self._until = asyncio.get_running_loop().time() + _STAYS_S
+        return self._tail
+
+    def show(self, event: AnyEvent, conversation_id: str) -> None:
+        """Lets the watchers know, if there are any."""
+        if self.is_there and self._tail is not None:
+            self._tail.add(event, frame(event, conversation_id))
+        else:
+            self._tail = None
+
+    def hold(self, watcher: str) -> bool:
+        """Whether this watcher, and no other, may hold the stream that a conversation has once."""
+        now = asyncio.get_running_loop().time()
+        if self._holder not in ("", watcher) and now < self._held_until:
+            return False
+        self._holder = watcher
+        return True
+
+    @contextmanager
+    def attended(self, seq: int, watcher: str, within_s: float) -> Iterator[Tail]:
+        """One question of a watcher. One that is called off leaves at once."""
+        tail, loop = self.expect(seq), asyncio.get_running_loop()
+        self._asking += 1
+        if watcher == self._holder:
+            self._held_until = loop.time() + within_s + _STAYS_S
+        try:
+            yield tail
+        except asyncio.CancelledError:
+            self._until = loop.time() if self._asking == 1 else self._until
+            if watcher == self._holder:
+                self._holder = ""
+            raise
+        finally:
+            self._asking -= 1

@@ -1,0 +1,97 @@
+"""The latest of what happened, for those who follow it: bounded, and each reads at a pace of its own.
+
+A reader keeps a cursor: the position of what it reads next. Positions begin at the present nanosecond, so
+that a cursor of an earlier tail, or of a keeper that died, is never taken for one of this.
+"""
+
+import asyncio
+import time
+from collections import deque
+from typing import NamedTuple
+
+from mesh.events import AnyEvent
+
+MOST_ITEMS = 4_000
+MOST_BYTES = 4 * 1024 * 1024
+_BATCH_BYTES = 256 * 1024
+
+
+class FellBehind(Exception):
+    """What the reader would read next is not kept any more."""
+
+
+class Item(NamedTuple):
+    """An event of a session, and its frame (see `mesh.events.frame`)."""
+
+    position: int
+    event: AnyEvent
+    frame: bytes
+    session_id: str = ""
+
+
+class Tail:
+    """``base``: the ``seq`` of the last journaled event before all that is kept."""
+
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+        self._begun = self._next = time.time_ns()
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._more = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        """The cursor of a reader that has read everything."""
+        return self._next
+
+    def add(self, event: AnyEvent, frame: bytes, session_id: str = "") -> None:
+        """Notes what happened, and wakes who waits for it."""
+        self._items.append(Item(self._next, event, frame, session_id))
+        self._next += 1
+        self._bytes += len(frame)
+        while len(self._items) > MOST_ITEMS or self._bytes > MOST_BYTES:
+            dropped = self._items.popleft()
+            self._bytes -= len(dropped.frame)
+            self.base = dropped.event.seq or self.base
+        self._more.set()
+        self._more = asyncio.Event()
+
+    def knows(self, cursor: int) -> bool:
+        """Whether it is a cursor of this tail."""
+        return self._begun <= cursor <= self._next
+
+    def after(self, seq: int) -> int | None:
+        """The cursor of a reader that has read up to event ``seq``; None if that was before all this."""
+        for item in reversed(self._items):
+            if item.event.seq and item.event.seq <= seq:
+                return item.position + 1
+        return self._next - len(self._items) if self.base <= seq else None
+
+    def since(self, cursor: int) -> list[Item]:
+        """What a reader reads next, a bounded amount of it. Raises `FellBehind`."""
+        if cursor < self._next - len(self._items):
+            raise FellBehind
+        found: list[Item] = []
+        for item in reversed(self._items):
+            if item.position < cursor:
+                break
+            found.append(item)
+        found.reverse()
+        return _bounded(found)
+
+    async def wait(self, cursor: int, within_s: float) -> None:
+        """Returns when there is something to read at the cursor, or after that time."""
+        if cursor == self._next:
+            try:
+                await asyncio.wait_for(self._more.wait(), within_s)
+            except TimeoutError:
+                return
+
+
+def _bounded(items: list[Item]) -> list[Item]:
+    size = 0
+    for index, item in enumerate(items):
+        size += len(item.frame)
+        if size > _BATCH_BYTES and index:
+            return items[:index]
+    return items
