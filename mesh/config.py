@@ -169,7 +169,8 @@ class Limits(Part):
     result. ``turn_timeout_s``: a turn, the time it waits for a person not counted.
     ``tool_timeout_s``: one tool call, whatever its server allows. ``max_queue_per_conversation``:
     messages that wait their turn. ``max_ongoing_requests`` of one gateway; ``max_queued_requests``
-    behind it, the next gets 503. ``max_tree_depth`` and ``max_tree_nodes`` of ``agent``.
+    behind it, the next gets 503. ``max_streams`` of events, open at one gateway. ``max_log_bytes``: a
+    conversation that is imported. ``max_tree_depth`` and ``max_tree_nodes`` of ``agent``.
     """
 
     max_tool_iterations: Annotated[int, Field(ge=1, le=1000)] = 10
@@ -181,6 +182,8 @@ class Limits(Part):
     max_queue_per_conversation: Count = 100
     max_ongoing_requests: Count = 4000
     max_queued_requests: Count = 2000
+    max_streams: Count = 2000
+    max_log_bytes: Bytes = 64 * 1024 * 1024
     max_tree_depth: Annotated[int, Field(ge=1, le=80)] = MAX_TREE_DEPTH
     max_tree_nodes: Annotated[int, Field(ge=1, le=10_000)] = MAX_TREE_NODES
 

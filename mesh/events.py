@@ -19,7 +19,7 @@ What depends on what, in one turn (arrows point to what must be journaled before
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -301,6 +301,9 @@ AnyEvent = (
     | ConversationCompleted
 )
 
+NAMES = frozenset(kind.__struct_config__.tag for kind in get_args(AnyEvent))
+"""The wire name of every event."""
+
 encode = msgspec.json.Encoder().encode
 """One event as a JSON object (bytes, no newline)."""
 
@@ -325,9 +328,9 @@ def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
 _as_json = msgspec.json.Encoder().encode
 
 
-def frame(event: AnyEvent, conversation_id: str) -> bytes:
-    """An event as one Server-Sent Event: ``event`` is its type, ``id`` its ``seq``, ``data`` one line of
-    JSON."""
+def frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> bytes:
+    """An event as one Server-Sent Event: ``event`` is its type, ``id`` its ``seq`` if there is one and it is
+    ``numbered``, ``data`` one line of JSON."""
     fields = shown(event, conversation_id)
-    number = f"id: {event.seq}\n" if event.seq else ""
+    number = f"id: {event.seq}\n" if event.seq and numbered else ""
     return b"event: %b\n%bdata: %b\n\n" % (fields["type"].encode(), number.encode(), _as_json(fields))

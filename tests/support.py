@@ -12,7 +12,7 @@ from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.requests import Caller, Create, Decide, Finish, Page, Reply, Request, Say, Show
-from mesh.llm.port import LlmRequest
+from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
@@ -86,7 +86,7 @@ class LocalMesh:
     """A keeper and a tree in this process. `crash` forgets the keeper and starts another."""
 
     def __init__(
-        self, llm: ScriptedLlm, journal: Journal | None = None, config: str = SIMPLE, **settings: Any
+        self, llm: Llm, journal: Journal | None = None, config: str = SIMPLE, **settings: Any
     ) -> None:
         self.journal = journal or MemoryJournal()
         self.llm = llm

@@ -25,17 +25,18 @@ _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """The body, at most ``limit`` bytes of it, also when its length is not announced."""
+async def read(request: Request, limit: int, key: str = "limits.max_body_bytes") -> bytes:
+    """The body, at most ``limit`` bytes of it, also when its length is not announced. ``key`` is the limit's
+    in the config."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit:
-        raise TooLarge(_too_large(limit))
+        raise TooLarge(_too_large(limit, key))
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise TooLarge(_too_large(limit))
+            raise TooLarge(_too_large(limit, key))
         parts.append(part)
     return b"".join(parts)
 
@@ -143,5 +144,5 @@ def page_of(request: Request) -> tuple[int, str, str]:
     return int(limit), query.get("cursor", "")[:200], status
 
 
-def _too_large(limit: int) -> str:
-    return f"the body is over {limit} bytes (limits.max_body_bytes)"
+def _too_large(limit: int, key: str) -> str:
+    return f"the body is over {limit} bytes ({key})"

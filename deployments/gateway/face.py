@@ -6,9 +6,10 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from deployments.gateway import openapi, rest
+from deployments.gateway import live, openapi, rest, sessions
 from deployments.gateway.bounded import Bounded
 from deployments.gateway.port import Backend
+from deployments.gateway.stream import Streams
 from mesh.config import Config
 
 
@@ -20,7 +21,11 @@ def http_app(backend: Backend, config: Config) -> FastAPI:
         version=config.digest,
         redoc_url=None,
     )
-    rest.add_routes(app, Bounded(backend, config.limits.max_ongoing_requests), config.limits)
+    bounded = Bounded(backend, config.limits.max_ongoing_requests)
+    streams = Streams(bounded, config.limits.max_streams)
+    live.add_routes(app, bounded, streams, config)
+    rest.add_routes(app, bounded, streams, config.limits)
+    sessions.add_routes(app, bounded, streams, config)
     app.add_exception_handler(HTTPException, _refused)
     openapi.add_schemas(app)
     return app

@@ -13,6 +13,9 @@ Talk to the agent: create a conversation, send messages, decide what it may do.
 A destructive tool call makes the conversation wait: the answer says `waiting_approval: true` and has the
 `approval`. Decide it with `POST /approvals/{uuid}`; the answer of that call is how the turn went on.
 
+With `Accept: text/event-stream` a message or a decision is answered by its turn as a stream of events, until
+it ends or pauses. `GET /conversations/{id}/events` is the stream of a whole conversation.
+
 Headers: `X-Session-ID` (taken or made, and returned), `Idempotency-Key` on every POST,
 `Prefer: respond-async` (202 once the message is durable), `Authorization: Bearer` (kept for the turn's
 downstream calls), `X-User` (who decides, for the record).
@@ -63,6 +66,14 @@ _WAITING = {
         "auth_required": False,
     },
 }
+_CANCELLED = {
+    "conversation": _CONVERSATION,
+    "result": {
+        "response": "Operation cancelled by user.",
+        "waiting_approval": False,
+        "auth_required": False,
+    },
+}
 _SHOWN = {"conversation": _CONVERSATION}
 _PAGE = {
     "conversations": [
@@ -80,7 +91,7 @@ _PAGE = {
 }
 
 
-def _json(description: str, schema: Any, **examples: Any) -> dict[str, Any]:
+def json(description: str, schema: Any, **examples: Any) -> dict[str, Any]:
     named = {name.replace("_", " "): {"value": value} for name, value in examples.items()}
     return {
         "description": description,
@@ -88,39 +99,39 @@ def _json(description: str, schema: Any, **examples: Any) -> dict[str, Any]:
     }
 
 
-def _ref(name: str) -> dict[str, str]:
+def ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _error(description: str, message: str) -> dict[str, Any]:
-    return _json(description, _ref("Problem"), error={"error": message})
+def error(description: str, message: str) -> dict[str, Any]:
+    return json(description, ref("Problem"), error={"error": message})
 
 
-_NOT_FOUND = {404: _error("No such thing", "there is no conversation 'x'")}
-_BUSY = {
-    429: _error("Too many messages wait; see Retry-After", "conversation …: 100 messages wait already"),
-    503: _error("Not now; see Retry-After", "keeper 0 does not answer; try again"),
+NOT_FOUND = {404: error("No such thing", "there is no conversation 'x'")}
+BUSY = {
+    429: error("Too many messages wait; see Retry-After", "conversation …: 100 messages wait already"),
+    503: error("Not now; see Retry-After", "keeper 0 does not answer; try again"),
 }
-_BAD = {
-    400: _error("Not understood", '"message" is empty'),
-    413: _error("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
+BAD = {
+    400: error("Not understood", '"message" is empty'),
+    413: error("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
 }
-_FAILED = {502: _error("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key")}
-_ACCEPTED = {202: _json("Durable; the turn goes on (Prefer: respond-async)", _ref("Answer"), accepted=_SHOWN)}
+_FAILED = {502: error("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key")}
+_ACCEPTED = {202: json("Durable; the turn goes on (Prefer: respond-async)", ref("Answer"), accepted=_SHOWN)}
 
 
-def _body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[str, Any]:
+def body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[str, Any]:
     named = {name.replace("_", " "): {"value": value} for name, value in examples.items()}
     content = {"application/json": {"schema": schema, "examples": named}}
     return {"requestBody": {"required": required, "content": content}}
 
 
-def _route(tag: str, summary: str, responses: dict[int, Any], **more: Any) -> dict[str, Any]:
+def route(tag: str, summary: str, responses: dict[int, Any], **more: Any) -> dict[str, Any]:
     return {"summary": summary, "responses": responses, "tags": [tag], "openapi_extra": more or None}
 
 
-_MESSAGE = {"type": "object", "properties": {"message": {"type": "string", "minLength": 1}}}
-_DECISION = {
+MESSAGE = {"type": "object", "properties": {"message": {"type": "string", "minLength": 1}}}
+DECISION = {
     "type": "object",
     "properties": {
         "approved": {"type": "boolean"},
@@ -132,22 +143,22 @@ _DECISION = {
     "minProperties": 1,
 }
 
-HEALTH = _route(
-    "operations", "The process answers", {200: _json("Yes", {"type": "object"}, ok={"status": "ok"})}
+HEALTH = route(
+    "operations", "The process answers", {200: json("Yes", {"type": "object"}, ok={"status": "ok"})}
 )
-READY = _route(
+READY = route(
     "operations",
     "Every actor and MCP session is up",
     {
-        200: _json("Yes", {"type": "object"}, ready={"status": "ready"}),
-        503: _error("Not yet", "not ready: mcp resources"),
+        200: json("Yes", {"type": "object"}, ready={"status": "ready"}),
+        503: error("Not yet", "not ready: mcp resources"),
     },
 )
-TOOLS = _route(
+TOOLS = route(
     "operations",
     "The tools the agent may use",
     {
-        200: _json(
+        200: json(
             "All tools of all servers",
             {"type": "object"},
             tools={
@@ -162,30 +173,30 @@ TOOLS = _route(
                 ]
             },
         ),
-        502: _error("A server cannot be reached", "resources: its session does not answer"),
+        502: error("A server cannot be reached", "resources: its session does not answer"),
     },
 )
-CREATE = _route(
+CREATE = route(
     "conversations",
     "Create a conversation, with a first message or without",
     {
-        201: _json("Created", _ref("Answer"), created=_SHOWN, answered={**_TURN}, waiting=_WAITING),
+        201: json("Created", ref("Answer"), created=_SHOWN, answered={**_TURN}, waiting=_WAITING),
         **_ACCEPTED,
-        **_BAD,
-        409: _error("The key was used with another body", "Idempotency-Key 'k' was used with another body"),
-        **_BUSY,
+        **BAD,
+        409: error("The key was used with another body", "Idempotency-Key 'k' was used with another body"),
+        **BUSY,
         **_FAILED,
     },
-    **_body(_MESSAGE, required=False, with_a_message={"message": "list all resources"}, empty={}),
+    **body(MESSAGE, required=False, with_a_message={"message": "list all resources"}, empty={}),
 )
 CREATE["status_code"] = 201
-LIST = _route(
+LIST = route(
     "conversations",
     "List conversations, newest first",
     {
-        200: _json("A page", _ref("Listing"), page=_PAGE),
-        400: _error("Not understood", "limit must be a number from 1 to 500"),
-        **_BUSY,
+        200: json("A page", ref("Listing"), page=_PAGE),
+        400: error("Not understood", "limit must be a number from 1 to 500"),
+        **BUSY,
     },
     parameters=[
         {
@@ -197,55 +208,63 @@ LIST = _route(
         {"name": "status", "in": "query", "schema": {"enum": ["active", "waiting_approval", "completed"]}},
     ],
 )
-SHOW = _route(
+SHOW = route(
     "conversations",
     "One conversation",
-    {200: _json("The conversation", _ref("Answer"), shown=_SHOWN), **_NOT_FOUND, **_BUSY},
+    {200: json("The conversation", ref("Answer"), shown=_SHOWN), **NOT_FOUND, **BUSY},
 )
-SAY = _route(
+SAY = route(
     "conversations",
     "Send a message",
     {
-        200: _json(
-            "The turn's answer, or what it waits for", _ref("Answer"), answered=_TURN, waiting=_WAITING
-        ),
+        200: json("The turn's answer, or what it waits for", ref("Answer"), answered=_TURN, waiting=_WAITING),
         **_ACCEPTED,
-        **_BAD,
-        **_NOT_FOUND,
-        409: _error("The conversation is completed", "conversation … is completed; start a new one"),
-        **_BUSY,
+        **BAD,
+        **NOT_FOUND,
+        409: error("The conversation is completed", "conversation … is completed; start a new one"),
+        **BUSY,
         **_FAILED,
     },
-    **_body(_MESSAGE, required=True, add={"message": "add resource web-1 with value 42"}),
+    **body(MESSAGE, required=True, add={"message": "add resource web-1 with value 42"}),
 )
-FINISH = _route(
+FINISH = route(
     "conversations",
     "Make a conversation final",
     {
-        200: _json(
-            "Completed", _ref("Answer"), completed={"conversation": {**_CONVERSATION, "status": "completed"}}
+        200: json(
+            "Completed", ref("Answer"), completed={"conversation": {**_CONVERSATION, "status": "completed"}}
         ),
-        **_NOT_FOUND,
-        409: _error("It waits for an approval", "conversation … waits for approval …; decide it first"),
-        **_BUSY,
+        **NOT_FOUND,
+        409: error("It waits for an approval", "conversation … waits for approval …; decide it first"),
+        **BUSY,
     },
 )
-DECIDE = _route(
+CANCEL = route(
+    "conversations",
+    "Stop the turn, running or waiting: no new step starts; a destructive tool that runs is waited for",
+    {
+        200: json("The conversation after that", ref("Answer"), cancelled=_CANCELLED),
+        **NOT_FOUND,
+        **BUSY,
+        **_FAILED,
+    },
+)
+DECIDE = route(
     "approvals",
     "Approve or reject what a conversation waits for",
     {
-        200: _json("How the turn went on", _ref("Answer"), answered=_TURN, waiting_again=_WAITING),
+        200: json("How the turn went on", ref("Answer"), answered=_TURN, waiting_again=_WAITING),
         **_ACCEPTED,
-        **_BAD,
-        **_NOT_FOUND,
-        409: _error(
+        **BAD,
+        **NOT_FOUND,
+        409: error(
             "Decided already", "approval … was decided already: approve by ann at 2026-01-01T12:00:00.000Z"
         ),
-        **_BUSY,
+        **BUSY,
         **_FAILED,
     },
-    **_body(
-        _DECISION,
+    **body(
+        DECISION,
         required=True,
         approve={"approved": True},
         reject={"action": "reject"},

@@ -7,59 +7,68 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 
 from deployments.gateway import openapi
+from deployments.gateway.answered import answered, response
 from deployments.gateway.body import caller_of, decision_of, message_of, page_of, parsed, read
 from deployments.gateway.port import Backend
+from deployments.gateway.stream import Streams, wants_stream
 from mesh.config import Limits
-from mesh.errors import MeshError, RequestError, Unavailable
 from mesh.ids import id_for_key, new_id
 from mesh.keeper.answer import Listing, listing
 from mesh.keeper.index import Entry
-from mesh.keeper.requests import Create, Decide, Finish, Page, Reply, Say, Show, refusal, reply
+from mesh.keeper.requests import Cancel, Create, Decide, Finish, Page, Reply, Say, Show, refusal, reply
 
 _unpack_listing = msgspec.json.Decoder(Listing).decode
 
 
-def add_routes(api: FastAPI, backend: Backend, limits: Limits) -> None:
+def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits) -> None:
     """Adds the routes. To the app itself: a router of their own costs every request another layer."""
+
+    async def turn(request: Request, work: Awaitable[Reply]) -> Response:
+        """How the turn ends; as a stream, if the client wants that and a turn goes on."""
+        return await answered(streams.turn(work) if wants_stream(request) else work)
 
     @api.get("/health", **openapi.HEALTH)
     async def health() -> Response:
-        return _response(reply(200, {"status": "ok"}))
+        return response(reply(200, {"status": "ok"}))
 
     @api.get("/ready", **openapi.READY)
     async def ready() -> Response:
         missing = await backend.unready()
         if missing:
-            return _response(refusal(503, f"not ready: {', '.join(missing)}", retry_after_s=1))
-        return _response(reply(200, {"status": "ready"}))
+            return response(refusal(503, f"not ready: {', '.join(missing)}", retry_after_s=1))
+        return response(reply(200, {"status": "ready"}))
 
     @api.get("/tools", **openapi.TOOLS)
     async def tools() -> Response:
-        return await _answered(_tools(backend))
+        return await answered(_tools(backend))
 
     @api.post("/conversations", **openapi.CREATE)
     async def create(request: Request) -> Response:
-        return await _answered(_create(backend, limits, request))
+        return await turn(request, _create(backend, limits, request))
 
     @api.get("/conversations", **openapi.LIST)
     async def page(request: Request) -> Response:
-        return await _answered(_page(backend, request))
+        return await answered(_page(backend, request))
 
     @api.get("/conversations/{conversation_id}", **openapi.SHOW)
     async def show(conversation_id: str) -> Response:
-        return await _answered(backend.ask(conversation_id, Show(conversation_id)))
+        return await answered(backend.ask(conversation_id, Show(conversation_id)))
 
     @api.post("/conversations/{conversation_id}/messages", **openapi.SAY)
     async def say(conversation_id: str, request: Request) -> Response:
-        return await _answered(_say(backend, limits, conversation_id, request))
+        return await turn(request, _say(backend, limits, conversation_id, request))
 
     @api.post("/conversations/{conversation_id}/complete", **openapi.FINISH)
     async def finish(conversation_id: str) -> Response:
-        return await _answered(backend.ask(conversation_id, Finish(conversation_id)))
+        return await answered(backend.ask(conversation_id, Finish(conversation_id)))
+
+    @api.post("/conversations/{conversation_id}/cancel", **openapi.CANCEL)
+    async def cancel(conversation_id: str) -> Response:
+        return await answered(backend.ask(conversation_id, Cancel(conversation_id)))
 
     @api.post("/approvals/{uuid}", **openapi.DECIDE)
     async def decide(uuid: str, request: Request) -> Response:
-        return await _answered(_decide(backend, limits, uuid, request))
+        return await turn(request, _decide(backend, limits, uuid, request))
 
 
 async def _create(backend: Backend, limits: Limits, request: Request) -> Reply:
@@ -70,7 +79,7 @@ async def _create(backend: Backend, limits: Limits, request: Request) -> Reply:
     message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
     is_keyed = "idempotency-key" in request.headers
     conversation_id = id_for_key(caller.idempotency_key, caller.token) if is_keyed else new_id()
-    return await backend.ask(conversation_id, Create(conversation_id, caller, message, _waits(request)))
+    return await backend.ask(conversation_id, Create(conversation_id, caller, message, *_how(request)))
 
 
 async def _say(backend: Backend, limits: Limits, conversation_id: str, request: Request) -> Reply:
@@ -78,7 +87,7 @@ async def _say(backend: Backend, limits: Limits, conversation_id: str, request: 
     message = message_of(parsed(raw), limits.max_message_bytes)
     assert message is not None  # required
     return await backend.ask(
-        conversation_id, Say(conversation_id, caller_of(request, raw), message, _waits(request))
+        conversation_id, Say(conversation_id, caller_of(request, raw), message, *_how(request))
     )
 
 
@@ -86,7 +95,7 @@ async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request)
     raw = await read(request, limits.max_body_bytes)
     said = decision_of(parsed(raw))
     decide = Decide(
-        uuid, caller_of(request, raw), said.decision, said.edited_args, said.reason, _waits(request)
+        uuid, caller_of(request, raw), said.decision, said.edited_args, said.reason, *_how(request)
     )
     return await backend.ask(uuid, decide)
 
@@ -112,29 +121,7 @@ async def _tools(backend: Backend) -> Reply:
     return reply(200, {"tools": await backend.tools()})
 
 
-def _waits(request: Request) -> bool:
-    return "respond-async" not in request.headers.get("prefer", "").lower()
-
-
-async def _answered(work: Awaitable[Reply]) -> Response:
-    """The reply, whatever goes wrong. The turn does not end when the client hangs up: it is the
-    keeper's, not this request's."""
-    try:
-        return _response(await work)
-    except RequestError as problem:
-        return _response(refusal(problem.status, str(problem)))
-    except Unavailable as problem:
-        return _response(refusal(problem.status, str(problem), retry_after_s=problem.retry_after_s))
-    except MeshError as problem:
-        return _response(refusal(502, str(problem)))
-
-
-def _response(reply: Reply) -> Response:
-    headers = {}
-    if reply.session_id:
-        headers["X-Session-ID"] = reply.session_id
-    if reply.location:
-        headers["Location"] = reply.location
-    if reply.retry_after_s:
-        headers["Retry-After"] = str(reply.retry_after_s)
-    return Response(reply.body, reply.status, headers, "application/json")
+def _how(request: Request) -> tuple[bool, bool]:
+    """Whether the client waits for the turn's end, and whether it watches the turn."""
+    watches = wants_stream(request)
+    return not watches and "respond-async" not in request.headers.get("prefer", "").lower(), watches

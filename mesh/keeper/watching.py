@@ -36,7 +36,8 @@ class Watching:
         for event in events:
             cell.audience.show(event, cell.conversation.id)
             if self._all is not None and followed:
-                self._all.add(event, frame(event, cell.conversation.id), cell.conversation.session_id)
+                framed = frame(event, cell.conversation.id, numbered=False)
+                self._all.add(event, framed, cell.conversation.session_id)
         if not followed:
             self._all = None
 

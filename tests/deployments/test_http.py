@@ -4,34 +4,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 
 from deployments.gateway.face import http_app
 from mesh.config import Config, parse
 from mesh.events import LlmCall
-from mesh.keeper.requests import Reply, Request
+from tests.live import LocalBackend
 from tests.support import LocalMesh, ScriptedLlm, says
-
-
-class LocalBackend:
-    """`Backend` over a keeper in this process."""
-
-    def __init__(self, mesh: LocalMesh) -> None:
-        self._mesh = mesh
-
-    async def ask(self, owner: str, request: Request) -> Reply:
-        return await self._mesh.keeper.handle(request)
-
-    async def ask_all(self, request: Request) -> list[Reply]:
-        return [await self._mesh.keeper.handle(request)]
-
-    async def tools(self) -> list[dict[str, Any]]:
-        return [{"name": tool} for tool in ("add", "look")]
-
-    async def unready(self) -> list[str]:
-        return []
 
 
 def config_with(**limits: int) -> Config:
@@ -93,9 +73,10 @@ async def test_every_route_is_documented_with_examples_under_a_tag() -> None:
     async with client(ScriptedLlm(says("ok"))) as http:
         document = (await http.get("/openapi.json")).json()
     operations = [op for path in document["paths"].values() for op in path.values()]
-    assert len(operations) == 9
+    assert len(operations) == 20
     for operation in operations:
         assert operation["tags"]
         assert operation["summary"]
         success = next(r for status, r in operation["responses"].items() if status.startswith("2"))
-        assert success["content"]["application/json"]["examples"]
+        ((media_type, content),) = success["content"].items()
+        assert content["examples"] if media_type == "application/json" else content["schema"]

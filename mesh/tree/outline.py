@@ -1,0 +1,29 @@
+"""A tree as people and programs are shown it: which nodes there are, and where."""
+
+import msgspec
+
+from mesh.config import Config
+from mesh.tree.plan import Spot, tree_of
+
+
+class Outline(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node and those below it. ``path`` is its place, without rounds: ``0.2``."""
+
+    name: str
+    type: str
+    path: str
+    description: str = ""
+    model: str = ""
+    agents: "tuple[Outline, ...]" = ()
+
+
+def outline(config: Config) -> Outline:
+    """The whole tree of a config."""
+    return _outline(config, tree_of(config))
+
+
+def _outline(config: Config, spot: Spot) -> Outline:
+    node = spot.node
+    model = (node.model or config.llm.model) if node.type == "llm" else ""
+    below = tuple(_outline(config, child) for child in spot.children)
+    return Outline(node.name, node.type, spot.path, node.description, model, below)

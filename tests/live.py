@@ -1,0 +1,171 @@
+"""A mesh in this process behind a real HTTP server: real keeper, tree, gateway; no Ray.
+
+`LiveMesh` runs in a thread of its own, so that tests of browsers and terminals may block. `restart` is a
+crash of all of it: what is in the journal is there again, at the same address.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvicorn
+
+from deployments.gateway.face import http_app
+from mesh.events import Event, LlmCall, TextDelta, ToolCallDelta
+from mesh.journal.memory import MemoryJournal
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.llm.port import Llm, LlmRequest
+from tests.ports import free_port
+from tests.support import SIMPLE, LocalMesh, ScriptedLlm
+
+_WITHIN_S = 10.0
+T = TypeVar("T")
+
+
+class LocalBackend:
+    """`Backend` over a keeper in this process."""
+
+    shards = 1
+
+    def __init__(self, mesh: LocalMesh) -> None:
+        self._mesh = mesh
+
+    async def ask(self, owner: str, request: Request) -> Reply:
+        return await self._mesh.keeper.handle(request)
+
+    async def ask_all(self, request: Request) -> list[Reply]:
+        return [await self._mesh.keeper.handle(request)]
+
+    async def watch(self, request: Watch) -> Seen:
+        return await self._mesh.keeper.watch(request)
+
+    async def follow(self, shard: int, request: Follow) -> Seen:
+        return await self._mesh.keeper.follow(request)
+
+    async def tools(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": tool.input_schema,
+                "destructiveHint": tool.destructive,
+                "server": tool.server,
+            }
+            for tool in (await self._mesh.ledger.session().catalogue()).tools
+        ]
+
+    async def unready(self) -> list[str]:
+        return []
+
+
+class Spoken(ScriptedLlm):
+    """Prepared answers that come in pieces, as a streaming provider's; `between` is awaited before each piece
+    of text."""
+
+    def __init__(self, *answers: LlmCall | Callable[[LlmRequest], Coroutine[Any, Any, LlmCall]]) -> None:
+        super().__init__(*answers)
+        self.between: Callable[[str], Coroutine[Any, Any, None]] | None = None
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        async for event in super().stream(request):
+            if isinstance(event, LlmCall) and request.deltas:
+                async for piece in self._pieces(event):
+                    yield piece
+            yield event
+
+    async def _pieces(self, answer: LlmCall) -> AsyncIterator[Event]:
+        offset = 0
+        for word in answer.text.split(" ") if answer.text else ():
+            if self.between:
+                await self.between(word)
+            piece = word if offset == 0 else f" {word}"
+            yield TextDelta(text=piece, offset=offset)
+            offset += len(piece)
+        for call in answer.tool_calls:
+            yield ToolCallDelta(phase="started", call_id=call.id, name=call.name)
+            yield ToolCallDelta(phase="ready", call_id=call.id, name=call.name, call=call)
+
+
+class _Quiet(uvicorn.Server):
+    """Signals are the test's, not the server's."""
+
+    def capture_signals(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+
+class LiveMesh:
+    """See the module's text. ``config`` is YAML; ``llm`` answers for every model in it. Its ledger has the
+    tools ``add`` {n: int} (asks a person) and ``look``."""
+
+    def __init__(self, llm: Llm, config: str = SIMPLE, journal: MemoryJournal | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.mesh = LocalMesh(llm, journal, config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._server: _Quiet | None = None
+        self._serving: Future[None] | None = None
+
+    def __enter__(self) -> "LiveMesh":
+        self._thread.start()
+        self.run(self.mesh.__aenter__())
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+        self.run(self.mesh.__aexit__(kind, error, trace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_WITHIN_S)
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs something in the mesh's own loop, and waits for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_WITHIN_S)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Calls a function in the mesh's own loop (to set an `asyncio.Event` of it, for instance)."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def up(self) -> None:
+        """Begins to listen."""
+        self.run(self._up())
+
+    def down(self) -> None:
+        """Closes every connection and listens no more; what runs goes on."""
+        self.run(self._down())
+
+    def restart(self) -> None:
+        """The whole process dies and another takes over, at the same address."""
+        self.down()
+        self.run(self.mesh.crash())
+        self.up()
+
+    async def _up(self) -> None:
+        app = http_app(LocalBackend(self.mesh), self.mesh.config)
+        config = uvicorn.Config(
+            app, "127.0.0.1", self.port, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = _Quiet(config)
+        task = asyncio.create_task(self._server.serve())
+        self._task = task
+        async with asyncio.timeout(_WITHIN_S):
+            while not self._server.started:
+                assert not task.done(), "the HTTP server did not start"
+                await asyncio.sleep(0.01)
+
+    async def _down(self) -> None:
+        assert self._server is not None
+        self._server.should_exit = True
+        for connection in list(self._server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        await asyncio.wait_for(self._task, _WITHIN_S)
