@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mesh.cli.chat import chat
 from mesh.cli.check import check
 from mesh.cli.llm_stub import llm_stub
 from mesh.cli.tools import tools
@@ -45,6 +46,7 @@ def mesh(
 
 
 app.command()(up)
+app.command()(chat)
 app.command()(check)
 app.command()(tools)
 app.command()(web)

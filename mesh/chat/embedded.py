@@ -1,0 +1,142 @@
+"""A mesh of one's own: ``mesh up`` as a child process, for as long as the chat lasts.
+
+It has a session of its own, so that Ctrl-C in the terminal is the chat's alone, and the system ends it when
+the chat is killed (Linux; elsewhere only what ends the chat in order ends the mesh).
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from mesh.errors import MeshError
+
+UP_WITHIN_S = 180.0
+DOWN_WITHIN_S = 20.0
+_LOOK_S = 0.1
+_LINES_KEPT = 20
+_MOST_LINE = 64 * 1024
+_PR_SET_PDEATHSIG = 1
+
+
+class CannotEmbed(MeshError):
+    """The mesh did not come up; ``status`` is how it ended, 1 if it did not."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@asynccontextmanager
+async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterator[str]:
+    """The URL of a mesh that runs this config. ``progress`` is told what it is doing, a line at a time.
+    Raises `CannotEmbed`."""
+    port = _free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "mesh.cli",
+        "up",
+        str(config),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    child = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=_end_with_parent(os.getpid()),
+        limit=_MOST_LINE,
+    )
+    said: deque[str] = deque(maxlen=_LINES_KEPT)
+    assert child.stdout is not None
+    reader = asyncio.create_task(_read(child.stdout, said, progress))
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await _up(child, url, said)
+        yield url
+    finally:
+        progress("stopping")
+        await _stop(child)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read(output: asyncio.StreamReader, said: deque[str], progress: Callable[[str], None]) -> None:
+    """Reads all there is: a child whose output nobody reads stands still."""
+    while True:
+        try:
+            line = await output.readline()
+        except ValueError:  # longer than the limit: what was read of it is gone
+            continue
+        if not line:
+            return
+        text = line.decode(errors="replace").strip()
+        if text:
+            said.append(text)
+            progress(text.removeprefix("mesh:").strip(" …"))
+
+
+async def _up(child: asyncio.subprocess.Process, url: str, said: deque[str]) -> None:
+    ended = asyncio.create_task(child.wait())
+    try:
+        async with asyncio.timeout(UP_WITHIN_S), httpx.AsyncClient(trust_env=False) as http:
+            while not await _is_ready(http, url):
+                if (await asyncio.wait({ended}, timeout=_LOOK_S))[0]:
+                    status = child.returncode or 1
+                    raise CannotEmbed("\n".join(said) or f"mesh up ended with status {status}", status)
+    except TimeoutError:
+        raise CannotEmbed(f"mesh up is not ready after {UP_WITHIN_S:g} s: {' '.join(said)}") from None
+    finally:
+        ended.cancel()
+
+
+async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await http.get(f"{url}/ready")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def _stop(child: asyncio.subprocess.Process) -> None:
+    """Ends it in order; its own last will sees to what it started, whatever happens to it."""
+    if child.returncode is not None:
+        return
+    child.terminate()
+    try:
+        await asyncio.wait_for(child.wait(), DOWN_WITHIN_S)
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _end_with_parent(parent: int) -> Callable[[], None] | None:
+    """What the child does before it becomes ``mesh up``: asks for SIGTERM when its parent dies."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return ask

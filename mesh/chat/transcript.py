@@ -1,0 +1,296 @@
+"""What there is to print of a conversation = the events, seen one after the other. Pure: no terminal.
+
+Text of the models comes in pieces that may repeat, be missing (after a connection was lost) or begin again (a
+model call that is tried again). A piece carries its place, and the `LlmCall` at the end has the whole: so
+each text is printed once and whole. Where several nodes speak at once, one is let finish before the next.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from mesh.chat.words import call, clean, duration, one_line
+from mesh.conversation import tool_step
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    CutOff,
+    Error,
+    LlmCall,
+    NodeCompleted,
+    NodeStarted,
+    Paused,
+    TextDelta,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    Trace,
+    UserMessage,
+)
+
+Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
+_WAITS = {"tool_call": "waits for approval", "unknown_outcome": "nobody knows whether it ran"}
+_SHORT_RESULT = 80
+_SHORT_NOTE = 300
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A piece of what a node's model says in a step."""
+
+    node: str
+    step: str
+    text: str
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A tool is called, or will be."""
+
+    node: str
+    step: str
+    text: str
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How it stands with a call: ``mark`` in a character, ``note`` in words."""
+
+    node: str
+    step: str
+    text: str
+    mark: str
+    note: str
+    tone: Tone
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line about the conversation."""
+
+    text: str
+    tone: Tone = "dim"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The turn's answer. ``said``: it was printed already, as what the last node said."""
+
+    text: str
+    said: bool
+
+
+Part = Said | Called | Ended | Note | Answer
+
+
+class _Stream:
+    """The text of one step, as far as it is known and as far as it was printed."""
+
+    def __init__(self) -> None:
+        self.have = ""
+        self.printed = ""
+        self.done = False
+
+    def add(self, delta: TextDelta) -> None:
+        # After a gap nothing fits any more: the LlmCall will bring the whole.
+        if delta.offset <= len(self.have):
+            self.have = self.have[: delta.offset] + delta.text
+
+    def close(self, text: str) -> None:
+        self.have, self.done = text, True
+
+    def take(self) -> str:
+        """What is to be printed now."""
+        if self.printed.startswith(self.have):
+            return ""  # a repetition has not caught up yet
+        before, self.printed = self.printed, self.have
+        if self.have.startswith(before):
+            return self.have[len(before) :]
+        return f"\n{self.have}"  # it was tried again, and says something else
+
+
+class Transcript:
+    """What was seen of a conversation. ``names``: the names of the tree's nodes by path."""
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+        self.seq = 0
+        self.pending: dict[str, ApprovalRequired] = {}
+        self.outcome: Completed | Error | Paused | None = None
+        self._names = dict(names or {})
+        self._mine: str | None = None
+        self._begun = False
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self.pending.clear()
+        self.outcome = None
+        self._streams: dict[str, _Stream] = {}
+        self._finished: set[str] = set()
+        self._calls: dict[str, str] = {}
+        self._texts: set[str] = set()
+        self._traces: set[str] = set()
+
+    def expect(self, message: str) -> None:
+        """The next turn that is looked at is the one of this message, about to be said."""
+        self._mine = message
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the turn has ended, or waits for a person."""
+        return self._mine is None and self.outcome is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a turn was begun and has not ended."""
+        return self._begun and not isinstance(self.outcome, Completed | Error)
+
+    @property
+    def is_answered(self) -> bool:
+        return isinstance(self.outcome, Completed) and not self.outcome.cancelled
+
+    def see(self, event: AnyEvent) -> list[Part]:
+        """Takes the next event; what is to be printed now."""
+        self.seq = event.seq or self.seq
+        return [*self._seen(event)]
+
+    def _seen(self, event: AnyEvent) -> Iterator[Part]:
+        match event:
+            case UserMessage():
+                yield from self._opened(event)
+            case TextDelta() if event.step not in self._finished:
+                self._stream(event.step).add(event)
+                yield from self._flow()
+            case LlmCall():
+                yield from self._answered(event)
+            case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
+                yield from self._stepped(event)
+            case NodeStarted():
+                self._names[_path(event.step)] = event.name
+            case NodeCompleted():
+                yield from self._left(event)
+            case Paused():
+                yield from self._flush()
+                self.outcome = event
+            case Completed() | Error():
+                yield from self._closed(event)
+            case Trace() if event.message not in self._traces:
+                self._traces.add(event.message)
+                yield Note(f"· {one_line(event.message, _SHORT_NOTE)}")
+            case CutOff():
+                yield Note(one_line(event.message, _SHORT_NOTE))
+            case _:
+                pass
+
+    def _opened(self, event: UserMessage) -> Iterator[Part]:
+        self._begin_turn()
+        self._begun = True
+        if event.text == self._mine:
+            self._mine = None
+        else:
+            yield Note(f"› {clean(event.text)}", "plain")
+
+    def _answered(self, event: LlmCall) -> Iterator[Part]:
+        self._stream(event.step).close(event.text)
+        self._texts.add(event.text)
+        yield from self._flow()
+        for index, asked in enumerate(event.tool_calls):
+            step = tool_step(event.step, index)
+            self._calls[step] = _call(asked)
+            yield Called(self._node(step), step, self._calls[step])
+
+    def _stepped(
+        self, event: ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved
+    ) -> Iterator[Part]:
+        node = self._node(event.step)
+        self.outcome = None
+        match event:
+            case ToolIntent():
+                self._calls[event.step] = call(event.tool, event.arguments)
+            case ToolResult():
+                self._drop_pending(event.step)
+                text = self._calls.get(event.step) or one_line(event.tool, 60)
+                yield Ended(node, event.step, text, *_verdict(event))
+            case ApprovalRequired():
+                self.pending[event.uuid] = event
+                text = self._calls.get(event.step) or call(event.tool_name, event.tool_args)
+                yield Ended(node, event.step, text, "⏸", _WAITS[event.kind], "ask")
+            case ApprovalResolved():
+                asked = self.pending.pop(event.uuid, None)
+                yield Note(_resolution(event, asked))
+
+    def _left(self, event: NodeCompleted) -> Iterator[Part]:
+        for step, stream in self._streams.items():
+            stream.done |= step.partition("/")[0] == event.step
+        yield from self._flow()
+        if event.status == "failed":
+            yield Note(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
+
+    def _closed(self, event: Completed | Error) -> Iterator[Part]:
+        yield from self._flush()
+        self.pending.clear()
+        self.outcome = event
+        match event:
+            case Error():
+                yield Note(f"✗ {clean(event.message)}", "bad")
+            case Completed(cancelled=True):
+                yield Note(f"⊘ {clean(event.response)}", "bad")
+            case Completed():
+                yield Answer(clean(event.response), said=event.response in self._texts)
+
+    def _drop_pending(self, step: str) -> None:
+        self.pending = {uuid: asked for uuid, asked in self.pending.items() if asked.step != step}
+
+    def _stream(self, step: str) -> _Stream:
+        return self._streams.setdefault(step, _Stream())
+
+    def _flow(self) -> Iterator[Part]:
+        """What the first of the open streams has to say, and the next ones as they come to the front."""
+        while self._streams:
+            step, stream = next(iter(self._streams.items()))
+            if text := stream.take():
+                yield Said(self._node(step), step, clean(text))
+            if not stream.done:
+                return
+            del self._streams[step]
+            self._finished.add(step)
+
+    def _flush(self) -> Iterator[Part]:
+        for stream in self._streams.values():
+            stream.done = True
+        yield from self._flow()
+
+    def _node(self, step: str) -> str:
+        """The name of a step's node, with the round of a loop; empty where there is one node only."""
+        place = step.partition("/")[0]
+        if len(self._names) < 2:
+            return ""
+        name = one_line(self._names.get(_path(place), place), 40)
+        _, _, after = place.rpartition("#")
+        return f"{name} #{after.partition('.')[0]}" if "#" in place else name
+
+
+def _path(place: str) -> str:
+    """``0.2#3.1`` -> ``0.2.1``: the place in the tree, whatever the round."""
+    return ".".join(part.partition("#")[0] for part in place.split("."))
+
+
+def _call(asked: ToolCall) -> str:
+    if asked.malformed:
+        return f"{one_line(asked.name, 60)}(?) {one_line(asked.malformed, 40)}"
+    return call(asked.name, asked.arguments)
+
+
+def _verdict(event: ToolResult) -> tuple[str, str, Tone]:
+    took = duration(event.duration_ms)
+    if event.skipped:
+        return "⊘", "not run", "dim"
+    if event.is_error:
+        return "✗", f"{took}  {one_line(event.content, _SHORT_RESULT)}", "bad"
+    return "✓", took, "good"
+
+
+def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
+    words = {"approve": "approved", "reject": "rejected", "retry": "to be run again", "skip": "skipped"}
+    what = one_line(asked.tool_name, 60) if asked else "an approval"
+    by = f" by {one_line(event.by, 60)}" if event.by else ""
+    edited = " with edited arguments" if event.edited_args is not None else ""
+    why = f": {one_line(event.reason, _SHORT_NOTE)}" if event.reason else ""
+    return f"→ {what} {words[event.decision]}{edited}{by}{why}"

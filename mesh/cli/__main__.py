@@ -1,0 +1,5 @@
+"""``python -m mesh.cli``: the console script, where no script is on PATH."""
+
+from mesh.cli import main
+
+main()

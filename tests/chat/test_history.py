@@ -1,0 +1,56 @@
+"""What was typed is kept for its owner alone, and not for ever."""
+
+import stat
+from pathlib import Path
+
+from prompt_toolkit.history import InMemoryHistory
+
+from mesh.chat.history import KEPT, history_path, open_history
+
+
+def typed(path: Path) -> list[str]:
+    return list(open_history(path).load_history_strings())
+
+
+def test_it_is_where_the_xdg_specification_wants_it() -> None:
+    home = Path("/home/ann")
+    assert history_path({"XDG_STATE_HOME": "/state"}, home) == Path("/state/mesh/chat_history")
+    assert history_path({"XDG_STATE_HOME": "not/absolute"}, home) == history_path({}, home)
+    assert history_path({}, home) == home / ".local/state/mesh/chat_history"
+
+
+def test_only_its_owner_can_read_it_even_where_it_was_open_before(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "chat_history"
+    open_history(path).append_string("hello")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    open_history(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_was_typed_comes_back_newest_first(tmp_path: Path) -> None:
+    history = open_history(tmp_path / "h")
+    for line in ("one", "two\nlines"):
+        history.append_string(line)
+    assert typed(tmp_path / "h") == ["two\nlines", "one"]
+
+
+def test_the_token_is_not_kept(tmp_path: Path) -> None:
+    history = open_history(tmp_path / "h", "s3cret")
+    history.append_string("use s3cret please")
+    history.append_string("hello")
+    assert typed(tmp_path / "h") == ["hello"]
+    assert "s3cret" not in (tmp_path / "h").read_text()
+
+
+def test_it_keeps_the_newest_and_does_not_grow_for_ever(tmp_path: Path) -> None:
+    history = open_history(tmp_path / "h")
+    for number in range(KEPT + 50):
+        history.append_string(f"line {number}")
+    kept = typed(tmp_path / "h")
+    assert (len(kept), kept[0], kept[-1]) == (KEPT, f"line {KEPT + 49}", "line 50")
+
+
+def test_without_a_place_to_write_there_is_one_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert isinstance(open_history(tmp_path / "file" / "h"), InMemoryHistory)

@@ -1,0 +1,240 @@
+"""Events become what is printed: each text once and whole, each call in a line, nothing a terminal obeys."""
+
+from typing import Any
+from unicodedata import category
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.chat.layout import Layout
+from mesh.chat.transcript import Said, Transcript
+from mesh.chat.words import clean
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    Error,
+    LlmCall,
+    NodeCompleted,
+    NodeStarted,
+    Paused,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolIntent,
+    ToolResult,
+    Trace,
+    UserMessage,
+)
+
+TREE = {"0": "team", "0.0": "writer", "0.1": "editor"}
+
+
+def printed(events: list[AnyEvent], names: dict[str, str] | None = None, transcript: Any = None) -> str:
+    """What a terminal shows of them."""
+    transcript, layout = transcript or Transcript(names), Layout()
+    parts = [part for event in events for part in transcript.see(event)]
+    return "".join(text for part in parts for _, text in layout.put(part))
+
+
+def delta(text: str, offset: int, step: str = "0/llm/1") -> TextDelta:
+    return TextDelta(step=step, text=text, offset=offset)
+
+
+def answer(text: str = "", *calls: ToolCall, step: str = "0/llm/1") -> LlmCall:
+    return LlmCall(seq=3, step=step, model="m", text=text, tool_calls=calls)
+
+
+ASKS = answer("", ToolCall("c1", "add", {"n": 1}))
+ASKED = ApprovalRequired(
+    seq=4,
+    step="0/tool/1.0",
+    uuid="u1",
+    call_id="c1",
+    tool_name="add",
+    tool_args={"n": 1},
+    description="Run add",
+)
+RESULT = ToolResult(seq=7, step="0/tool/1.0", call_id="c1", tool="add", content="ok", duration_ms=12)
+MINE = UserMessage(seq=2, turn=1, text="hello")
+
+
+def begun() -> Transcript:
+    transcript = Transcript()
+    transcript.expect("hello")
+    transcript.see(MINE)
+    return transcript
+
+
+def test_text_is_printed_as_it_comes_and_not_again_when_it_is_complete() -> None:
+    transcript, layout = begun(), Layout()
+    pieces = [
+        "".join(text for part in transcript.see(event) for _, text in layout.put(part))
+        for event in (delta("Hel", 0), delta("lo", 3), answer("Hello"), Completed(response="Hello"))
+    ]
+    assert pieces == ["Hel", "lo", "", ""]
+    assert transcript.is_settled
+    assert transcript.is_answered
+
+
+@given(
+    st.text(min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12),
+)
+def test_whatever_pieces_come_twice_or_never_the_text_is_printed_once(
+    text: str, cuts: list[tuple[int, int]]
+) -> None:
+    deltas = [delta(text[start : start + length], start) for start, length in cuts if start <= len(text)]
+    transcript = begun()
+    parts = [part for event in [*deltas, answer(text)] for part in transcript.see(event)]
+    said = "".join(part.text for part in parts if isinstance(part, Said))
+    assert said == clean(text)
+
+
+def test_a_model_call_that_is_tried_again_and_says_something_else_begins_on_a_new_line() -> None:
+    events = [delta("Goo", 0), delta("Bad", 0), answer("Bad day")]
+    assert printed([*events], transcript=begun()) == "Goo\nBad day"
+
+
+def test_two_branches_that_speak_at_once_are_printed_one_after_the_other() -> None:
+    writer, editor = "0.0/llm/1", "0.1/llm/1"
+    events = [
+        delta("one ", 0, writer),
+        delta("uno ", 0, editor),
+        delta("two", 4, writer),
+        answer("uno due", step=editor),
+        answer("one two", step=writer),
+    ]
+    assert printed(events, TREE) == "─ writer\none two\n─ editor\nuno due"
+
+
+def test_a_branch_that_dies_does_not_silence_the_others() -> None:
+    events = [
+        delta("one ", 0, "0.0/llm/1"),
+        delta("uno", 0, "0.1/llm/1"),
+        NodeCompleted(step="0.0", name="writer", status="failed", text="the model is gone"),
+    ]
+    assert printed(events, TREE) == "─ writer\none \n─ editor\nuno\n✗ writer: the model is gone\n"
+
+
+def test_a_call_is_one_line_with_its_result_and_how_long_it_took() -> None:
+    assert printed([ASKS, RESULT], transcript=begun()) == "⚙ add(n=1) ✓ 12 ms\n"
+
+
+def test_a_failed_call_says_why_and_a_skipped_one_that_it_did_not_run() -> None:
+    failed = ToolResult(
+        step="0/tool/1.0", call_id="c1", tool="add", content="no\nroom", is_error=True, duration_ms=1234
+    )
+    skipped = ToolResult(step="0/tool/1.0", call_id="c1", tool="add", content="-", skipped=True)
+    assert printed([ASKS, failed], transcript=begun()) == "⚙ add(n=1) ✗ 1.2 s  no room\n"
+    assert printed([ASKS, skipped], transcript=begun()) == "⚙ add(n=1) ⊘ not run\n"
+
+
+def test_the_round_of_a_loop_is_part_of_the_name() -> None:
+    events = [NodeStarted(step="0.1#2", name="body", kind="llm"), answer("x", step="0.1#2/llm/1")]
+    assert printed(events, {"0": "loop", "0.1": "body"}) == "─ body #2\nx"
+
+
+def test_an_agent_without_a_tree_is_not_named() -> None:
+    assert printed([answer("hi")], {"0": "agent"}) == "hi"
+
+
+def test_an_answer_that_no_node_said_is_printed_at_the_end() -> None:
+    events = [answer("a", step="0.0/llm/1"), answer("b", step="0.1/llm/1"), Completed(response="a\nb")]
+    assert printed(events, TREE) == "─ writer\na\n─ editor\nb\n─ answer\na\nb\n"
+
+
+def test_a_turn_that_needs_a_person_is_settled_with_what_it_asks() -> None:
+    transcript = begun()
+    assert printed([ASKS, ASKED], transcript=transcript) == "⚙ add(n=1) ⏸ waits for approval\n"
+    assert not transcript.is_settled
+    transcript.see(Paused(seq=5, run=1))
+    assert transcript.is_settled
+    assert transcript.is_open
+    assert list(transcript.pending) == ["u1"]
+
+
+def test_a_decision_is_told_with_who_and_why_and_the_turn_goes_on() -> None:
+    transcript = begun()
+    printed([ASKS, ASKED, Paused(run=1)], transcript=transcript)
+    said = printed(
+        [ApprovalResolved(uuid="u1", decision="reject", by="ann", reason="taken")], transcript=transcript
+    )
+    assert said == "→ add rejected by ann: taken\n"
+    assert not transcript.pending
+    assert not transcript.is_settled
+
+
+def test_edited_arguments_are_shown_in_the_line_of_the_result() -> None:
+    intent = ToolIntent(seq=6, step="0/tool/1.0", run=2, tool="add", arguments={"n": 2})
+    assert printed([ASKS, ASKED, intent, RESULT], transcript=begun()).endswith("✓ add(n=2) 12 ms\n")
+
+
+def test_an_approval_whose_tool_reported_after_all_is_not_asked() -> None:
+    transcript = begun()
+    printed([ASKS, ASKED, RESULT, Paused(run=1)], transcript=transcript)
+    assert not transcript.pending
+
+
+def test_a_failed_turn_and_a_cancelled_one_are_over_but_not_answered() -> None:
+    failed, cancelled = begun(), begun()
+    assert printed([Error(message="node 0: no key")], transcript=failed) == "✗ node 0: no key\n"
+    assert printed([Completed(response="Stopped.", cancelled=True)], transcript=cancelled) == "⊘ Stopped.\n"
+    for transcript in (failed, cancelled):
+        assert transcript.is_settled
+        assert not transcript.is_open
+        assert not transcript.is_answered
+
+
+def test_the_end_of_somebody_elses_turn_is_not_the_end_of_mine() -> None:
+    transcript = Transcript()
+    transcript.expect("mine")
+    theirs = [UserMessage(turn=1, text="theirs"), Completed(turn=1, response="for them")]
+    assert printed(theirs, transcript=transcript) == "› theirs\nfor them\n"
+    assert not transcript.is_settled
+    printed([UserMessage(turn=2, text="mine"), Completed(turn=2, response="for me")], transcript=transcript)
+    assert transcript.is_settled
+
+
+def test_a_retry_of_the_model_is_told_once() -> None:
+    again = Trace(step="0/llm/1", message="HTTP 529; again in 2 s")
+    assert printed([again, again], transcript=begun()) == "· HTTP 529; again in 2 s\n"
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        UserMessage(text=HOSTILE),
+        delta(HOSTILE, 0),
+        answer(HOSTILE, ToolCall(HOSTILE, HOSTILE, {HOSTILE: HOSTILE})),
+        answer("", ToolCall("c", HOSTILE, malformed=HOSTILE)),
+        ToolResult(step="0/tool/1.0", call_id="c", tool=HOSTILE, content=HOSTILE, is_error=True),
+        ApprovalRequired(
+            uuid="u", call_id="c", tool_name=HOSTILE, tool_args={"a": HOSTILE}, description=HOSTILE
+        ),
+        ApprovalResolved(uuid="u", decision="reject", by=HOSTILE, reason=HOSTILE),
+        NodeCompleted(step="0.0", name=HOSTILE, status="failed", text=HOSTILE),
+        Completed(response=HOSTILE),
+        Completed(response=HOSTILE, cancelled=True),
+        Error(message=HOSTILE),
+        Trace(message=HOSTILE),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_nothing_that_a_terminal_obeys_is_printed(event: AnyEvent) -> None:
+    shown = printed([event], {"0": HOSTILE, "0.0": HOSTILE})
+    assert shown
+    assert not [c for c in shown if category(c) in ("Cc", "Cf") and c != "\n"]
+
+
+def test_what_is_not_for_people_prints_nothing() -> None:
+    quiet = [
+        ToolCallDelta(phase="started", call_id="c", name="add"),
+        NodeStarted(step="0", name="a", kind="llm"),
+    ]
+    assert printed([*quiet]) == ""
