@@ -21,7 +21,11 @@ def serve(config: WebConfig, say: Callable[[str], None]) -> None:
     if not is_loopback(config.host):
         say("   open to other machines, without a login: put something that has one before it")
     settings = uvicorn.Config(
-        app(config), log_level="critical", access_log=False, timeout_graceful_shutdown=_GOODBYE_S
+        app(config),
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GOODBYE_S,
     )
     uvicorn.Server(settings).run(sockets=[listening])
 

@@ -1,0 +1,91 @@
+// The events of one conversation, from where it was left: reconnects by itself, and loses nothing, because it
+// says which event it has last and the mesh replays from there.
+//
+// onEvents(events) gets what came together. onState("connecting" | "live" | "reconnecting" | "refused", why).
+import { answered } from "./api.js";
+import * as exact from "./exact-json.js";
+import { SseReader } from "./sse.js";
+
+const FIRST_WAIT_MS = 300;
+const LONGEST_WAIT_MS = 10_000;
+const LONGEST_SILENCE_MS = 45_000; // three heartbeats
+
+export class Feed {
+  #stopped = new AbortController();
+  #wake = () => {};
+  #wait = FIRST_WAIT_MS;
+  #after = 0;
+
+  constructor({ id, after = 0, headers, onEvents, onState }) {
+    Object.assign(this, { id, headers, onEvents, onState });
+    this.#after = after;
+    this.opened = new Promise((resolve) => (this.#isOpen = resolve));
+    this.#run();
+  }
+
+  #isOpen;
+
+  stop = () => this.#stopped.abort();
+  hurry = () => this.#wake();
+
+  async #run() {
+    this.onState("connecting", "");
+    while (!this.#stopped.signal.aborted) {
+      const why = await this.#connection();
+      if (this.#stopped.signal.aborted || why === null) return;
+      this.onState("reconnecting", why);
+      await this.#pause();
+    }
+  }
+
+  // One connection to its end. Returns why it ended, or null when there is no use in trying again.
+  async #connection() {
+    const cut = new AbortController();
+    const signal = AbortSignal.any([cut.signal, this.#stopped.signal]);
+    try {
+      const response = await fetch(`/api/conversation/${encodeURIComponent(this.id)}/events?after=${this.#after}`, {
+        signal, cache: "no-store",
+        headers: { Accept: "text/event-stream", "Last-Event-ID": String(this.#after), ...this.headers() },
+      });
+      if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await answered(response);
+      return await this.#read(response.body, cut);
+    } catch (problem) {
+      if ([400, 401, 403, 404].includes(problem.status)) {
+        this.onState("refused", problem.message);
+        return null;
+      }
+      return problem.status ? problem.message : "The connection was lost.";
+    }
+  }
+
+  async #read(body, cut) {
+    const reader = new SseReader();
+    const chunks = body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const silence = setTimeout(() => cut.abort(), LONGEST_SILENCE_MS);
+      const { done, value } = await chunks.read().finally(() => clearTimeout(silence));
+      if (done) return "The connection was closed.";
+      this.#wait = FIRST_WAIT_MS;
+      this.#isOpen();
+      this.onState("live", "");
+      const events = reader.push(value).map((one) => exact.parse(one.data));
+      const end = events.find((event) => event.type === "cut_off");
+      this.#after = events.reduce((after, event) => Math.max(after, event.seq ?? 0), this.#after);
+      if (events.length) this.onEvents(events.filter((event) => event.type !== "cut_off"));
+      if (end) {
+        cut.abort();
+        return end.message;
+      }
+    }
+  }
+
+  #pause() {
+    const wait = this.#wait * (0.5 + Math.random());
+    this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, wait);
+      this.#wake = () => (clearTimeout(timer), resolve());
+      this.#stopped.signal.addEventListener("abort", this.#wake, { once: true });
+    });
+  }
+}

@@ -1,0 +1,6 @@
+// The page is drawn by Preact from templates; text put into them becomes text nodes, never markup.
+import { Component, h, render } from "../vendor/preact.js";
+import htm from "../vendor/htm.js";
+
+export const html = htm.bind(h);
+export { Component, render };

@@ -1,0 +1,51 @@
+// What a model wrote, as safe markup: a fragment that holds no script, no style, no form, nothing that is
+// loaded from elsewhere, and no link but to http, https and mailto.
+import DOMPurify from "../vendor/purify.js";
+import { Marked } from "../vendor/marked.js";
+
+const LONGEST = 100_000; // above that it is shown as plain text: laying it out would hold up the page
+
+// Raw HTML is shown as it was written. A picture becomes a link to it: looking at it is for a person to decide.
+const marked = new Marked({
+  gfm: true,
+  breaks: true,
+  renderer: {
+    html: ({ text }) => escaped(text),
+    image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
+  },
+});
+
+const ALLOWED = {
+  ALLOWED_TAGS: [
+    "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre",
+    "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+  ],
+  ALLOWED_ATTR: ["href", "start"],
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+  ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
+  RETURN_DOM_FRAGMENT: true,
+};
+
+const purify = DOMPurify(window);
+purify.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName !== "A" || !node.hasAttribute("href")) return;
+  node.setAttribute("target", "_blank");
+  node.setAttribute("rel", "noopener noreferrer");
+});
+
+export function fragmentOf(text) {
+  if (text.length > LONGEST) return plain(text);
+  return purify.sanitize(marked.parse(text), ALLOWED);
+}
+
+function plain(text) {
+  const fragment = document.createDocumentFragment();
+  const pre = document.createElement("pre");
+  pre.textContent = text;
+  fragment.append(pre);
+  return fragment;
+}
+
+const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+const escaped = (text) => String(text).replace(/[&<>"']/g, (c) => ENTITIES[c]);

@@ -1,0 +1,48 @@
+// The agent beside the conversation: its tree, lit as the turn goes through it, and its tools.
+import { html } from "../html.js";
+import { visible } from "../exact-json.js";
+import { statuses } from "../tree-status.js";
+import { Icon } from "./icons.js";
+
+const SAID = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", stopped: "stopped" };
+
+export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
+  return html`
+    <aside class=${`agent ${isOpen ? "open" : ""}`} id="agent" aria-label="Agent">
+      <header>
+        <h2>Agent</h2>
+        <button class="icon-button only-medium" onClick=${close} aria-label="Close the agent's panel"><${Icon} name="close" /></button>
+      </header>
+      ${problem && html`<p class="problem">${problem}</p>`}
+      ${tree && html`<ul class="tree" role="tree" aria-label="Tree of agents"><${Node} node=${tree} found=${statuses(turn)} /></ul>`}
+      ${tools.length > 0 && html`
+        <h2>Tools</h2>
+        <ul class="tools">${tools.map((tool) => html`<${ToolLine} key=${tool.name} tool=${tool} />`)}</ul>
+      `}
+    </aside>
+  `;
+}
+
+function Node({ node, found }) {
+  const { status = "idle", round = 0 } = found.get(node.path) ?? {};
+  return html`
+    <li role="treeitem" aria-label=${`${visible(node.name)}, ${SAID[status] ?? "not begun"}`} class=${status}>
+      <div class="tree-line" title=${visible(node.description ?? "")}>
+        <span class=${`dot ${status}`}></span>
+        <span class="tree-name">${visible(node.name)}</span>
+        ${round > 0 && html`<span class="round">round ${round}</span>`}
+        <span class="tree-kind">${node.type}</span>
+      </div>
+      ${node.agents?.length > 0 && html`
+        <ul role="group">${node.agents.map((child) => html`<${Node} key=${child.path} node=${child} found=${found} />`)}</ul>
+      `}
+    </li>
+  `;
+}
+
+const ToolLine = ({ tool }) => html`
+  <li title=${visible(tool.description ?? "").slice(0, 600)}>
+    <code>${visible(tool.name)}</code>
+    ${tool.destructiveHint && html`<span class="badge waiting_approval">asks</span>`}
+  </li>
+`;

@@ -1,0 +1,110 @@
+// The whole page.
+import { isOpen, lastTurn, title } from "../conversation.js";
+import { visible } from "../exact-json.js";
+import { Component, html } from "../html.js";
+import { namesOf } from "../tree-status.js";
+import { pending } from "../turn.js";
+import { AgentPanel } from "./agent-panel.js";
+import { Composer } from "./composer.js";
+import { Header } from "./header.js";
+import { Identity } from "./identity.js";
+import { Sidebar } from "./sidebar.js";
+import { Transcript } from "./transcript.js";
+
+export class App extends Component {
+  state = { drawer: "", isAsking: false };
+  #names = { tree: null, names: {} };
+
+  componentDidMount() {
+    addEventListener("keydown", (event) => event.key === "Escape" && this.#close());
+    this.componentDidUpdate();
+  }
+
+  componentDidUpdate() {
+    const { conversation } = this.props.state;
+    const waits = pending(lastTurn(conversation)).length > 0;
+    document.title = `${waits ? "● " : ""}${visible(title(conversation)).slice(0, 60) || "mesh"}`;
+  }
+
+  #close = () => this.state.drawer && this.setState({ drawer: "" });
+  #toggle = (drawer) => this.setState((now) => ({ drawer: now.drawer === drawer ? "" : drawer }));
+
+  #open = (id) => {
+    this.props.chat.open(id);
+    this.setState({ drawer: "" });
+  };
+
+  // The same object for the same tree: turns that did not change are not drawn again.
+  #namesOf(tree) {
+    if (this.#names.tree !== tree) this.#names = { tree, names: namesOf(tree) };
+    return this.#names.names;
+  }
+
+  render({ chat, directory, state, list }, { drawer, isAsking }) {
+    const { conversation, tree } = state;
+    const turn = lastTurn(conversation);
+    return html`
+      <a class="skip" href="#message" onClick=${skip}>To the message box</a>
+      <div class="frame">
+        <${Sidebar} ...${{ list, directory, open: this.#open }} current=${conversation.id} isOpen=${drawer === "list"} close=${this.#close} />
+        <main>
+          <${Header} ...${{ conversation, turn, drawer }} connection=${state.connection} toggle=${this.#toggle}
+            identify=${() => this.setState({ isAsking: true })} hasToken=${Boolean(chat.api.token)} />
+          ${problems(chat, state)}
+          <${Transcript} key=${`t${conversation.id}`} ...${{ conversation }} names=${this.#namesOf(tree)} deciding=${state.deciding}
+            decide=${(uuid, decision) => chat.decide(uuid, decision)} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
+          <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
+        </main>
+        <${AgentPanel} ...${{ tree, turn }} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
+        ${drawer && html`<div class="veil" onClick=${this.#close}></div>`}
+      </div>
+      <p class="hidden" role="status" aria-live="polite">${announcement(turn)}</p>
+      ${isAsking && html`<${Identity} api=${chat.api} identify=${(...who) => chat.identify(...who)} close=${() => this.setState({ isAsking: false })} />`}
+    `;
+  }
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("message").focus();
+}
+
+function composing(chat, state, turn) {
+  const waits = pending(turn).length > 0;
+  const isFinal = state.conversation.finished;
+  const words = isFinal ? "This conversation is closed" : waits ? "Decide what waits above first" : isOpen(turn) ? "The agent is working …" : "Message the agent";
+  return {
+    canSend: !state.sending && !isOpen(turn) && !isFinal && state.connection.state !== "refused",
+    canStop: isOpen(turn),
+    isStopping: state.stopping,
+    placeholder: words,
+    send: (text) => chat.send(text),
+    stop: () => chat.stop(),
+  };
+}
+
+function problems(chat, { connection, problem }) {
+  const isAway = connection.state === "reconnecting";
+  return html`
+    ${isAway && html`<div class="banner away" role="status"><span class="dot running"></span><span><strong>Reconnecting …</strong> ${connection.why}</span></div>`}
+    ${connection.state === "refused" && html`<div class="banner" role="alert">${connection.why}</div>`}
+    ${problem && html`
+      <div class="banner" role="alert"><span>${problem}</span><button class="link" onClick=${chat.dismiss}>Dismiss</button></div>
+    `}
+  `;
+}
+
+const Welcome = ({ tree, isNew }) => isNew && html`
+  <div class="welcome">
+    <img src="/static/icon.svg" alt="" width="48" height="48" />
+    <h2>${visible(tree?.name ?? "Agent")}</h2>
+    <p>${visible(tree?.description || "Ask it something. Whatever changes things stops here first, and waits for you.")}</p>
+  </div>
+`;
+
+// What a screen reader is told: states, not every word as it streams.
+function announcement(turn) {
+  const asked = pending(turn);
+  if (asked.length) return `Approval needed: ${asked.map((one) => one.tool_name).join(", ")}`;
+  return { running: "The agent is working", completed: "The answer is complete", cancelled: "Stopped", failed: "The turn failed" }[turn?.status] ?? "";
+}

@@ -1,0 +1,21 @@
+// Text from a tool or a model, as it is: bounded at first, in full when a person asks.
+import { Component, html } from "../html.js";
+import { count } from "./words.js";
+
+const SHOWN = 8_000;
+
+export class LongText extends Component {
+  state = { isWhole: false };
+
+  render({ text, label }) {
+    const isCut = !this.state.isWhole && text.length > SHOWN;
+    return html`
+      <pre class="code" tabindex="0" aria-label=${label}>${isCut ? `${text.slice(0, SHOWN)} …` : text}</pre>
+      ${isCut && html`
+        <button class="link" onClick=${() => this.setState({ isWhole: true })}>
+          Show all ${count(text.length, "character")}
+        </button>
+      `}
+    `;
+  }
+}

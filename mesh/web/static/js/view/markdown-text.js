@@ -1,0 +1,47 @@
+// A text as markdown. While it streams it is laid out anew at most so often that the page stays quick.
+import { Component, html } from "../html.js";
+import { fragmentOf } from "../markdown.js";
+
+const SHARE = 6; // of the time at most one part in so many is spent on the layout
+const SOONEST_MS = 40;
+
+export class MarkdownText extends Component {
+  #element = null;
+  #timer = 0;
+  #drawnAt = 0;
+  #cost = 0;
+
+  shouldComponentUpdate(next) {
+    if (next.text !== this.props.text || next.isStreaming !== this.props.isStreaming) this.#plan(next);
+    return next.isStreaming !== this.props.isStreaming || next.isCut !== this.props.isCut;
+  }
+
+  componentDidMount() {
+    this.#draw(this.props);
+  }
+
+  componentWillUnmount() {
+    clearTimeout(this.#timer);
+  }
+
+  #plan(props) {
+    clearTimeout(this.#timer);
+    const wait = this.#drawnAt + Math.max(SOONEST_MS, this.#cost * SHARE) - performance.now();
+    if (props.isStreaming && wait > 0) this.#timer = setTimeout(() => this.#draw(this.props), wait);
+    else this.#draw(props);
+  }
+
+  #draw({ text }) {
+    const start = performance.now();
+    this.#element.replaceChildren(fragmentOf(text));
+    this.#drawnAt = performance.now();
+    this.#cost = this.#drawnAt - start;
+  }
+
+  render({ isStreaming, isCut }) {
+    return html`
+      ${isCut && html`<p class="faint">… the beginning comes with the whole text</p>`}
+      <div class=${`markdown ${isStreaming ? "streaming" : ""}`} ref=${(element) => (this.#element = element)}></div>
+    `;
+  }
+}

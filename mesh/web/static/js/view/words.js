@@ -1,0 +1,30 @@
+// How numbers, times and states are said.
+
+export const CONVERSATION = { active: "", waiting_approval: "waiting", completed: "closed" };
+export const TURN = { running: "running", waiting: "needs you", completed: "", cancelled: "stopped", failed: "failed" };
+
+export const PHASE = {
+  writing: "being written", called: "running", running: "running", waiting: "waits for you", done: "done",
+  failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped",
+};
+
+export const DECISION = { approve: "Approved", reject: "Rejected", retry: "Run again", skip: "Skipped" };
+
+export function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
+export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+
+export function ago(time) {
+  const at = new Date(time);
+  if (Number.isNaN(at.getTime())) return "";
+  const isToday = at.toDateString() === new Date().toDateString();
+  return isToday
+    ? at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })
+    : at.toLocaleDateString([], { day: "numeric", month: "short" });
+}
