@@ -42,7 +42,6 @@ class KeeperActor:
                 "watch": self._watch,  # packed `Watch`es and `Seen`s
                 "follow": self._follow,  # packed `Follow`s and `Seen`s
                 "append": recorder.append,
-                "live": recorder.live,
                 "decisions": recorder.decisions,
             }
         )

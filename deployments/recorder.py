@@ -8,14 +8,12 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
-from deployments.line import Gone
 from mesh.errors import JournalError, NotFound, Unavailable
-from mesh.events import AnyEvent, ApprovalResolved, Live
+from mesh.events import AnyEvent, ApprovalResolved
 from mesh.keeper.keeper import Keeper
 from mesh.tree.turn import Ack
 
 _WITHIN_S = 30.0
-_SHOWN_WITHIN_S = 5.0
 
 
 class _Ahead(msgspec.Struct, frozen=True):
@@ -39,13 +37,6 @@ class _Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
 
 
-class _Live(msgspec.Struct, frozen=True):
-    conversation_id: str
-    turn: int
-    run: int
-    events: Sequence[Live]
-
-
 class _News(msgspec.Struct, frozen=True, omit_defaults=True):
     """``events`` None: a newer run has taken the turn over."""
 
@@ -53,11 +44,9 @@ class _News(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
 
 
-_unpack_bool = msgspec.msgpack.Decoder(bool).decode
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_ahead = msgspec.msgpack.Decoder(_Ahead).decode
 _unpack_listen = msgspec.msgpack.Decoder(_Listen).decode
-_unpack_live = msgspec.msgpack.Decoder(_Live).decode
 _unpack_ack = msgspec.msgpack.Decoder(_Ack).decode
 _unpack_news = msgspec.msgpack.Decoder(_News).decode
 
@@ -77,11 +66,6 @@ class RecorderDesk:
             return _pack(_Ack(None, str(problem)))
         return _pack(_Ack(ack))
 
-    async def live(self, packed: bytes) -> bytes:
-        """Answers `RemoteRecorder.live`."""
-        live = _unpack_live(packed)
-        return _pack(await self._keeper.live(live.conversation_id, live.turn, live.run, live.events))
-
     async def decisions(self, packed: bytes) -> bytes:
         """Answers `RemoteRecorder.decisions`."""
         listen = _unpack_listen(packed)
@@ -93,8 +77,7 @@ class RecorderDesk:
 
 
 class RemoteRecorder:
-    """The node's end. What is appended or asked may be repeated, so that a keeper that
-    restarts is waited for."""
+    """The node's end. Both calls may be repeated, so that a keeper that restarts is waited for."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
@@ -108,15 +91,6 @@ class RemoteRecorder:
         if ack.ack is None:
             raise Unavailable(ack.problem)
         return ack.ack
-
-    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
-        packed = _pack(_Live(conversation_id, turn, run, events))
-        line = self._keepers[self._blueprint.shard_of(conversation_id)]
-        try:
-            async with asyncio.timeout(_SHOWN_WITHIN_S):
-                return _unpack_bool(await line.call("live", packed))
-        except (Gone, TimeoutError):
-            return False
 
     async def decisions(
         self, conversation_id: str, turn: int, run: int, after: int

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from mesh.config import parse
-from mesh.events import AnyEvent, ApprovalResolved, Event, Live, LlmCall, ToolCall
+from mesh.events import AnyEvent, ApprovalResolved, Event, LlmCall, ToolCall
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
@@ -124,9 +124,6 @@ class LocalMesh:
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`, of whichever keeper there is now."""
         return await self.keeper.append(conversation_id, turn, run, events)
-
-    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
-        return await self.keeper.live(conversation_id, turn, run, events)
 
     async def decisions(
         self, conversation_id: str, turn: int, run: int, after: int

@@ -74,7 +74,7 @@ _CANCELLED = {
         "auth_required": False,
     },
 }
-_SHOWN = {"conversation": _CONVERSATION}
+SHOWN = {"conversation": _CONVERSATION}
 _PAGE = {
     "conversations": [
         {
@@ -117,7 +117,7 @@ BAD = {
     413: error("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
 }
 _FAILED = {502: error("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key")}
-_ACCEPTED = {202: json("Durable; the turn goes on (Prefer: respond-async)", ref("Answer"), accepted=_SHOWN)}
+_ACCEPTED = {202: json("Durable; the turn goes on (Prefer: respond-async)", ref("Answer"), accepted=SHOWN)}
 
 
 def body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ CREATE = route(
     "conversations",
     "Create a conversation, with a first message or without",
     {
-        201: json("Created", ref("Answer"), created=_SHOWN, answered={**_TURN}, waiting=_WAITING),
+        201: json("Created", ref("Answer"), created=SHOWN, answered={**_TURN}, waiting=_WAITING),
         **_ACCEPTED,
         **BAD,
         409: error("The key was used with another body", "Idempotency-Key 'k' was used with another body"),
@@ -211,7 +211,7 @@ LIST = route(
 SHOW = route(
     "conversations",
     "One conversation",
-    {200: json("The conversation", ref("Answer"), shown=_SHOWN), **NOT_FOUND, **BUSY},
+    {200: json("The conversation", ref("Answer"), shown=SHOWN), **NOT_FOUND, **BUSY},
 )
 SAY = route(
     "conversations",

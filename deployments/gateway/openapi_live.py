@@ -4,11 +4,23 @@ from typing import Any
 
 from starlette.responses import Response
 
-from deployments.gateway.openapi import BAD, BUSY, DECISION, MESSAGE, NOT_FOUND, body, error, json, ref, route
+from deployments.gateway.openapi import (
+    BAD,
+    BUSY,
+    DECISION,
+    MESSAGE,
+    NOT_FOUND,
+    SHOWN,
+    body,
+    error,
+    json,
+    ref,
+    route,
+)
 from deployments.gateway.stream import EventStream
 
 _FRAMES = (
-    'event: llm_call\\nid: 3\\ndata: {"type":"llm_call","conversation_id":"9b2f…","turn":1,"node":"0",'
+    'event: llm_call\nid: 3\ndata: {"type":"llm_call","conversation_id":"9b2f…","turn":1,"node":"0",'
     '"step":"0/llm/0","time":"2026-01-01T12:00:00.000Z","seq":3,"text":"There are none."}'
 )
 _LAST = [
@@ -81,7 +93,7 @@ IMPORT = route(
     "events",
     "Take in a conversation that another mesh gave as a log",
     {
-        201: json("It is here now; a turn that was open is ended", ref("Answer")),
+        201: json("It is here now; a turn that was open is ended", ref("Answer"), imported=SHOWN),
         **BAD,
         409: error("It is here already", "conversation … is here already"),
         **BUSY,

@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.conversation import Conversation
 from mesh.errors import JournalError
-from mesh.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult, UserMessage, now
+from mesh.events import AnyEvent, ApprovalResolved, Live, ToolIntent, ToolResult, UserMessage, now
 from mesh.failpoints import failpoint
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
@@ -81,6 +81,8 @@ class Cell:
     async def begin_pass(self) -> TurnInput:
         """The next pass over the tree. From here on, no older pass can claim or record anything; what one
         of them is just writing is waited for, so that this one knows it."""
+        if self.audience.is_there:  # who watches sees the message before what it leads to
+            await self.append(())
         async with self._writing:
             self.run += 1
             self._tell()
@@ -111,7 +113,8 @@ class Cell:
         async with self._writing:
             if not only_if():
                 return False
-            fresh = self._fresh(events)
+            happened = self._happened(events)
+            fresh = [event for event in happened if event.seq]
             if fresh:
                 failpoint("journal.before_append")
                 append = Append(self.conversation.id or _id_of(fresh), self.conversation.seq, fresh)
@@ -123,6 +126,8 @@ class Cell:
                 log_events(fresh, self.conversation.id, self.conversation.session_id)
                 self._on_change(self, fresh, size)
                 self._tell()
+            for event in happened:
+                self.audience.show(event, self.conversation.id)
             return True
 
     async def append_of_run(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
@@ -185,14 +190,19 @@ class Cell:
             self._on_trouble(self, problem)
             raise
 
-    def _fresh(self, events: Sequence[AnyEvent]) -> list[AnyEvent]:
-        """What is new among these, numbered and dated, after what was held."""
-        fresh: dict[str, AnyEvent] = {}
+    def _happened(self, events: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """What is new among these, numbered and dated, after what was held; what is only for watchers in its
+        place, as it is."""
+        happened: list[AnyEvent] = []
+        keys: set[str] = set()
         for event in (*((self.held,) if self.held else ()), *events):
-            if event.key not in fresh and not self.conversation.has(event):
-                seq = self.conversation.seq + len(fresh) + 1
-                fresh[event.key] = msgspec.structs.replace(event, seq=seq, time=event.time or now())
-        return list(fresh.values())
+            if isinstance(event, Live):
+                happened.append(event)
+            elif event.key not in keys and not self.conversation.has(event):
+                keys.add(event.key)
+                seq = self.conversation.seq + len(keys)
+                happened.append(msgspec.structs.replace(event, seq=seq, time=event.time or now()))
+        return happened
 
     def _flush_soon(self) -> None:
         if self.held is not None:

@@ -31,7 +31,6 @@ from mesh.events import (
     ApprovalResolved,
     ConversationCompleted,
     ConversationCreated,
-    Live,
     UserMessage,
     now,
 )
@@ -147,15 +146,6 @@ class Keeper:
         if not accepted and cell.needs_pass:
             self._driver.start(cell)
         return Ack(accepted, cell.audience.is_there)
-
-    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
-        """See `Recorder`."""
-        cell = self._cells.loaded(conversation_id)
-        if cell is None or not cell.is_current(turn, run):
-            return False
-        for event in events:
-            cell.audience.show(event, conversation_id)
-        return cell.audience.is_there
 
     async def decisions(
         self, conversation_id: str, turn: int, run: int, after: int

@@ -32,14 +32,12 @@ class Watching:
 
     def happened(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
         """Events were journaled."""
-        followed = self._is_followed
-        for event in events:
-            cell.audience.show(event, cell.conversation.id)
-            if self._all is not None and followed:
-                framed = frame(event, cell.conversation.id, numbered=False)
-                self._all.add(event, framed, cell.conversation.session_id)
-        if not followed:
+        if self._all is None or not self._is_followed:
             self._all = None
+            return
+        for event in events:
+            framed = frame(event, cell.conversation.id, numbered=False)
+            self._all.add(event, framed, cell.conversation.session_id)
 
     async def watch(self, cell: Cell, request: Watch) -> Seen:
         """What is new to a watcher of one conversation; waits a while for something."""

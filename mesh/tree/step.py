@@ -24,7 +24,7 @@ from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, Live, Text
 from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
 SEND_AHEAD_S = 0.2
-_MOST_UNSHOWN = 1_000
+_MOST_UNSENT = 1_000
 
 E = TypeVar("E", bound=AnyEvent)
 _log = logging.getLogger("mesh.steps")
@@ -43,7 +43,6 @@ class Steps:
         self._known: list[AnyEvent] = list(turn.known)
         self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
-        self._unshown: list[Live] = []
         self.watched = turn.watched
         self._sent: list[AnyEvent] = []
         self._sending = asyncio.Lock()
@@ -73,14 +72,14 @@ class Steps:
 
     def show(self, step: str, event: Live) -> None:
         """Lets whoever watches know; with nobody watching, nothing happens."""
-        if not self.watched or len(self._unshown) >= _MOST_UNSHOWN:
+        if not self.watched or len(self._unsent) >= _MOST_UNSENT:
             return
         stamped = self._stamp(step, event)
-        last = self._unshown[-1] if self._unshown else None
+        last = self._unsent[-1] if self._unsent else None
         if isinstance(last, TextDelta) and isinstance(stamped, TextDelta) and _follows(last, stamped):
-            self._unshown[-1] = msgspec.structs.replace(last, text=last.text + stamped.text)
+            self._unsent[-1] = msgspec.structs.replace(last, text=last.text + stamped.text)
         else:
-            self._unshown.append(stamped)
+            self._unsent.append(stamped)
         self._send_soon()
 
     async def claim(self, step: str, intent: ToolIntent) -> None:
@@ -110,7 +109,7 @@ class Steps:
             state=state,
             iteration=iteration,
             known=[event for event in self._known if is_below(event.node, at)],
-            pending=[*self._pending, *self._unsent],
+            pending=[*self._pending, *_journaled(self._unsent)],
             watched=self.watched,
             history=self.turn.history if history else (),
         )
@@ -141,7 +140,6 @@ class Steps:
             self._timer.cancel()
         if self._sender is not None:
             await self._sender
-        await self._show()
         unsent, self._unsent = self._unsent, []
         return unsent, self._sent
 
@@ -153,7 +151,7 @@ class Steps:
     def _note(self, events: Sequence[AnyEvent]) -> None:
         if not events:
             return
-        self._known += events
+        self._known += _journaled(events)
         self._unsent += events
         self._send_soon()
 
@@ -177,22 +175,15 @@ class Steps:
 
     async def _send_in_background(self) -> None:
         try:
-            while self._unsent or self._unshown:
+            while self._unsent:
                 await self._send()
         except Superseded:
             _log.info("event=superseded %s run=%d", self._about(), self.turn.run)
         except (Unavailable, JournalError) as problem:
             _log.warning("event=not_sent_ahead %s message=%r", self._about(), str(problem))
 
-    async def _show(self) -> None:
-        turn = self.turn
-        unshown, self._unshown = self._unshown, []
-        if unshown:
-            self.watched = await self._recorder.live(turn.conversation_id, turn.turn, turn.run, unshown)
-
     async def _send(self) -> None:
         async with self._sending:
-            await self._show()
             batch = [*self._pending, *self._unsent]
             if not self._unsent:
                 return
@@ -201,10 +192,15 @@ class Steps:
             if not ack.taken:
                 raise Superseded
             self.watched = ack.watched
-            self._sent += self._unsent[:own]
+            self._sent += _journaled(self._unsent[:own])
             del self._pending[:before], self._unsent[:own]
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:
     """Whether the second is what the model said right after the first."""
     return first.step == second.step and first.offset + len(first.text) == second.offset
+
+
+def _journaled(events: Sequence[AnyEvent]) -> list[AnyEvent]:
+    """Without what is only for watchers."""
+    return [event for event in events if not isinstance(event, Live)]

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from mesh.conversation import ROOT
-from mesh.events import AnyEvent, ApprovalResolved, Live
+from mesh.events import AnyEvent, ApprovalResolved
 from mesh.llm.port import Message
 
 
@@ -54,7 +54,8 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a pass ended, at one node.
 
     ``text`` is the answer, or for ``failed`` what went wrong. ``events`` are what is not journaled
-    yet, in the order it happened; ``sent`` what this pass has journaled already, told when it paused.
+    yet, in the order it happened, with what is only for watchers; ``sent`` what this pass has journaled
+    already, told when it paused.
     ``state`` are the keys of the session state that it wrote. ``exits``: the loop around it is to end.
     ``superseded``: a newer pass runs; this one counts for nothing.
     ``interrupted``: the pass broke off, because its keeper did not answer; another may follow.
@@ -86,11 +87,8 @@ class Recorder(Protocol):
     """The keeper, as a node sees it."""
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
-        """Sends events ahead of the return. Raises `Unavailable`."""
-        ...
-
-    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
-        """Shows events to whoever watches; whether anybody does. They may be lost on the way."""
+        """Sends events ahead of the return; those of `Live` are shown to whoever watches, in their place
+        among the others. Raises `Unavailable`."""
         ...
 
     async def decisions(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mesh.conversation import is_below
 from mesh.errors import Unavailable
-from mesh.events import AnyEvent, ApprovalResolved, Live, LlmCall, NodeCompleted
+from mesh.events import AnyEvent, ApprovalResolved, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children, path_of, place
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.step import Steps, Superseded
@@ -58,9 +58,6 @@ class Alone:
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         raise AssertionError("nothing is sent ahead here")
-
-    async def live(self, conversation_id: str, turn: int, run: int, events: Sequence[Live]) -> bool:
-        raise AssertionError("nobody watches here")
 
     async def decisions(
         self, conversation_id: str, turn: int, run: int, after: int
