@@ -10,7 +10,10 @@ import typer
 
 from mesh.cli.chat import chat
 from mesh.cli.check import check
+from mesh.cli.export import export
+from mesh.cli.import_ import import_
 from mesh.cli.llm_stub import llm_stub
+from mesh.cli.log import log
 from mesh.cli.tools import tools
 from mesh.cli.up import up
 from mesh.cli.web import web
@@ -51,6 +54,9 @@ app.command()(check)
 app.command()(tools)
 app.command()(web)
 app.command("llm-stub")(llm_stub)
+app.command()(log)
+app.command()(export)
+app.command("import")(import_)
 
 
 def main() -> None:

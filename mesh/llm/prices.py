@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Protocol
 
@@ -76,6 +77,7 @@ def _at(price: Price, usage: Usage) -> Decimal:
     return sum((Decimal(str(usd)) * tokens for usd, tokens in parts), Decimal()) / _MILLION
 
 
+@lru_cache(maxsize=1024)  # a price takes half a millisecond, and is asked for a call's line and for the sum
 def _listed(model: str, usage: Usage, time: str) -> Decimal | None:
     if model == OFFLINE_NAME:
         return Decimal()

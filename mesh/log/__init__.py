@@ -1,0 +1,1 @@
+"""The session log: a journal as people read it."""

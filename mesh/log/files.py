@@ -1,0 +1,105 @@
+"""Journals in files: which file an id means, what is in it, what is appended while somebody looks."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from mesh.chat.words import one_line
+from mesh.errors import MeshError, NotFound
+from mesh.events import AnyEvent
+from mesh.journal.portable import Lines, Reader, bounded, payload
+
+PAUSE_S = 0.2
+_CHUNK = 1024 * 1024
+_PREFIX, _SUFFIX = "conversation_", ".jsonl"
+_MOST_LISTED = 10
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event and its JSON as it stood there."""
+
+    event: AnyEvent
+    raw: bytes
+
+
+def journal_file(wanted: str, data_dir: Path) -> Path:
+    """The journal of the conversation whose id is ``wanted``, or alone begins with it. Raises `NotFound`."""
+    try:
+        names = [entry.name for entry in os.scandir(data_dir)]
+    except OSError as problem:
+        raise NotFound(
+            f"{data_dir}: {problem.strerror}; --data-dir names the folder of the journals"
+        ) from None
+    ids = [name[len(_PREFIX) : -len(_SUFFIX)] for name in names if _is_journal(name)]
+    return data_dir / f"{_PREFIX}{the_one(wanted, ids, f'{data_dir}/')}{_SUFFIX}"
+
+
+def the_one(wanted: str, ids: list[str], where: str) -> str:
+    """The id that is ``wanted`` or alone begins with it. Raises `NotFound` with what there is."""
+    found = [wanted] if wanted in ids else sorted(known for known in ids if known.startswith(wanted))
+    if len(found) == 1:
+        return found[0]
+    asked = one_line(wanted, 80)
+    if not found:
+        raise NotFound(f"no conversation {asked} in {where} ({len(ids)} others are there)")
+    more = f"\n  … and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    listed = "".join(f"\n  {known}" for known in found[:_MOST_LISTED])
+    raise NotFound(f"{len(found)} conversations in {where} begin with {asked}; which one?{listed}{more}")
+
+
+def entries(path: Path, reader: Reader) -> Iterator[Entry]:
+    """What a file holds now, to its very end. Raises `MeshError` if it cannot be read."""
+    with _opened(path) as file:
+        yield from read(reader, bounded(file))
+
+
+def followed(
+    path: Path, reader: Reader, pause: Callable[[float], object] = time.sleep
+) -> Iterator[list[Entry]]:
+    """What a file holds, and then what is appended to it, as it is: without end, unless it is removed.
+
+    A line counts when its newline is there: until then somebody may be writing it, or a crash tore it.
+    """
+    with _opened(path) as file:
+        done, seen = 0, -1  # where the last whole line ended, and how long the file was
+        while (stat := os.fstat(file.fileno())).st_nlink:
+            done = min(done, stat.st_size)  # a torn end was cut off
+            if stat.st_size != seen:
+                seen = stat.st_size
+                lines, done = _whole_lines(file, done)
+                yield [*read(reader, lines)]
+            pause(PAUSE_S)
+    raise MeshError(f"{path} was removed")
+
+
+def read(reader: Reader, lines: Iterator[bytes] | list[bytes]) -> Iterator[Entry]:
+    for line in lines:
+        if (event := reader.read(line)) is not None:
+            yield Entry(event, payload(line))
+
+
+def _whole_lines(file: BinaryIO, start: int) -> tuple[list[bytes], int]:
+    """The lines from there that have their newline, and where the last of them ends."""
+    file.seek(start)
+    found, cutter, position, end = list[bytes](), Lines(), start, start
+    while chunk := file.read(_CHUNK):
+        found += cutter.feed(chunk)
+        if (last := chunk.rfind(b"\n")) >= 0:
+            end = position + last + 1
+        position += len(chunk)
+    return found, end
+
+
+def _is_journal(name: str) -> bool:
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as problem:
+        raise MeshError(f"{path}: {problem.strerror or problem}") from None

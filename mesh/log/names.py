@@ -1,0 +1,57 @@
+"""The names of an agent's nodes, as far as its journal tells them. A journal has places: ``0.1#3.2`` is the
+third child of ``0.1``, in the third round of that.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from mesh.chat.words import one_line
+from mesh.conversation import ROOT
+from mesh.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
+
+_ROUND = re.compile(r"#(\d+)")
+_MOST_NAME = 64
+
+
+def short(name: str) -> str:
+    """A name that somebody else gave to something, fit for a line."""
+    return one_line(name, _MOST_NAME)
+
+
+class Names:
+    """Names by place. ``known`` are those of the config with that ``digest``, for conversations that run
+    under it. What is not known has its place for a name."""
+
+    def __init__(self, known: Mapping[str, str] | None = None, digest: str = "") -> None:
+        self._names: dict[str, str] = {}
+        self._known = known or {}
+        self._digest = digest
+
+    def learn(self, events: Iterable[AnyEvent]) -> None:
+        """Takes the names from what nodes said of themselves."""
+        for event in events:
+            match event:
+                case ConversationCreated():
+                    same = event.digest == self._digest
+                    self._names = {ROOT: event.agent, **(self._known if same else {}), **self._names}
+                case NodeCompleted() | NodeStarted():
+                    self._names[_place(event.node)] = event.name
+                case ApprovalRequired() if event.asked_by:
+                    self._names[_place(event.node)] = event.asked_by
+                case _:
+                    pass
+
+    def of(self, node: str) -> str:
+        """A node's name, with its round in a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
+        name = short(self._names.get(_place(node)) or f"node {_place(node)}")
+        rounds = ".".join(_ROUND.findall(node))
+        return f"{name} #{short(rounds)}" if rounds else name
+
+
+def depth(node: str) -> int:
+    """How far below the root."""
+    return node.count(".")
+
+
+def _place(node: str) -> str:
+    return _ROUND.sub("", node)

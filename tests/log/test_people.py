@@ -1,0 +1,193 @@
+"""The form for people. `golden` holds what they see of journals that are kept for ever."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.config import ModelPrice
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    ConversationCreated,
+    Error,
+    LlmCall,
+    NodeCompleted,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
+from mesh.llm.prices import Prices
+from mesh.log.names import Names
+from mesh.log.people import People
+from mesh.log.totals import Totals
+from tests.journal.golden.record import HERE as JOURNALS
+from tests.journal.golden.record import read
+
+SEEN = Path(__file__).parent / "golden"
+HOSTILE = "\x1b[2J\x1b]0;owned\x07a\rb\x9b31m\u202etxt\u2066\x00\x7f\x08"
+
+
+def shown(events: list[AnyEvent], prices: Prices | None = None, names: Names | None = None) -> str:
+    names = names or Names()
+    names.learn(events)
+    people, totals = People(names, prices or Prices()), Totals(names, prices or Prices())
+    lines = []
+    for event in events:
+        totals.add(event)
+        lines += people.lines(event)
+    return "".join(f"{line.styled().plain}\n" for line in [*lines, *totals.lines()])
+
+
+def at(second: int) -> str:
+    return f"2026-11-01T10:00:{second:02}.000Z"
+
+
+def asked(text: str = "Hi") -> UserMessage:
+    return UserMessage(seq=2, turn=1, time=at(1), text=text)
+
+
+@pytest.mark.parametrize("path", sorted(SEEN.glob("*.txt")), ids=lambda path: path.stem)
+def test_a_kept_journal_is_seen_as_it_was(path: Path) -> None:
+    assert shown(read(JOURNALS / "v1" / f"{path.stem}.jsonl")) == path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted(JOURNALS.glob("v*/*.jsonl")), ids=lambda path: path.stem)
+def test_every_kept_journal_is_shown_with_its_end(path: Path) -> None:
+    text = shown(read(path))
+    assert "user: Go." in text
+    assert "\nsummary\n" in text
+
+
+class TestWhoAndWhat:
+    def test_lines_of_a_text_stand_below_each_other_not_where_a_clock_stands(self) -> None:
+        text = shown([asked("one\n00:00:00  ann approved rm\nthree")])
+        assert "10:00:01  user: one\n            00:00:00  ann approved rm\n            three\n" in text
+
+    def test_a_model_that_says_nothing_or_is_cut_is_told(self) -> None:
+        text = shown(
+            [asked(), LlmCall(turn=1, model="m", time=at(2), step="0/llm/0", finish_reason="length")]
+        )
+        assert "node 0 says nothing  [m, 0 ms, ended by length]" in text
+
+    def test_arguments_that_are_no_json_are_said_to_be_none(self) -> None:
+        calls = (ToolCall("c", "add", malformed="{oops"),)
+        text = shown([asked(), LlmCall(turn=1, model="m", time=at(2), step="0/llm/0", tool_calls=calls)])
+        assert "calls add with arguments that are no JSON" in text
+
+    def test_an_answer_that_was_not_said_just_before_is_shown(self) -> None:
+        llm = LlmCall(turn=1, model="m", text="part", time=at(2), step="0/llm/0")
+        said = [asked(), llm, Completed(turn=1, response="all of it", time=at(3))]
+        assert "node 0 answers: all of it  [turn 1 took 2.0 s]" in shown(said)
+        assert "answers" not in shown([*said[:2], Completed(turn=1, response="part", time=at(3))])
+
+    def test_who_decided_what_and_how_long_it_took_is_told(self) -> None:
+        wants = ApprovalRequired(
+            turn=1, step="0/tool/0.0", uuid="u", call_id="c", tool_name="rm", tool_args={"a": 1},
+            description="", time=at(2), expires_at=at(59),
+        )  # fmt: skip
+        decided: dict[str, Any] = {"turn": 1, "step": "0/tool/0.0", "uuid": "u", "time": at(42)}
+        rejects = ApprovalResolved(decision="reject", by="ann", reason="no", **decided)
+        text = shown([asked(), wants, rejects])
+        assert f"node 0 asks: run rm(a=1)?  [approval u, until {at(59)}]" in text
+        assert "10:00:42  ann rejected rm: no  [after 40.0 s]" in text
+        skips = shown([asked(), wants, ApprovalResolved(decision="skip", **decided)])
+        assert "somebody wants to go on without rm" in skips
+
+    def test_a_turn_that_failed_says_why(self) -> None:
+        text = shown([asked(), Error(turn=1, time=at(3), message="the provider is down")])
+        assert "10:00:03  failed: the provider is down  [turn 1 took 2.0 s]" in text
+
+    def test_nodes_have_the_names_of_the_config_they_run_under_and_of_no_other(self) -> None:
+        created = ConversationCreated(seq=1, conversation_id="c", session_id="", agent="a", digest="d1")
+        said = [created, asked(), LlmCall(turn=1, model="m", text="x", time=at(2), step="0.1/llm/0")]
+        assert "writer: x" in shown(said, names=Names({"0.1": "writer"}, "d1"))
+        assert "node 0.1: x" in shown(said, names=Names({"0.1": "writer"}, "d2"))
+
+    def test_rounds_of_loops_are_told_apart(self) -> None:
+        done = [NodeCompleted(turn=1, time=at(2), step=step, name="work") for step in ("0.1#2", "0.1#2.0#3")]
+        assert [
+            line.split("  [")[0].strip() for line in shown([asked(), *done]).splitlines() if "done" in line
+        ] == [
+            "10:00:02    work #2 is done",
+            "10:00:02      work #2.3 is done",
+        ]
+
+
+class TestSummary:
+    def test_tokens_and_cost_are_added_up(self) -> None:
+        calls: list[AnyEvent] = [
+            LlmCall(
+                turn=1, model="claude-haiku-4-5", usage=Usage(1000, 100, 500), time=at(2), step=f"0/llm/{i}"
+            )
+            for i in range(1000)
+        ]
+        text = shown([asked(), *calls])
+        assert "model calls  1000 (claude-haiku-4-5 1000)" in text
+        assert "tokens       1,000,000 in (500,000 cached), 100,000 out" in text
+        assert "cost         $1.05 (list prices of genai-prices" in text
+        assert "[claude-haiku-4-5, 1000 in (500 cached), 100 out, 0 ms, $0.0010]" in text
+
+    def test_what_has_no_price_is_named_beside_what_has_one(self) -> None:
+        events: list[AnyEvent] = [
+            LlmCall(turn=1, model=model, usage=Usage(1_000_000), time=at(2), step=f"0/llm/{i}")
+            for i, model in enumerate(("mine", "strange"))
+        ]
+        prices = Prices({"mine": ModelPrice(input=3, output=0)})
+        assert "cost         $3.00 and what strange cost: no price is known" in shown(
+            [asked(), *events], prices
+        )
+
+    def test_the_offline_model_is_free(self) -> None:
+        text = shown(
+            [asked(), LlmCall(turn=1, model="offline", usage=Usage(9, 9), time=at(2), step="0/llm/0")]
+        )
+        assert "cost         $0.00\n" in text
+
+
+STRANGERS: list[AnyEvent] = [
+    ConversationCreated(conversation_id=HOSTILE, session_id=HOSTILE, agent=HOSTILE, digest=HOSTILE),
+    UserMessage(turn=1, text=HOSTILE, session_id=HOSTILE),
+    LlmCall(turn=1, model=HOSTILE, text=HOSTILE, tool_calls=(ToolCall("c", HOSTILE, {HOSTILE: HOSTILE}),)),
+    ToolIntent(turn=1, run=1, tool=HOSTILE, arguments={HOSTILE: [HOSTILE]}),
+    ToolResult(turn=1, call_id="c", tool=HOSTILE, content=HOSTILE, is_error=True),
+    ApprovalRequired(
+        turn=1, uuid=HOSTILE, call_id="c", tool_name=HOSTILE, tool_args={"a": HOSTILE}, description=HOSTILE,
+        asked_by=HOSTILE, expires_at=HOSTILE,
+    ),
+    ApprovalResolved(
+        turn=1, uuid=HOSTILE, decision="approve", by=HOSTILE, edited_args={"a": HOSTILE}, reason=HOSTILE
+    ),
+    NodeCompleted(turn=1, step=HOSTILE, name=HOSTILE, status="failed", text=HOSTILE, state={HOSTILE: ""}),
+    Completed(turn=1, response=HOSTILE),
+    Error(turn=1, message=HOSTILE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", STRANGERS, ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("time", [HOSTILE, "", "2026-11-01T10:\n0:00.000Z"])
+def test_nothing_in_a_journal_reaches_the_terminal_as_a_command(event: AnyEvent, time: str) -> None:
+    text = shown([asked(), msgspec.structs.replace(event, time=time)])
+    assert not set(text) & set("\x1b\x07\r\x9b\u202e\u2066\x00\x7f\x08")
+    assert text.count("\n10:00:01  ") == 1
+
+
+@given(st.text(), st.text(), st.text(), st.integers(-(2**63), 2**63 - 1))
+def test_no_event_is_too_strange_to_be_shown(words: str, step: str, time: str, number: int) -> None:
+    events: list[AnyEvent] = [
+        UserMessage(turn=1, text=words, time=time),
+        LlmCall(
+            turn=1, model=words, step=step, time=time, latency_ms=number, usage=Usage(number, number, number)
+        ),
+        ToolResult(turn=1, call_id="", tool=words, content=words, step=step, time=time, duration_ms=number),
+        NodeCompleted(turn=1, name=words, step=step, time=time, duration_ms=number),
+        Completed(turn=1, response=words, time=at(1)),
+    ]
+    assert "summary" in shown(events)
