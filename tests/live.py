@@ -151,7 +151,7 @@ class LiveMesh:
     async def _up(self) -> None:
         app = http_app(LocalBackend(self.mesh), self.mesh.config)
         config = uvicorn.Config(
-            app, "127.0.0.1", self.port, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+            app, "127.0.0.1", self.port, log_level="critical", lifespan="off", timeout_graceful_shutdown=0
         )
         self._server = _Quiet(config)
         task = asyncio.create_task(self._server.serve())

@@ -257,7 +257,7 @@ async def test_an_approval_expires_as_a_rejection_that_says_so() -> None:
             conversation = await mesh.show(conversation_id)
             return conversation["messages"][-1]["content"] == "then not" and conversation
 
-        conversation = await until(ended)
+        await until(ended)
         assert mesh.ledger.lines == []
         (told,) = model.messages["only"][-1].results
         assert "nobody decided before" in told.content and "approval_timeout_s" in told.content
