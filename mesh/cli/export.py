@@ -1,6 +1,5 @@
 """``mesh export``."""
 
-import asyncio
 import os
 import sys
 from contextlib import suppress
@@ -31,6 +30,8 @@ def export(
     Example: mesh export 3f2a -o talk.jsonl
     """
     with plain_words():
+        import asyncio
+
         where = Where(conversation, url, data_dir, config)
         faults = Faults("export")
         if where.url is None:

@@ -1,6 +1,5 @@
 """``mesh import``."""
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -29,6 +28,8 @@ def import_(
     Example: mesh import talk.jsonl --url http://localhost:8080
     """
     with plain_words():
+        import asyncio
+
         chosen = url or os.environ.get("MESH_URL") or _DEFAULT_URL
         events = _read(file)
         found = asyncio.run(_send(events, chosen, token))

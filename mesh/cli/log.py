@@ -1,6 +1,5 @@
 """``mesh log``."""
 
-import asyncio
 import io
 import os
 import sys
@@ -42,6 +41,8 @@ def log(
     Example: mesh log 3f2a --follow
     """
     with plain_words():
+        import asyncio
+
         where = Where(conversation, url, data_dir, config)
         screen = _screen(where, as_json)
         try:

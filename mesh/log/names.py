@@ -43,7 +43,8 @@ class Names:
 
     def of(self, node: str) -> str:
         """A node's name, with its round in a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
-        name = short(self._names.get(_place(node)) or f"node {_place(node)}")
+        place = _place(node) or ROOT
+        name = short(self._names.get(place) or f"node {place}")
         rounds = ".".join(_ROUND.findall(node))
         return f"{name} #{short(rounds)}" if rounds else name
 

@@ -170,6 +170,16 @@ class TestCarrying:
         assert "there is no event in it that can be read" in result.stderr
 
 
+def test_a_mesh_that_is_not_there_is_one_line(here: LiveMesh) -> None:
+    exported = mesh("export", said(here, "Hi."), url=here.url).stdout_bytes
+    here.down()
+    for arguments in (["import", "-"], ["export", "a"], ["log", "a"], ["log", "a", "--follow"]):
+        result = mesh(*arguments, url=here.url, input=exported)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"mesh: {here.url}: nobody answers\n"
+    here.up()
+
+
 def test_a_mesh_that_answers_something_else_is_told_in_words(here: LiveMesh) -> None:
     result = mesh("log", "0" * 8 + "-0000-4000-8000-" + "0" * 12, url=f"{here.url}/docs")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
