@@ -151,7 +151,7 @@ class Chat:
                 self.say(Note(f"not waiting any more; the turn may still run: {self.hint}"))
                 return Status.INTERRUPTED
             status = self._turn.result()
-            return Status.INTERRUPTED if self._cancelling and status is Status.FAILED else status
+            return Status.INTERRUPTED if self._cancelling else status
         finally:
             tasks = [task for task in (self._turn, self._cancelling) if task is not None]
             self._turn = self._cancelling = None

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.history import History, InMemoryHistory
+from prompt_toolkit.history import History
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output.plain_text import PlainTextOutput
 from rich.console import Console
 from rich.text import Text
 
@@ -38,7 +40,8 @@ class InteractiveTerminal:
         self._console = console
         self._layout = Layout()
         self._editor = editor_of(env)
-        self._lines: PromptSession[str] = PromptSession(history=history, key_bindings=_line_keys())
+        self._output = PlainTextOutput(sys.stdout) if console.is_dumb_terminal else None
+        self._lines = self._session(history=history, key_bindings=_line_keys())
 
     def show(self, parts: Iterable[Part]) -> None:
         for part in parts:
@@ -53,6 +56,9 @@ class InteractiveTerminal:
     def _print(self, pieces: Iterable[Piece]) -> None:
         for tone, text in pieces:
             self._console.print(Text(text, _STYLES[tone]), end="", soft_wrap=True)
+
+    def _session(self, **more: Any) -> PromptSession[str]:
+        return PromptSession(output=self._output, **more)
 
     async def message(self) -> str:
         self._print(self._layout.end_line())
@@ -84,9 +90,7 @@ class InteractiveTerminal:
 
     async def _key(self, asked: ApprovalRequired) -> str:
         """One of the keys that mean something; the others do nothing."""
-        session: PromptSession[str] = PromptSession(
-            history=InMemoryHistory(), key_bindings=_single_keys(KEYS[asked.kind])
-        )
+        session = self._session(key_bindings=_single_keys(KEYS[asked.kind]), erase_when_done=True)
         key = await session.prompt_async(f"{keys_line(asked)} › ", handle_sigint=False)
         if key == _STOP:
             raise Stopped
@@ -104,9 +108,8 @@ class InteractiveTerminal:
 
     async def _line(self, prompt: str, default: str = "") -> str | None:
         """A line that is not kept in the history; None: Ctrl-C or Ctrl-D, back to the question."""
-        session: PromptSession[str] = PromptSession(history=InMemoryHistory())
         try:
-            return await session.prompt_async(prompt, default=default, handle_sigint=False)
+            return await self._session().prompt_async(prompt, default=default, handle_sigint=False)
         except (EOFError, KeyboardInterrupt):
             return None
 

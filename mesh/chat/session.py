@@ -15,8 +15,6 @@ from rich.console import Console
 
 from mesh.chat.chat import Chat, Status
 from mesh.chat.embedded import embedded
-from mesh.chat.history import history_path, open_history
-from mesh.chat.interactive import InteractiveTerminal
 from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Note
@@ -129,6 +127,9 @@ async def _answer(chat: Chat, conversation: str) -> int:
 
 
 def _interactive(wanted: Wanted) -> Terminal:
+    from mesh.chat.history import history_path, open_history  # a pipe needs no line editor
+    from mesh.chat.interactive import InteractiveTerminal
+
     history = open_history(history_path(os.environ, Path.home()), wanted.token)
     return InteractiveTerminal(Console(highlight=False), history, os.environ)
 

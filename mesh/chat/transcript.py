@@ -1,8 +1,10 @@
 """What there is to print of a conversation = the events, seen one after the other. Pure: no terminal.
 
-Text of the models comes in pieces that may repeat, be missing (after a connection was lost) or begin again (a
-model call that is tried again). A piece carries its place, and the `LlmCall` at the end has the whole: so
+Text of the models comes in pieces that may repeat, be missing (after a connection was lost) or begin again
+(a model call that is tried again). A piece carries its place, and the `LlmCall` at the end has the whole: so
 each text is printed once and whole. Where several nodes speak at once, one is let finish before the next.
+Pieces come sooner than what is journaled, so that the text after a tool's call may come before the tool's
+result: it is kept back.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +27,7 @@ from mesh.events import (
     Paused,
     TextDelta,
     ToolCall,
+    ToolCallDelta,
     ToolIntent,
     ToolResult,
     Trace,
@@ -125,6 +128,9 @@ class Transcript:
         self._streams: dict[str, _Stream] = {}
         self._finished: set[str] = set()
         self._calls: dict[str, str] = {}
+        self._ready: dict[str, dict[str, str]] = {}
+        self._under_way: set[str] = set()
+        self._ended: set[str] = set()
         self._texts: set[str] = set()
         self._traces: set[str] = set()
 
@@ -158,6 +164,8 @@ class Transcript:
             case TextDelta() if event.step not in self._finished:
                 self._stream(event.step).add(event)
                 yield from self._flow()
+            case ToolCallDelta(phase="ready", call=ToolCall() as asked) if event.step not in self._finished:
+                yield from self._wanted(event.step, asked)
             case LlmCall():
                 yield from self._answered(event)
             case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
@@ -191,10 +199,24 @@ class Transcript:
         self._stream(event.step).close(event.text)
         self._texts.add(event.text)
         yield from self._flow()
+        self._finished.add(event.step)
+        self._under_way.difference_update(self._ready.pop(event.step, {}).values())
         for index, asked in enumerate(event.tool_calls):
-            step = tool_step(event.step, index)
-            self._calls[step] = _call(asked)
-            yield Called(self._node(step), step, self._calls[step])
+            yield from self._called(tool_step(event.step, index), asked)
+
+    def _wanted(self, llm_step: str, asked: ToolCall) -> Iterator[Part]:
+        """A call of an answer that is not complete yet."""
+        ready = self._ready.setdefault(llm_step, {})
+        step = ready.setdefault(asked.id, tool_step(llm_step, len(ready)))
+        yield from self._called(step, asked)
+
+    def _called(self, step: str, asked: ToolCall) -> Iterator[Part]:
+        text = _call(asked)
+        if step not in self._ended:
+            self._under_way.add(step)
+        if self._calls.get(step) != text:
+            self._calls[step] = text
+            yield Called(self._node(step), step, text)
 
     def _stepped(
         self, event: ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved
@@ -206,8 +228,11 @@ class Transcript:
                 self._calls[event.step] = call(event.tool, event.arguments)
             case ToolResult():
                 self._drop_pending(event.step)
+                self._ended.add(event.step)
+                self._under_way.discard(event.step)
                 text = self._calls.get(event.step) or one_line(event.tool, 60)
                 yield Ended(node, event.step, text, *_verdict(event))
+                yield from self._flow()
             case ApprovalRequired():
                 self.pending[event.uuid] = event
                 text = self._calls.get(event.step) or call(event.tool_name, event.tool_args)
@@ -218,7 +243,8 @@ class Transcript:
 
     def _left(self, event: NodeCompleted) -> Iterator[Part]:
         for step, stream in self._streams.items():
-            stream.done |= step.partition("/")[0] == event.step
+            stream.done |= _place(step) == event.step
+        self._under_way = {step for step in self._under_way if _place(step) != event.step}
         yield from self._flow()
         if event.status == "failed":
             yield Note(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
@@ -245,6 +271,8 @@ class Transcript:
         """What the first of the open streams has to say, and the next ones as they come to the front."""
         while self._streams:
             step, stream = next(iter(self._streams.items()))
+            if any(_place(call) == _place(step) for call in self._under_way):
+                return  # what a node says after its tools comes after their results
             if text := stream.take():
                 yield Said(self._node(step), step, clean(text))
             if not stream.done:
@@ -253,18 +281,23 @@ class Transcript:
             self._finished.add(step)
 
     def _flush(self) -> Iterator[Part]:
+        self._under_way.clear()
         for stream in self._streams.values():
             stream.done = True
         yield from self._flow()
 
     def _node(self, step: str) -> str:
         """The name of a step's node, with the round of a loop; empty where there is one node only."""
-        place = step.partition("/")[0]
+        place = _place(step)
         if len(self._names) < 2:
             return ""
         name = one_line(self._names.get(_path(place), place), 40)
         _, _, after = place.rpartition("#")
         return f"{name} #{after.partition('.')[0]}" if "#" in place else name
+
+
+def _place(step: str) -> str:
+    return step.partition("/")[0]
 
 
 def _path(place: str) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 from unicodedata import category
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.chat.layout import Layout
@@ -79,6 +79,7 @@ def test_text_is_printed_as_it_comes_and_not_again_when_it_is_complete() -> None
     assert transcript.is_answered
 
 
+@settings(deadline=None)
 @given(
     st.text(min_size=1, max_size=40),
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12),
@@ -121,6 +122,17 @@ def test_a_branch_that_dies_does_not_silence_the_others() -> None:
 
 def test_a_call_is_one_line_with_its_result_and_how_long_it_took() -> None:
     assert printed([ASKS, RESULT], transcript=begun()) == "⚙ add(n=1) ✓ 12 ms\n"
+
+
+def test_a_call_is_shown_as_soon_as_the_model_has_written_it_and_not_again() -> None:
+    ready = ToolCallDelta(step="0/llm/1", phase="ready", call_id="c1", call=ToolCall("c1", "add", {"n": 1}))
+    assert printed([ready, ASKS, RESULT], transcript=begun()) == "⚙ add(n=1) ✓ 12 ms\n"
+
+
+def test_what_is_said_after_a_call_is_printed_after_its_result_whichever_comes_first() -> None:
+    ready = ToolCallDelta(step="0/llm/1", phase="ready", call_id="c1", call=ToolCall("c1", "add", {"n": 1}))
+    late = [ready, delta("Done", 0, "0/llm/2"), ASKS, RESULT, answer("Done.", step="0/llm/2")]
+    assert printed(late, transcript=begun()) == "⚙ add(n=1) ✓ 12 ms\nDone."
 
 
 def test_a_failed_call_says_why_and_a_skipped_one_that_it_did_not_run() -> None:
