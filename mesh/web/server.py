@@ -1,5 +1,6 @@
 """The web chat as a process: listens, says where, and serves until it is stopped."""
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -41,5 +42,7 @@ def _listen(config: WebConfig) -> socket.socket:
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        where = f"{config.host}:{config.port}"
-        raise MeshError(f"cannot listen on {where}: {error.strerror or error}; choose another port") from None
+        why = (
+            os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+        )  # a name's errors are below 0
+        raise MeshError(f"cannot listen on {config.host}:{config.port}: {why}; choose another") from None

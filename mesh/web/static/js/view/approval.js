@@ -21,6 +21,7 @@ export class Approval extends Component {
   }
 
   #edit = () => {
+    if (this.props.state?.busy) return;
     this.setState({ mode: "edit", draft: exact.shown(this.props.approval.tool_args ?? {}) }, () => this.#focus("textarea"));
   };
 
@@ -34,17 +35,22 @@ export class Approval extends Component {
     this.#look();
   };
 
+  // Buttons of a card that was answered do nothing more; they keep the focus until the card goes.
+  #decide(decision) {
+    if (!this.props.state?.busy) this.props.decide(this.props.approval.uuid, decision);
+  }
+
   #approve = () => {
-    const { approval, decide } = this.props;
+    const { approval } = this.props;
     const { args, problem } = this.#edited();
     if (problem) return;
     const isEdited = this.state.mode === "edit" && JSON.stringify(args) !== JSON.stringify(approval.tool_args ?? {});
-    decide(approval.uuid, { approved: true, ...(isEdited && { edited_args: args }) });
+    this.#decide({ approved: true, ...(isEdited && { edited_args: args }) });
   };
 
   #reject = () => {
     const reason = this.state.reason.trim();
-    this.props.decide(this.props.approval.uuid, { approved: false, ...(reason && { reason }) });
+    this.#decide({ approved: false, ...(reason && { reason }) });
   };
 
   #edited() {
@@ -97,7 +103,7 @@ export class Approval extends Component {
     return html`
       <div class="arguments">
         <div class="arguments-head"><h4>Arguments</h4>
-          ${!isUnknown && html`<button class="link" onClick=${this.#edit} disabled=${this.props.state?.busy}>Edit</button>`}
+          ${!isUnknown && html`<button class="link" onClick=${this.#edit}>Edit</button>`}
         </div>
         <${LongText} text=${exact.shown(this.props.approval.tool_args ?? {})} label="Arguments" />
       </div>
@@ -112,30 +118,30 @@ export class Approval extends Component {
           <label class="grow"><span class="hidden">Reason</span>
             <input type="text" maxlength="4000" placeholder="Why? The agent is told, and goes on (optional)" value=${this.state.reason}
               onInput=${(event) => this.setState({ reason: event.target.value })}
-              onKeyDown=${(event) => event.key === "Enter" && !event.isComposing && !isBusy && this.#reject()} />
+              onKeyDown=${(event) => event.key === "Enter" && !event.isComposing && this.#reject()} />
           </label>
-          <button class="danger" disabled=${isBusy} onClick=${this.#reject}>${this.state.reason.trim() ? "Reject with reason" : "Reject and stop"}</button>
-          <button disabled=${isBusy} onClick=${this.#look}>Back</button>
+          <button class="danger" aria-disabled=${isBusy} onClick=${this.#reject}>${this.state.reason.trim() ? "Reject with reason" : "Reject and stop"}</button>
+          <button aria-disabled=${isBusy} onClick=${this.#look}>Back</button>
         </div>
       `;
     }
     return html`
       <div class="answers">
-        <button class="primary" disabled=${isBusy || Boolean(this.#edited().problem)} onClick=${this.#approve}>
+        <button class="primary" aria-disabled=${isBusy} disabled=${Boolean(this.#edited().problem)} onClick=${this.#approve}>
           <${Icon} name="check" />${mode === "edit" ? "Approve with these" : "Approve"}
         </button>
-        ${mode === "edit" ? html`<button disabled=${isBusy} onClick=${this.#look}>Discard changes</button>`
-          : html`<button disabled=${isBusy} onClick=${this.#ask}><${Icon} name="cross" />Reject…</button>`}
+        ${mode === "edit" ? html`<button aria-disabled=${isBusy} onClick=${this.#look}>Discard changes</button>`
+          : html`<button aria-disabled=${isBusy} onClick=${this.#ask}><${Icon} name="cross" />Reject…</button>`}
       </div>
     `;
   }
 
   #unknown(isBusy) {
-    const say = (action) => () => this.props.decide(this.props.approval.uuid, { action });
+    const say = (action) => () => this.#decide({ action });
     return html`
       <div class="answers">
-        <button class="primary" disabled=${isBusy} onClick=${say("retry")}>Run it again</button>
-        <button disabled=${isBusy} onClick=${say("skip")}>Skip it</button>
+        <button class="primary" aria-disabled=${isBusy} onClick=${say("retry")}>Run it again</button>
+        <button aria-disabled=${isBusy} onClick=${say("skip")}>Skip it</button>
       </div>
     `;
   }

@@ -1,0 +1,364 @@
+"""What a person sees and does, in a real Chromium, before a real mesh."""
+
+import asyncio
+
+import pytest
+from playwright.async_api import expect
+
+from mesh.errors import LlmError
+from mesh.events import LlmCall
+from mesh.llm.port import LlmRequest
+from tests.live import Spoken
+from tests.support import calls, says
+from tests.web.conftest import OpenStage
+from tests.web.world import WITHIN_MS, Cast, Gate
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SIDE_BY_SIDE = """
+name: branches
+llm: {model: scripted}
+agent:
+  name: branches
+  type: parallel
+  approvals: ask
+  agents:
+    - {name: a, type: llm, prompt: a}
+    - {name: b, type: llm, prompt: b}
+    - {name: c, type: llm, prompt: c}
+"""
+ADD_1 = calls(("add", {"n": 1}))
+
+
+async def test_a_message_is_answered_in_markdown_that_streams(stage: OpenStage) -> None:
+    llm, gate = Spoken(says("There is **one** and [a link](https://example.com/x)")), Gate("[a")
+    llm.between = gate
+    live, person = await stage(llm)
+    await person.say("how many?")
+    await person.sees("There is one and")
+    await expect(person.turn.locator("strong")).to_have_text("one")
+    assert await person.turn.get_by_role("link").count() == 0
+    live.call(gate.is_open.set)
+    link = person.turn.get_by_role("link", name="a link")
+    await expect(link).to_have_attribute("href", "https://example.com/x")
+    await expect(link).to_have_attribute("target", "_blank")
+    await expect(link).to_have_attribute("rel", "noopener noreferrer")
+    await expect(person.list.get_by_role("link")).to_contain_text("how many?")
+
+
+async def test_an_approval_shows_what_and_where_and_the_tool_runs_when_it_is_given(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1, says("Added.")))
+    await person.say("add one")
+    await person.sees_cards(1)
+    await expect(person.cards).to_contain_text("add")
+    await expect(person.cards).to_contain_text("in test")
+    await expect(person.cards.get_by_label("Arguments")).to_have_text('{\n  "n": 1\n}')
+    await expect(person.page).to_have_title("● add one")
+    assert live.mesh.ledger.lines == []
+    await person.cards.get_by_role("button", name="Approve").click()
+    await person.sees("Added.")
+    await person.sees_cards(0)
+    assert live.mesh.ledger.lines == ["add 1"]
+    await person.turn.locator("details.tool summary").click()
+    await expect(person.turn.get_by_label("Result")).to_have_text('{\n  "added": 1\n}')
+
+
+async def test_a_rejection_with_a_reason_reaches_the_model(stage: OpenStage) -> None:
+    llm = Spoken(ADD_1, says("As you like."))
+    live, person = await stage(llm)
+    await person.say("add one")
+    await person.cards.get_by_role("button", name="Reject…").click()
+    await person.cards.get_by_role("textbox", name="Reason").fill("one is taken")
+    await person.cards.get_by_role("button", name="Reject with reason").click()
+    await person.sees("As you like.")
+    assert live.mesh.ledger.lines == []
+    assert "one is taken" in str(llm.requests[-1].messages)
+
+
+async def test_a_rejection_without_a_reason_ends_the_turn(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1))
+    await person.say("add one")
+    await person.cards.get_by_role("button", name="Reject…").click()
+    await person.cards.get_by_role("button", name="Reject and stop").click()
+    await person.sees("Operation cancelled by user.")
+    await person.sees("stopped")
+    assert live.mesh.ledger.lines == []
+
+
+async def test_edited_arguments_are_checked_while_typing_and_are_what_runs(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1, says("Added.")))
+    await person.say("add one")
+    card = person.cards
+    await card.get_by_role("button", name="Edit").click()
+    editor = card.get_by_role("textbox", name="Arguments")
+    for wrong, words in (('{"n": ', "This is not JSON"), ("[1]", "a JSON object")):
+        await editor.fill(wrong)
+        await expect(card.get_by_role("status")).to_contain_text(words)
+        await expect(card.get_by_role("button", name="Approve with these")).to_be_disabled()
+    await editor.fill('{"n": 9007199254740993}')
+    await card.get_by_role("button", name="Approve with these").click()
+    await person.sees("Added.")
+    assert live.mesh.ledger.lines == ["add 9007199254740993"]
+
+
+@pytest.mark.servers_go_away  # the browser notes the 400
+async def test_arguments_that_the_tool_does_not_take_are_refused_in_words(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1, says("Added.")))
+    await person.say("add one")
+    await person.cards.get_by_role("button", name="Edit").click()
+    await person.cards.get_by_role("textbox", name="Arguments").fill('{"n": "many"}')
+    await person.cards.get_by_role("button", name="Approve with these").click()
+    await expect(person.cards.get_by_role("alert")).to_contain_text("edited_args")
+    await person.cards.get_by_role("textbox", name="Arguments").fill('{"n": 3}')
+    await person.cards.get_by_role("button", name="Approve with these").click()
+    await person.sees("Added.")
+    assert live.mesh.ledger.lines == ["add 3"]
+
+
+async def test_several_approvals_wait_side_by_side_and_each_is_decided_alone(stage: OpenStage) -> None:
+    roles = {
+        name: [calls(("add", {"n": n})), says(f"{name} is through")]
+        for name, n in zip("abc", (1, 2, 3), strict=True)
+    }
+    live, person = await stage(Cast(**roles), config=SIDE_BY_SIDE)
+    await person.say("add three")
+    await person.sees_cards(3)
+    second = person.cards.filter(has_text='"n": 2')
+    await expect(second).to_contain_text("2 of 3")
+    await second.get_by_role("button", name="Reject…").click()
+    await second.get_by_role("textbox", name="Reason").fill("not two")
+    await second.get_by_role("button", name="Reject with reason").click()
+    await person.sees_cards(2)
+    for left in (1, 0):
+        await person.cards.first.get_by_role("button", name="Approve").click()
+        await person.sees_cards(left)
+    await person.sees("6 model calls")
+    assert sorted(live.mesh.ledger.lines) == ["add 1", "add 3"]
+
+
+async def test_two_tabs_show_the_same(stage: OpenStage) -> None:
+    llm, gate = Spoken(says("one two three"), ADD_1, says("Added.")), Gate("three")
+    llm.between = gate
+    live, first = await stage(llm)
+    await first.say("count")
+    await first.sees("one two")
+    second = await first.another_tab()
+    await second.sees("count")
+    live.call(gate.is_open.set)
+    for person in (first, second):
+        await person.sees("one two three")
+        await person.sees("model call")
+    await second.say("add one")
+    await first.sees_cards(1)
+    await second.sees_cards(1)
+    await first.cards.get_by_role("button", name="Approve").click()
+    await second.sees("Added.")
+    await second.sees_cards(0)
+    await first.sees("Added.")
+    assert await first.turn.inner_text() == await second.turn.inner_text()
+
+
+@pytest.mark.servers_go_away
+async def test_a_mesh_that_dies_in_the_middle_is_reconnected_to_and_nothing_is_lost(stage: OpenStage) -> None:
+    llm, gate = Spoken(says("before"), says("one two three"), ADD_1, says("Added.")), Gate("three")
+    llm.between = gate
+    live, person = await stage(llm)
+    await person.say("first")
+    await person.sees("before")
+    await person.say("second")
+    await person.sees("one two")
+    live.down()
+    await expect(person.page.get_by_text("Reconnecting …")).to_be_visible(timeout=WITHIN_MS)
+    live.call(gate.is_open.set)
+    live.run(live.mesh.crash())
+    live.up()
+    await person.sees("three")
+    await person.sees("model call")
+    await expect(person.page.get_by_text("Reconnecting …")).to_have_count(0)
+    await expect(person.turns).to_have_count(2)
+    await expect(person.turns.first).to_contain_text("before")
+    await person.say("add one")
+    await person.sees_cards(1)
+
+
+@pytest.mark.servers_go_away
+async def test_a_waiting_approval_outlives_the_mesh(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1, says("Added.")))
+    await person.say("add one")
+    await person.sees_cards(1)
+    live.restart()
+    await expect(person.page.get_by_role("img", name="Live")).to_be_visible(timeout=WITHIN_MS)
+    await person.cards.get_by_role("button", name="Approve").click()
+    await person.sees("Added.")
+    assert live.mesh.ledger.lines == ["add 1"]
+
+
+@pytest.mark.servers_go_away
+async def test_a_tool_whose_outcome_nobody_knows_is_asked_about(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1, says("Added.")))
+    never = asyncio.Event()
+    live.mesh.ledger.before_add = never.wait  # type: ignore[assignment]
+    await person.say("add one")
+    await person.cards.get_by_role("button", name="Approve").click()
+    await expect(person.turn.locator(".tool.running")).to_have_count(1)
+    live.mesh.ledger.before_add = None
+    live.restart()
+    await expect(person.cards).to_contain_text("Nobody knows whether this ran", timeout=WITHIN_MS)
+    await expect(person.cards.get_by_role("button", name="Skip it")).to_be_visible()
+    await person.cards.get_by_role("button", name="Run it again").click()
+    await person.sees("Added.")
+    assert live.mesh.ledger.lines == ["add 1"]
+
+
+async def test_a_turn_can_be_stopped(stage: OpenStage) -> None:
+    llm, gate = Spoken(says("one two three"), says("next")), Gate("three")
+    llm.between = gate
+    _, person = await stage(llm)
+    await person.say("count")
+    await person.sees("one two")
+    await person.page.get_by_role("button", name="Stop").click()
+    await person.sees("Operation cancelled by user.")
+    await person.say("again")
+    await person.sees("next")
+
+
+TREE = """
+name: release
+llm: {model: scripted}
+agent:
+  name: release
+  type: sequential
+  agents:
+    - {name: plan, type: llm, prompt: plan}
+    - name: checks
+      type: parallel
+      agents:
+        - {name: fast, type: llm, prompt: fast}
+        - {name: slow, type: llm, prompt: slow}
+    - {name: report, type: llm, prompt: report}
+"""
+
+
+async def test_the_tree_lights_up_as_the_turn_goes_through_it(stage: OpenStage) -> None:
+    llm = Cast(
+        plan=[says("a plan")], fast=[says("quick")], slow=[says("one two")], report=[says("**all fine**")]
+    )
+    gate = Gate("two")
+    llm.roles["slow"].between = gate
+    live, person = await stage(llm, config=TREE)
+    await person.say("go")
+
+    async def shows(**states: str) -> None:
+        for name, state in states.items():
+            node = person.panel.get_by_role("treeitem", name=f"{name}, {state}", exact=True)
+            await expect(node).to_have_count(1, timeout=WITHIN_MS)
+
+    await shows(
+        release="running", plan="done", checks="running", fast="done", slow="running", report="not begun"
+    )
+    await expect(person.turn.locator("details.node")).to_have_count(3)
+    live.call(gate.is_open.set)
+    await shows(release="done", plan="done", checks="done", fast="done", slow="done", report="done")
+    await expect(person.turn.locator(".did > .markdown strong")).to_have_text("all fine")
+
+
+async def test_a_failed_turn_says_why(stage: OpenStage) -> None:
+    async def fails(_: LlmRequest) -> LlmCall:
+        raise LlmError("scripted: HTTP 401: <b>invalid</b> key")
+
+    _, person = await stage(Spoken(fails))
+    await person.say("hello")
+    await expect(person.turn.get_by_role("alert")).to_contain_text("HTTP 401: <b>invalid</b> key")
+
+
+async def test_conversations_are_listed_searched_and_opened_again(stage: OpenStage) -> None:
+    _, person = await stage(Spoken(says("fine"), says("well"), ADD_1))
+    for number, text in enumerate(("talk about apples", "talk about pears", "add one")):
+        await person.page.get_by_role("button", name="New conversation").click()
+        await expect(person.turns).to_have_count(0)
+        await person.say(text)
+        await expect(person.list.get_by_role("link")).to_have_count(number + 1, timeout=WITHIN_MS)
+        await expect(person.list.get_by_role("link").first).to_contain_text(text, timeout=WITHIN_MS)
+    await expect(person.list.get_by_role("link").first).to_contain_text("waiting", timeout=WITHIN_MS)
+    search = person.page.get_by_role("searchbox")
+    await search.fill("about PEARS")
+    await expect(person.list.get_by_role("link")).to_have_count(1)
+    await person.list.get_by_role("link").click()
+    await person.sees("well")
+    await expect(person.page.get_by_role("heading", level=1)).to_have_text("talk about pears")
+    await search.fill("nothing like it")
+    await expect(person.list).to_contain_text("Nothing found.")
+    await person.list.get_by_role("button", name="Waiting").click()
+    await expect(person.list.get_by_role("link")).to_contain_text("add one")
+    await person.page.go_back()
+    await person.sees_cards(1)
+
+
+async def test_all_of_it_works_with_the_keyboard_alone(stage: OpenStage) -> None:
+    roles = {name: [calls(("add", {"n": n})), says("Through.")] for name, n in zip("ab", (1, 2), strict=True)}
+    live, person = await stage(Cast(**roles, c=[says("Nothing.")]), config=SIDE_BY_SIDE)
+    keyboard = person.page.keyboard
+    await expect(person.message).to_be_focused()
+    await keyboard.type("add")
+    await keyboard.press("Shift+Enter")
+    await keyboard.type("two")
+    await keyboard.press("Enter")
+    await person.sees("add\ntwo")
+    await person.sees_cards(2)
+    approve = person.cards.first.get_by_role("button", name="Approve")
+    for _ in range(40):
+        await keyboard.press("Shift+Tab")
+        if await approve.evaluate("button => button === document.activeElement"):
+            break
+    await keyboard.press("Tab")
+    await keyboard.press("Enter")
+    await expect(person.cards.first.get_by_role("textbox", name="Reason")).to_be_focused()
+    await keyboard.press("Escape")
+    await expect(approve).to_be_focused()
+    await keyboard.press("Enter")
+    await person.sees_cards(1)
+    await expect(person.cards.get_by_role("button", name="Approve")).to_be_focused()
+    await keyboard.press("Enter")
+    await person.sees("model calls")
+    await expect(person.message).to_be_focused()
+    assert sorted(live.mesh.ledger.lines) == ["add 1", "add 2"]
+
+
+async def test_it_fits_a_phone_and_its_drawers_open_and_close(stage: OpenStage) -> None:
+    _, person = await stage(
+        Spoken(calls(("add", {"n": 1})), says("Added.")),
+        viewport={"width": 360, "height": 740},
+        has_touch=True,
+    )
+    await person.say("add " + "averylongword" * 20)
+    await person.sees_cards(1)
+    width = await person.page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 360
+    await expect(person.list).to_be_hidden()
+    await person.page.get_by_role("button", name="Conversations").click()
+    await expect(person.list).to_be_visible()
+    await person.page.keyboard.press("Escape")
+    await expect(person.list).to_be_hidden()
+    await person.page.get_by_role("button", name="Agent and tools").click()
+    await expect(person.panel.get_by_role("treeitem", name="test, waits for you")).to_be_visible()
+    await person.page.get_by_role("button", name="Close the agent's panel").click()
+    await person.cards.get_by_role("button", name="Approve").tap()
+    await person.sees("Added.")
+
+
+async def test_dark_follows_the_system_until_a_person_chooses(stage: OpenStage) -> None:
+    _, person = await stage(Spoken(says("fine")), color_scheme="dark")
+
+    async def brightness() -> int:
+        colour = await person.page.evaluate(
+            "getComputedStyle(document.querySelector('main')).backgroundColor"
+        )
+        return int(colour.split("(")[1].split(",")[0])
+
+    await expect(person.message).to_be_visible()
+    assert await brightness() < 60
+    await person.page.get_by_role("button", name="Light colours").click()
+    assert await brightness() > 200
+    await person.page.reload()
+    await expect(person.page.get_by_role("button", name="Dark colours")).to_be_visible()
+    assert await brightness() > 200
