@@ -307,9 +307,19 @@ NAMES = frozenset(kind.__struct_config__.tag for kind in get_args(AnyEvent))
 encode = msgspec.json.Encoder().encode
 """One event as a JSON object (bytes, no newline)."""
 
-decode = msgspec.json.Decoder(AnyEvent).decode
-"""The inverse of `encode`. Raises `msgspec.DecodeError` (bytes that are no JSON) or its subclass
-`msgspec.ValidationError` (JSON that is no event)."""
+_decode = msgspec.json.Decoder(AnyEvent).decode
+
+
+def decode(raw: bytes | str) -> AnyEvent:
+    """The inverse of `encode`. Raises `msgspec.DecodeError` (bytes that are no JSON) or its subclass
+    `msgspec.ValidationError` (JSON that is no event)."""
+    try:
+        event: AnyEvent = _decode(raw)
+    except UnicodeDecodeError as problem:
+        raise msgspec.DecodeError(f"not UTF-8 text: {problem.reason} at byte {problem.start}") from None
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+    return event
 
 
 _NOT_SHOWN = ("key", "body_hash")

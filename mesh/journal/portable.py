@@ -75,7 +75,7 @@ class Reader:
         self.line += 1
         try:
             return self._journaled(self._event(line))
-        except (ValueError, RecursionError) as problem:  # all that decoding raises; msgspec's are ValueErrors
+        except ValueError as problem:  # all that decoding raises: msgspec's errors are ValueErrors
             self._left_out += 1
             self._warn(Fault(self.line, _in_words(problem)))
             return None
@@ -150,8 +150,6 @@ def renumbered(events: Iterable[AnyEvent]) -> list[AnyEvent]:
 def _in_words(problem: Exception) -> str:
     if isinstance(problem, UnicodeError):
         return "is not UTF-8 text"
-    if isinstance(problem, RecursionError):
-        return "is nested too deeply"
     said = str(problem)[:_SHOWN]
     if isinstance(problem, msgspec.ValidationError):
         return f"is no event ({said})"

@@ -7,6 +7,7 @@ import msgspec
 from mesh.conversation import fold
 from mesh.errors import BadRequest
 from mesh.events import AnyEvent, ConversationCreated, Error, Live, decode, encode
+from mesh.ids import is_id
 
 _LEFT_BEHIND = (
     "This conversation was carried to another mesh while this turn was open: what it waited for, or was "
@@ -44,12 +45,16 @@ def created_in(content: bytes) -> ConversationCreated:
     first = _event(content.lstrip().partition(b"\n")[0], 1)
     if not isinstance(first, ConversationCreated):
         raise BadRequest("line 1: a conversation begins with conversation_created")
+    if not is_id(first.conversation_id):
+        raise BadRequest(
+            f"line 1: {first.conversation_id[:64]!r} is no conversation_id: a uuid, in small letters"
+        )
     return first
 
 
 def _event(line: bytes, number: int) -> AnyEvent:
     try:
-        event: AnyEvent = decode(line)
+        event = decode(line)
     except msgspec.DecodeError as problem:
         raise BadRequest(f"line {number} is no event: {problem}") from None
     if isinstance(event, Live):

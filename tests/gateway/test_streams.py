@@ -262,6 +262,15 @@ async def test_a_conversation_is_carried_to_another_mesh_and_goes_on_there() -> 
         (b'{"type":"completed","response":"x"}\n', "line 1: a conversation begins with"),
         (b'%b\n{"type":"text_delta","text":"x"}\n', "line 2: TextDelta is never in a journal"),
         (b"%b\n{}\n", "line 2 is no event"),
+        (b'%b\n{"type":"user_message","text":"\xff"}\n', "line 2 is no event: not UTF-8"),
+        (
+            b'%b\n{"type":"tool_intent","run":1,"tool":"t","arguments":{"a":' + b"[" * 100_000,
+            "line 2 is no event",
+        ),
+        (
+            b'{"type":"conversation_created","conversation_id":"../x","session_id":"s","agent":"a","digest":"d"}',
+            "uuid",
+        ),
         (b"%b\n%b\n", "more than one conversation_created"),
     ],
 )

@@ -65,13 +65,13 @@ class TestDamage:
             (b'{"a": 1}', "is no event (Object missing required field `type`"),
             (b'{"type": "party"}', "is no event (Invalid value 'party'"),
             (b'{"type": "user_message", "seq": 1}', "is no event (Object missing required field `text`"),
-            (b'{"type": "user_message", "seq": 1, "text": "\xff"}', "is not UTF-8 text"),
+            (b'{"type": "user_message", "seq": 1, "text": "\xff"}', "is no event (not UTF-8 text"),
             ("\udcff", "is not UTF-8 text"),
             (b'{"type": "user_message", "text": "x"}', "is an event without a sequence number"),
             (b"\xff\xfe{\x00", "is UTF-16, not UTF-8"),
             (
                 b'{"type":"tool_intent","run":1,"tool":"t","arguments":{"a":' + b"[" * 100_000,
-                "is nested too deeply",
+                "is no event (nested too deeply",
             ),
         ],
     )
