@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,16 +22,18 @@ from mesh.errors import MeshError
 UP_WITHIN_S = 180.0
 DOWN_WITHIN_S = 20.0
 _LOOK_S = 0.1
-_LINES_KEPT = 20
+_LINES_KEPT = 40
+_LAST_WORDS = 5
 _MOST_LINE = 64 * 1024
 _PR_SET_PDEATHSIG = 1
 
 
 class CannotEmbed(MeshError):
-    """The mesh did not come up; ``status`` is how it ended, 1 if it did not."""
+    """The mesh did not come up: a line for each problem. ``status`` is how it ended, 1 if it did not."""
 
-    def __init__(self, message: str, status: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, problems: list[str], status: int = 1) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
         self.status = status
 
 
@@ -61,11 +63,19 @@ async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterat
         limit=_MOST_LINE,
     )
     said: deque[str] = deque(maxlen=_LINES_KEPT)
+    is_up = asyncio.Event()
+
+    def take(line: str) -> None:
+        said.append(line)
+        if not is_up.is_set():
+            progress(line.removeprefix("mesh:").strip(" …"))
+
     assert child.stdout is not None
-    reader = asyncio.create_task(_read(child.stdout, said, progress))
+    reader = asyncio.create_task(_read(child.stdout, take))
     try:
         url = f"http://127.0.0.1:{port}"
         await _up(child, url, said)
+        is_up.set()
         yield url
     finally:
         progress("stopping")
@@ -74,7 +84,7 @@ async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterat
         await asyncio.gather(reader, return_exceptions=True)
 
 
-async def _read(output: asyncio.StreamReader, said: deque[str], progress: Callable[[str], None]) -> None:
+async def _read(output: asyncio.StreamReader, take: Callable[[str], None]) -> None:
     """Reads all there is: a child whose output nobody reads stands still."""
     while True:
         try:
@@ -83,10 +93,8 @@ async def _read(output: asyncio.StreamReader, said: deque[str], progress: Callab
             continue
         if not line:
             return
-        text = line.decode(errors="replace").strip()
-        if text:
-            said.append(text)
-            progress(text.removeprefix("mesh:").strip(" …"))
+        if text := line.decode(errors="replace").strip():
+            take(text)
 
 
 async def _up(child: asyncio.subprocess.Process, url: str, said: deque[str]) -> None:
@@ -96,11 +104,20 @@ async def _up(child: asyncio.subprocess.Process, url: str, said: deque[str]) -> 
             while not await _is_ready(http, url):
                 if (await asyncio.wait({ended}, timeout=_LOOK_S))[0]:
                     status = child.returncode or 1
-                    raise CannotEmbed("\n".join(said) or f"mesh up ended with status {status}", status)
+                    raise CannotEmbed(_problems(said, status), status)
     except TimeoutError:
-        raise CannotEmbed(f"mesh up is not ready after {UP_WITHIN_S:g} s: {' '.join(said)}") from None
+        last = said[-1] if said else "it said nothing"
+        raise CannotEmbed([f"mesh up is not ready after {UP_WITHIN_S:g} s: {last}"]) from None
     finally:
         ended.cancel()
+
+
+def _problems(said: Iterable[str], status: int) -> list[str]:
+    """What ``mesh up`` said is wrong; if it said nothing of that kind, the last of what it did say."""
+    lines = list(said)
+    own = [line.removeprefix("mesh: ") for line in lines if line.startswith("mesh: ")]
+    problems = [line for line in own if line != "stopped" and not line.endswith("…")]
+    return problems or [f"mesh up ended with status {status}", *lines[-_LAST_WORDS:]]
 
 
 async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:

@@ -19,12 +19,13 @@ from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Note
 from mesh.chat.words import clean, one_line
-from mesh.client import MeshClient
+from mesh.client import ClientError, MeshClient
 from mesh.errors import ConfigError
 from mesh.events import encode
 from mesh.journal.portable import bounded, read_lines, renumbered
 
 _TERMINATED = 143
+_LOOK_S = 2.0
 _NOTHING_SAID = (
     "nothing was said: write a message a line to stdin, as in: echo 'list all resources' | mesh chat"
 )
@@ -78,6 +79,7 @@ async def _mesh(wanted: Wanted) -> AsyncIterator[str]:
     if wanted.url is not None:
         yield wanted.url.rstrip("/")
         return
+    await _look_beside(wanted.config)
     progress = _Progress()
     try:
         async with embedded(wanted.config, progress.say) as url:
@@ -85,6 +87,23 @@ async def _mesh(wanted: Wanted) -> AsyncIterator[str]:
             yield url
     finally:
         progress.clear()
+
+
+async def _look_beside(path: Path) -> None:
+    """Two meshes on one folder would take its conversations from each other all the time. Raises
+    `ConfigError` when the one of this config seems to run already."""
+    from mesh.config import load  # what talks to a mesh elsewhere needs no config
+    from mesh.tree.plan import tree_of
+
+    config = load(path, os.environ)
+    url = f"http://127.0.0.1:{config.port}"
+    try:
+        async with asyncio.timeout(_LOOK_S), MeshClient(url) as client:
+            tree = await client.tree()
+    except (ClientError, TimeoutError):
+        return
+    if tree.name == tree_of(config).node.name:
+        raise ConfigError([f"this agent runs already: talk to it with mesh chat --url {url}"])
 
 
 async def _chat(wanted: Wanted, client: MeshClient, end: Callable[[int], None]) -> int:

@@ -42,7 +42,7 @@ def chat(
         try:
             status = run(Wanted(url=url, config=config, resume=resume, yes=yes, token=token))
         except CannotEmbed as problem:
-            leave([str(problem)], problem.status)
+            leave(problem.problems, problem.status)
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  the interpreter flushes it as it leaves
             status = INTERRUPTED
