@@ -2,11 +2,13 @@
 import { Component, html } from "../html.js";
 import { title } from "../conversation.js";
 import { visible } from "../exact-json.js";
+import { pending } from "../turn.js";
 import { Icon } from "./icons.js";
 import { TURN } from "./words.js";
 
 export function Header({ conversation, turn, connection, drawer, toggle, identify, hasToken }) {
-  const status = conversation.finished ? "closed" : (TURN[turn?.status] ?? "");
+  const standing = pending(turn).length ? "waiting" : turn?.status;
+  const status = conversation.finished ? "closed" : (TURN[standing] ?? "");
   return html`
     <header class="top">
       <button class="icon-button only-narrow" onClick=${() => toggle("list")} aria-label="Conversations" aria-expanded=${drawer === "list"} aria-controls="sidebar">
@@ -18,7 +20,7 @@ export function Header({ conversation, turn, connection, drawer, toggle, identif
           <p class="ids">session <code>${visible(conversation.sessionId)}</code> <span class="wide">· conversation <code>${visible(conversation.id)}</code></span></p>
         `}
       </div>
-      ${status && html`<span class=${`badge ${turn.status}`}>${status}</span>`}
+      ${status && html`<span class=${`badge ${standing}`}>${status}</span>`}
       <span class=${`link-state ${connection.state}`} title=${CONNECTION[connection.state]} aria-label=${CONNECTION[connection.state]} role="img"></span>
       <button class="icon-button only-medium" onClick=${() => toggle("agent")} aria-label="Agent and tools" aria-expanded=${drawer === "agent"} aria-controls="agent">
         <${Icon} name="tree" />

@@ -1,7 +1,7 @@
 // One turn: what the user said, what each node did, what waits for a person, and the answer.
 import { Component, html } from "../html.js";
 import { isOpen } from "../conversation.js";
-import { roundOf } from "../place.js";
+import { byPlace, roundOf } from "../place.js";
 import { nameAt } from "../tree-status.js";
 import { answerOf, pending } from "../turn.js";
 import { visible } from "../exact-json.js";
@@ -41,7 +41,7 @@ export class Turn extends Component {
   }
 }
 
-// What happened at each place, in the order in which the places began. The root's own stays in the open.
+// What happened at each place. Branches that run side by side keep their places on the page.
 function groups(turn) {
   const found = new Map();
   for (const item of turn.items) {
@@ -49,12 +49,12 @@ function groups(turn) {
     if (!found.has(item.node)) found.set(item.node, []);
     found.get(item.node).push(item);
   }
-  return [...found];
+  return [...found].sort(([a], [b]) => byPlace(a, b));
 }
 
 function Group({ place, items, turn, names }) {
   const shown = items.map((item) => html`<${Item} key=${item.step} item=${item} turn=${turn} />`);
-  if (place === "0") return shown;
+  if (place === "0") return shown; // the root's own is in the open
   const node = turn.nodes[place];
   const isDone = Boolean(node && node.status !== "running") || !isOpen(turn);
   const isWaiting = pending(turn).some((one) => one.node === place);
@@ -65,7 +65,7 @@ function Group({ place, items, turn, names }) {
         <span class=${`dot ${status}`}></span>
         <strong>${visible(nameAt(turn, names, place))}</strong>
         ${roundOf(place) > 0 && html`<span class="round">round ${roundOf(place)}</span>`}
-        <span class="gist">${isDone ? (node?.text || lastText(items)).slice(0, 160) : ""}</span>
+        <span class="gist">${isDone ? gist(node?.text || lastText(items)) : ""}</span>
         ${node?.ms > 0 && html`<span class="phase">${duration(node.ms)}</span>`}
         <${Icon} name="chevron" />
       </summary>
@@ -80,6 +80,7 @@ function Item({ item, turn }) {
 }
 
 const lastText = (items) => items.findLast((item) => item.kind === "text")?.text.text ?? "";
+const gist = (text) => text.slice(0, 200).replace(/[*`#>|]+/g, "");
 const isSpeaking = (turn) => turn.items.some((item) => item.kind === "text" && !item.done && item.text.text);
 
 const Working = () => html`<p class="working" aria-hidden="true"><i></i><i></i><i></i></p>`;

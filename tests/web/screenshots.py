@@ -1,0 +1,157 @@
+"""Takes the README's pictures of the web chat: python -m tests.web.screenshots [FOLDER]
+
+A real mesh, a scripted model, the Chromium of this machine. It says which files it wrote.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser, async_playwright, expect
+
+from mesh.llm.port import Llm
+from tests.live import LiveMesh, Spoken
+from tests.support import calls, says
+from tests.web import chromium
+from tests.web.world import WITHIN_MS, Cast, Gate, Person, serving
+
+FOLDER = Path(__file__).parents[2] / "docs/screenshots"
+DESKTOP, TALL, PHONE = ({"width": w, "height": h} for w, h in ((1280, 800), (1280, 900), (390, 800)))
+
+ALONE = """
+name: numbers
+description: Keeps numbers in a ledger, and asks before it writes one down.
+llm: {model: scripted}
+"""
+ANSWER = """The ledger has **three** numbers now:
+
+| number | written down by |
+|---|---|
+| 7 | the morning run |
+| 19 | you, *edited* |
+| 42 | the evening run |
+
+Their sum is `68`; see [how sums are made](https://example.com/sums)."""
+
+TREE = """
+name: release
+description: Plans a release, checks it from three sides at once, and writes the report.
+llm: {model: scripted}
+agent:
+  name: release
+  description: Plans a release, checks it from three sides at once, and writes the report.
+  type: sequential
+  agents:
+    - {name: plan, type: llm, prompt: plan}
+    - name: checks
+      type: parallel
+      approvals: ask
+      agents:
+        - {name: security, type: llm, prompt: security}
+        - {name: performance, type: llm, prompt: performance}
+        - {name: licences, type: llm, prompt: licences}
+    - {name: report, type: llm, prompt: report}
+"""
+PLAN = "Three checks side by side: **security**, **performance** and **licences** of version 2.4."
+SECURITY = "No known weakness in any of the 61 packages. The two advisories of last week are fixed in `2.4`."
+PERFORMANCE = """The p99 of the last run is `41 ms`, the one before had `43 ms`:
+
+1. reads are a little faster,
+2. writes are as they were, and the new index …"""
+LOOK = calls(("look", {"since": "2.3", "package": "all"}))
+
+
+AT_REST = """() => {
+  const ends = (animation) => animation.effect.getTiming().iterations !== Infinity;
+  return Promise.all(document.getAnimations().filter(ends).map((animation) => animation.finished));
+}"""
+
+
+@asynccontextmanager
+async def before(
+    browser: Browser, llm: Llm, config: str, **options: Any
+) -> AsyncIterator[tuple[LiveMesh, Person]]:
+    """Somebody before the page of a mesh."""
+    with LiveMesh(llm, config) as live:
+        async with serving(live.url) as url:
+            context = await browser.new_context(**options)
+            try:
+                page = await context.new_page()
+                await page.goto(url)
+                yield live, Person(page)
+            finally:
+                await context.close()
+
+
+async def approval(browser: Browser, name: str, more: tuple[str, ...] = (), **options: Any) -> None:
+    """A turn that was answered, and one that waits."""
+    add = calls(("add", {"n": 19}))
+    llm = Spoken(LOOK, says(ANSWER), *[says("Done.") for _ in more], add)
+    async with before(browser, llm, ALONE, **options) as (_, person):
+        await person.say("What is in the ledger?")
+        await person.sees("how sums are made")
+        for text in more:
+            await person.page.get_by_role("button", name="New conversation").click()
+            await person.say(text)
+            await person.sees("Done.")
+        if more:
+            await person.list.get_by_role("link", name="What is in the ledger?").click()
+            await person.sees("how sums are made")
+        await person.say("Write down 19 as well")
+        await person.sees_cards(1)
+        await taken(person, name)
+
+
+def checks() -> tuple[Cast, Gate]:
+    """A model for `TREE` that stops in the middle of a check."""
+    cast = Cast(
+        plan=[says(PLAN)],
+        security=[LOOK, says(SECURITY)],
+        performance=[LOOK, says(PERFORMANCE)],
+        licences=[calls(("add", {"n": 61}))],
+        report=[says("Ready.")],
+    )
+    gate = Gate("…")
+    cast.roles["performance"].between = gate
+    return cast, gate
+
+
+async def parallel(browser: Browser, name: str, **options: Any) -> None:
+    """A run in the middle: one branch done, one speaking, one waiting."""
+    cast, gate = checks()
+    async with before(browser, cast, TREE, **options) as (live, person):
+        await person.say("Is 2.4 ready to be released?")
+        await person.sees("the new index")
+        await person.sees_cards(1)
+        await expect(person.panel.get_by_role("treeitem", name="security, done")).to_have_count(
+            1, timeout=WITHIN_MS
+        )
+        await taken(person, name)
+        live.call(gate.is_open.set)
+
+
+async def taken(person: Person, name: str) -> None:
+    """The picture, when what moves has come to rest."""
+    file = Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER) / f"{name}.png"
+    await person.page.mouse.move(0, 0)
+    await person.page.evaluate(AT_REST)
+    await person.page.screenshot(path=file, animations="disabled", caret="hide")
+    print(file)  # noqa: T201
+
+
+async def main() -> None:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium.path(), args=chromium.options())
+        talks = ("Sum of last week", "Remove the numbers nobody needs", "Which number is the largest?")
+        await approval(browser, "web-approval", talks, viewport=DESKTOP)
+        await parallel(browser, "web-parallel", viewport=TALL)
+        await approval(browser, "web-phone", viewport=PHONE)
+        await parallel(browser, "web-dark", viewport=TALL, color_scheme="dark")
+        await browser.close()
+
+
+if __name__ == "__main__":
+    sys.exit(chromium.WANTED) if chromium.path() is None else asyncio.run(main())
