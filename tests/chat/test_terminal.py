@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,31 @@ def test_yes_approves_all_and_says_so_first(live: Live, env: dict[str, str]) -> 
     assert mesh.mesh.ledger.lines == ["add 3"]
 
 
+def test_when_nobody_knows_whether_a_tool_ran_even_yes_does_not_run_it_again(
+    live: Live, env: dict[str, str]
+) -> None:
+    mesh = live(ADD, says("Added."))
+    reached = threading.Event()
+
+    async def die() -> None:
+        reached.set()
+        await asyncio.sleep(30)
+
+    mesh.mesh.ledger.before_add = die
+    with Screen("--url", mesh.url, "--yes", env=env) as screen:
+        screen.say("add 3")
+        screen.wait_until(reached.is_set)
+        mesh.mesh.ledger.before_add = None
+        mesh.restart()
+        screen.wait("nobody knows whether it ran")
+        screen.asked("[t] retry  [s] skip")
+        screen.press("a")  # no key of this question
+        screen.press("t")
+        screen.wait("to be run again", "✓ add(n=3)", "Added.")
+        screen.ready()
+    assert mesh.mesh.ledger.lines == ["add 3"]
+
+
 def test_ctrl_c_ends_the_turn_and_the_chat_goes_on(live: Live, env: dict[str, str]) -> None:
     waits, _ = endless()
     mesh = live(waits, says("I am back."))
@@ -383,5 +409,5 @@ def test_a_terminal_that_is_closed_ends_the_chat(live: Live, env: dict[str, str]
     mesh = live(says("x"))
     with Screen("--url", mesh.url, env=env) as screen:
         screen.ready()
-        os.kill(screen.pid, signal.SIGTERM)
+        os.kill(screen.pid, signal.SIGHUP)
         assert screen.ended() == 143
