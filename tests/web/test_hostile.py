@@ -107,7 +107,7 @@ async def test_an_approval_hides_nothing_and_reorders_nothing(stage: OpenStage) 
 
 async def test_huge_texts_are_bounded_and_come_in_full_when_asked_for(stage: OpenStage) -> None:
     huge = "x" * 60_000
-    _, person = await stage(Spoken(calls(("look", {"huge": huge})), says("# " + "word " * 30_000)))
+    _, person = await stage(Spoken(calls(("look", {"huge": huge})), says("# " + "something " * 11_000)))
     await person.say("go")
     await person.sees("model calls")
     await person.turn.locator("details.tool > summary").click()
