@@ -20,7 +20,7 @@ from mesh.errors import ConfigError
 class WebConfig(Part):
     """Where the page is served and which mesh is behind it.
 
-    ``allowed_hosts``: names the server is reached by, besides those of this machine. ``timeout_s`` bounds
+    ``allowed_hosts``: names the server is reached by, besides addresses and localhost. ``timeout_s`` bounds
     one answer of the mesh, ``max_body_bytes`` a request, ``max_streams`` the event streams open at once.
     """
 
@@ -34,13 +34,8 @@ class WebConfig(Part):
 
     @property
     def served_names(self) -> frozenset[str]:
-        """The host names that a request may have asked for; empty: any. Only a server that other machines
-        reach may be asked by any name: a page elsewhere cannot make its own name mean this machine there
-        more than it can here, and nobody knows all names of such a server."""
-        named = {name.lower() for name in self.allowed_hosts}
-        if is_loopback(self.host):
-            return frozenset({"localhost", "127.0.0.1", "::1", self.host.lower(), *named})
-        return frozenset(named and {self.host.lower(), *named})
+        """The host names that a request may have asked for, besides addresses."""
+        return frozenset(name.lower() for name in ("localhost", self.host, *self.allowed_hosts))
 
     @property
     def agent_shown(self) -> str:

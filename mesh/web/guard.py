@@ -5,10 +5,11 @@ The page acts with what a person may do, so no other site may act through their 
 - *Cross-site requests* are refused by what browsers say of themselves (``Sec-Fetch-Site``, ``Origin``), and
   a POST must be JSON, which another site cannot send without asking first, and nobody answers that.
 - *DNS rebinding*, a foreign name that suddenly means this machine, is refused by the name asked for
-  (``Host``), where the names of the server are known.
+  (``Host``): an address cannot be rebound, and every other name must be known.
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -31,8 +32,8 @@ _SAFE = ("GET", "HEAD")
 
 
 class Guard:
-    """Refuses what it must, and puts `HEADERS` on every answer. ``names`` are the host names that are served;
-    empty: any."""
+    """Refuses what it must, and puts `HEADERS` on every answer. ``names`` are the host names that are served,
+    besides addresses."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app = app
@@ -57,13 +58,24 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers, is_api: bool) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        if self._names and hostname(host) not in self._names:
+        if not self._is_served(hostname(host)):
             return 421, "this server does not go by the name you asked for (allowed_hosts in web.yaml)"
         if is_api and is_from_elsewhere(headers, host):
             return 403, "another site asked; only the chat's own page may"
         if is_api and method not in _SAFE and not _is_json(headers):
             return 415, "send JSON, with Content-Type: application/json"
         return None
+
+    def _is_served(self, name: str) -> bool:
+        return name in self._names or is_address(name)
+
+
+def is_address(name: str) -> bool:
+    """Whether a host is an IP address."""
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 def is_from_elsewhere(headers: Headers, host: str) -> bool:

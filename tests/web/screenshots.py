@@ -105,6 +105,21 @@ async def approval(browser: Browser, name: str, more: tuple[str, ...] = (), **op
         await taken(person, name)
 
 
+async def editing(browser: Browser, name: str, **options: Any) -> None:
+    """A run that waits, in the hands of somebody who gives other arguments."""
+    cast, gate = checks()
+    gate.is_open.set()
+    async with before(browser, cast, TREE, **options) as (_, person):
+        await person.say("Is 2.4 ready to be released?")
+        await person.sees_cards(1)
+        await expect(person.panel.get_by_role("treeitem", name="performance, done")).to_have_count(
+            1, timeout=WITHIN_MS
+        )
+        await person.cards.get_by_role("button", name="Edit").click()
+        await person.cards.get_by_role("textbox", name="Arguments").fill('{\n  "n": 62\n}')
+        await taken(person, name)
+
+
 def checks() -> tuple[Cast, Gate]:
     """A model for `TREE` that stops in the middle of a check."""
     cast = Cast(
@@ -149,7 +164,7 @@ async def main() -> None:
         await approval(browser, "web-approval", talks, viewport=DESKTOP)
         await parallel(browser, "web-parallel", viewport=TALL)
         await approval(browser, "web-phone", viewport=PHONE)
-        await parallel(browser, "web-dark", viewport=TALL, color_scheme="dark")
+        await editing(browser, "web-dark", viewport=DESKTOP, color_scheme="dark")
         await browser.close()
 
 

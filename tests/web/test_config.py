@@ -48,15 +48,9 @@ def test_every_mistake_is_told_with_its_file_line_and_key() -> None:
     assert problems("- a\n")[0].startswith("web.yaml:1: expected keys")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_a_server_for_this_machine_knows_its_names(host: str) -> None:
-    assert "localhost" in parse(f'host: "{host}"', "web.yaml", {}).served_names
-
-
-def test_a_server_for_others_goes_by_any_name_unless_its_names_are_told() -> None:
-    assert parse("host: 0.0.0.0", "web.yaml", {}).served_names == frozenset()
-    named = parse("host: 0.0.0.0\nallowed_hosts: [Chat.Example.com]", "web.yaml", {}).served_names
-    assert named == {"0.0.0.0", "chat.example.com"}
+def test_it_goes_by_localhost_its_host_and_the_names_it_is_told() -> None:
+    config = parse("host: Server\nallowed_hosts: [Chat.Example.com]", "web.yaml", {})
+    assert config.served_names == {"localhost", "server", "chat.example.com"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from mesh.errors import LlmError
 from mesh.events import LlmCall
@@ -362,3 +362,47 @@ async def test_dark_follows_the_system_until_a_person_chooses(stage: OpenStage) 
     await person.page.reload()
     await expect(person.page.get_by_role("button", name="Dark colours")).to_be_visible()
     assert await brightness() > 200
+
+
+@pytest.mark.servers_go_away
+async def test_a_message_that_did_not_get_through_stays_and_is_taken_once(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(says("fine"), says("twice")))
+    await person.say("hello")
+    await person.sees("fine")
+    seen: list[str] = []
+
+    async def lose_the_answer(route: Route) -> None:
+        seen.append(route.request.headers["idempotency-key"])
+        await route.fetch()
+        await route.abort()
+
+    await person.page.route("**/api/send", lose_the_answer, times=1)
+    await person.say("once")
+    await expect(person.page.get_by_role("alert")).to_contain_text("does not answer")
+    await expect(person.message).to_have_value("once")
+    await person.sees("twice")
+    await person.page.route("**/api/send", lambda route: _pass(route, seen))
+    await person.message.press("Enter")
+    await expect(person.message).to_have_value("")
+    await expect(person.turns).to_have_count(2)
+    assert len(seen) == 2 and len(set(seen)) == 1
+    live.down()
+    await person.say("nobody there")
+    await expect(person.page.get_by_role("alert")).to_contain_text("cannot be reached")
+    await expect(person.message).to_have_value("nobody there")
+    live.up()
+
+
+async def _pass(route: Route, seen: list[str]) -> None:
+    seen.append(route.request.headers["idempotency-key"])
+    await route.continue_()
+
+
+@pytest.mark.servers_go_away
+async def test_a_conversation_that_is_not_there_is_said_in_words(stage: OpenStage) -> None:
+    _, person = await stage(Spoken(says("fine")))
+    await person.page.evaluate("location.hash = 'nowhere'")
+    await expect(person.page.get_by_role("alert")).to_contain_text("no conversation")
+    await person.page.get_by_role("button", name="New conversation").click()
+    await person.say("hello")
+    await person.sees("fine")

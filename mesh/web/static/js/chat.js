@@ -20,6 +20,7 @@ export class Chat {
     deciding: {}, // uuid -> "busy" or what went wrong
   };
   #feed = null;
+  #unsent = null;
 
   constructor(api = new Api(), { changed, listChanged, opened }) {
     Object.assign(this, { api, changed, listChanged, wasOpened: opened });
@@ -29,6 +30,7 @@ export class Chat {
   open(id = "") {
     this.#feed?.stop();
     this.#feed = null;
+    this.#unsent = null;
     this.#set({
       conversation: conversations.empty(id), connection: { state: "idle", why: "" }, problem: "", deciding: {}, stopping: false,
     });
@@ -47,7 +49,8 @@ export class Chat {
     this.#set({ sending: true, problem: "" });
     try {
       if (!this.state.conversation.id) await this.#begin();
-      await this.api.send(this.state.conversation.id, message, newKey());
+      await this.api.send(this.state.conversation.id, message, this.#keyFor(message));
+      this.#unsent = null;
       this.#feed?.hurry();
       return true;
     } catch (problem) {
@@ -64,6 +67,12 @@ export class Chat {
     this.open(conversation.id);
     this.#set({ sending: true });
     await Promise.race([this.#feed.opened, new Promise((resolve) => setTimeout(resolve, OPENING_MS))]);
+  }
+
+  // The same message again, after an answer was lost, is the same message: the mesh takes it once.
+  #keyFor(message) {
+    if (this.#unsent?.message !== message) this.#unsent = { message, key: newKey() };
+    return this.#unsent.key;
   }
 
   async decide(uuid, decision) {

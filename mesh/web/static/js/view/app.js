@@ -30,7 +30,8 @@ export class App extends Component {
   #toggle = (drawer) => this.setState((now) => ({ drawer: now.drawer === drawer ? "" : drawer }));
 
   #open = (id) => {
-    this.props.chat.open(id);
+    const { conversation, connection } = this.props.state;
+    if (!id || id !== conversation.id || connection.state === "refused") this.props.chat.open(id);
     this.setState({ drawer: "" });
   };
 
