@@ -42,7 +42,6 @@ def _listen(config: WebConfig) -> socket.socket:
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        why = (
-            os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
-        )  # a name's errors are below 0
+        number = error.errno or 0  # looking up a name fails with numbers below 0, and says why itself
+        why = os.strerror(number) if number > 0 else error.strerror or error
         raise MeshError(f"cannot listen on {config.host}:{config.port}: {why}; choose another") from None
