@@ -4,6 +4,7 @@ from fastapi import FastAPI
 from ray import serve
 
 from deployments.blueprint import Blueprint
+from deployments.cluster import close_replica
 from deployments.gateway.backend import RayBackend
 from deployments.gateway.face import http_app
 from mesh.logs import set_up
@@ -16,6 +17,7 @@ def build(blueprint: Blueprint) -> serve.Application:
 
     def app_builder() -> FastAPI:
         set_up()
+        close_replica()
         return http_app(RayBackend(blueprint), blueprint.config())
 
     @serve.deployment(

@@ -19,6 +19,7 @@ NAMESPACE = "mesh"
 """Where all actors of all agents are."""
 
 _PROBE_S = 5.0
+_ADD_PORT = "add_port_to_grpc_server"
 _COMMON: dict[str, Any] = {
     "namespace": NAMESPACE,
     "log_to_driver": False,
@@ -31,6 +32,7 @@ def start_local() -> str:
     """Starts Ray on this machine; where its dashboard is."""
     import ray
 
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of a start beside the main thread
     context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
     return context.dashboard_url or ""
 
@@ -56,6 +58,26 @@ def _probe(address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+
+
+def close_replica() -> None:
+    """To be called in a replica before it is initialized: keeps its port for calls between deployments, of
+    which we make none, on this machine if its Ray is.
+
+    Serve binds it to every interface, asks nobody for a token there, and unpickles what comes: whoever
+    reaches the port could run anything. No setting changes that, hence the patch."""
+    import ray
+    from ray.serve._private import replica
+
+    if not ray.util.get_node_ip_address().startswith("127."):  # type: ignore[no-untyped-call]
+        return
+    add_port = getattr(replica, _ADD_PORT)
+
+    def add_port_here(server: object, address: str) -> int:
+        port: int = add_port(server, address.replace("[::]", "127.0.0.1"))
+        return port
+
+    setattr(replica, _ADD_PORT, add_port_here)
 
 
 def lacking(demand: Mapping[str, float]) -> list[str]:

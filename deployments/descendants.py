@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Self
 import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS = 3
 _LAST_WILL = Path(__file__).with_name("last_will.py")
 
 
@@ -25,38 +28,49 @@ def all_of_them() -> list[psutil.Process]:
 
 
 def sweep(known: list[psutil.Process], grace_s: float) -> None:
-    """Ends the known ones and whatever they started since: asked first, killed after ``grace_s``."""
+    """Ends the known ones and whatever they start meanwhile: asked first, killed after ``grace_s``."""
     processes = set(known) | set(all_of_them())
     for process in processes:
         _send(process, "terminate")
-    psutil.wait_procs(processes, timeout=grace_s)
-    survivors = processes | set(all_of_them())
-    for process in survivors:
-        _send(process, "kill")
-    psutil.wait_procs(survivors, timeout=grace_s)
+    _, survivors = psutil.wait_procs(processes, timeout=grace_s)
+    for _ in range(_ROUNDS):
+        processes = set(survivors) | set(all_of_them())
+        for process in processes:
+            _send(process, "kill")
+        _, survivors = psutil.wait_procs(processes, timeout=grace_s)
 
 
 class LastWill:
-    """A small process that ends the others when this one is killed before it can (`last_will`)."""
+    """A small process that ends the others when this one cannot (`last_will`): killed, or asked by a signal
+    to stop while it runs no Python. Within a ``with`` in the main thread; the folder ``scratch`` goes too."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
 
     def __enter__(self) -> Self:
         # In a session of its own: Ctrl-C in a terminal must not end it before its time.
         self._executor = subprocess.Popen(
-            [sys.executable, _LAST_WILL], stdin=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, _LAST_WILL, self._scratch], stdin=subprocess.PIPE, start_new_session=True
         )
+        os.set_blocking(self._pipe, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
         self._executor.kill()
         self._executor.communicate()
 
     def update(self) -> None:
         """Names the descendants as of now. Their parents may be gone by the time it is executed."""
-        assert self._executor.stdin is not None
         pids = [process.pid for process in all_of_them() if process.pid != self._executor.pid]
         with contextlib.suppress(BrokenPipeError):
-            self._executor.stdin.write("".join(f"{pid}\n" for pid in pids))
-            self._executor.stdin.flush()
+            os.write(self._pipe, "".join(f"{pid}\n" for pid in pids).encode())
+
+    @property
+    def _pipe(self) -> int:
+        assert self._executor.stdin is not None
+        return self._executor.stdin.fileno()
 
 
 def _send(process: psutil.Process, what: str) -> None:

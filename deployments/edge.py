@@ -50,6 +50,14 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         env.setdefault(name, value)
 
 
+def prepare_alone(env: MutableMapping[str, str]) -> None:
+    """Sets what a Ray of our own needs to keep to this machine, whatever host HTTP is served on.
+
+    By this variable, which is named after the systems where it is the default, a node's address is
+    127.0.0.1, and all that Ray opens is bound to that: nobody can join, and nobody needs to."""
+    env.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
 def prepare_to_join(env: MutableMapping[str, str], home: Path) -> None:
     """Sets what a process needs that joins a running cluster.
 

@@ -52,19 +52,29 @@ class MeshProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, within_s: float = UP_WITHIN_S) -> None:
-        """Returns when it is ready; fails with its output when it does not become so."""
+    @property
+    def status(self) -> int | None:
+        """What ``mesh up`` ended with; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def launch(self) -> None:
+        """Begins to start it."""
         with self.log.open("ab") as log:
-            start = log.tell()
+            self._said_before = log.tell()
             command = [str(Path(sys.executable).with_name("mesh")), "up", str(self.config)]
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=self._env, start_new_session=True
             )
+
+    def start(self, within_s: float = UP_WITHIN_S) -> None:
+        """Returns when it is ready; fails with its output when it does not become so."""
+        self.launch()
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            if b"Ctrl-C stops" in self.log.read_bytes()[start:]:
+            if b"Ctrl-C stops" in self.log.read_bytes()[self._said_before :]:
                 return
-            if self._process.poll() is not None:
+            if self.status is not None:
                 break
             time.sleep(0.05)
         raise AssertionError(f"the mesh is not up:\n{self.log.read_text()[-4000:]}")

@@ -17,14 +17,15 @@ import yaml
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.person import Person, judge
-from tests.cluster.process import MeshProcess
+from tests.cluster.process import UP_WITHIN_S, MeshProcess
+from tests.cluster.rest import until
 from tests.cluster.world import World
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 GONE_WITHIN_S = 15.0
-SERVES_HTTP = ("ray::ProxyActor", "ray::HAProxyManager", "haproxy", "ray::ServeReplica", "mesh up")
+SERVES_HTTP = ("ray::ProxyActor", "ray::HAProxyManager", "haproxy", "ray::ServeReplica")
 
 
 def refused(folder: Path, config: dict[str, Any], *options: str, **env: str) -> str:
@@ -97,7 +98,32 @@ def last_words(folder: Path, config: dict[str, Any]) -> str:
     return said.strip().splitlines()[-1]
 
 
-def test_loopback_means_that_no_http_port_is_open_elsewhere_and_sigterm_ends_all(
+@pytest.mark.parametrize(
+    ("hangs", "how", "group"),
+    [("gcs_server", signal.SIGTERM, False), ("ray::ServeController", signal.SIGINT, True)],
+)
+def test_a_start_that_hangs_in_ray_or_serve_is_stopped_all_the_same(
+    folder: Path, hangs: str, how: int, group: bool
+) -> None:
+    mesh = MeshProcess(folder, {"llm": {"model": "offline"}})
+    mesh.launch()
+    try:
+        gcs = until(lambda: mesh.find("gcs_server"), UP_WITHIN_S)[0]
+        scratch = Path(gcs.environ()["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
+        assert scratch.is_dir()
+        until(lambda: mesh.find(hangs), UP_WITHIN_S)[0].suspend()
+        signalled = time.monotonic()
+        assert mesh.stop(how, group=group) == []
+        assert time.monotonic() - signalled < GONE_WITHIN_S
+    finally:
+        mesh.kill_all()
+    assert not scratch.exists()
+    said = mesh.log.read_text()
+    assert "Traceback" not in said and "ready" not in said
+    assert said.splitlines()[-1] in ("mesh: stopped", "mesh: stopped, by force")
+
+
+def test_loopback_means_that_no_port_is_open_elsewhere_and_sigterm_ends_all(
     folder: Path, model: Model
 ) -> None:
     world = World(folder, model, host="127.0.0.1")
@@ -105,7 +131,7 @@ def test_loopback_means_that_no_http_port_is_open_elsewhere_and_sigterm_ends_all
     assert httpx.get(f"{world.mesh.url}/ready").status_code == 200
     open_ports = listening(world.mesh)
     assert [each for each in open_ports if each[2] == world.mesh.port] != []
-    assert [each for each in open_ports if each[0] in SERVES_HTTP and not is_loopback(each[1])] == []
+    assert [each for each in open_ports if not is_loopback(each[1])] == []
     assert [each for each in open_ports if each[2] in (8404, 9101, 8500)] == []
     for address in own_addresses():
         with pytest.raises(httpx.ConnectError):
@@ -113,6 +139,12 @@ def test_loopback_means_that_no_http_port_is_open_elsewhere_and_sigterm_ends_all
     started = time.monotonic()
     assert world.mesh.stop(signal.SIGTERM) == []
     assert time.monotonic() - started < GONE_WITHIN_S
+
+
+def test_an_open_host_opens_the_edge_and_nothing_of_ray(world: World) -> None:
+    elsewhere = [each for each in listening(world.mesh) if not is_loopback(each[1])]
+    assert world.mesh.port in [port for _, _, port in elsewhere]
+    assert [each for each in elsewhere if each[0] not in SERVES_HTTP] == []
 
 
 def test_a_conversation_that_waits_goes_on_under_the_version_it_began_with(
@@ -141,20 +173,19 @@ def test_a_conversation_that_waits_goes_on_under_the_version_it_began_with(
 
 def listening(mesh: MeshProcess) -> list[tuple[str, str, int]]:
     """Every listening socket of a mesh: the process (as in `SERVES_HTTP`, else its command), the
-    address and the port. Each worker's own gRPC port is Ray's, guarded by its token, and left out."""
+    address and the port."""
     found = []
     for process in mesh.processes():
         command = " ".join(process.cmdline())
         name = next((known for known in SERVES_HTTP if known in command), command)
         for connection in process.net_connections(kind="tcp"):
-            is_rays = connection.laddr and connection.laddr.ip == "::"
-            if connection.status == psutil.CONN_LISTEN and not is_rays:
+            if connection.status == psutil.CONN_LISTEN:
                 found.append((name, connection.laddr.ip, connection.laddr.port))
     return found
 
 
 def is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
+    return address.removeprefix("::ffff:").startswith("127.") or address == "::1"
 
 
 def own_addresses() -> list[str]:
