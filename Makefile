@@ -16,8 +16,13 @@ setup: $(READY) ## Create .venv from requirements.lock; does nothing when up to 
 run: setup ## Start the mesh with config/agent.yaml (CONFIG=… for another); Ctrl-C stops it
 	@exec $(BIN)/mesh up $(CONFIG)
 
-test: setup ## Run the whole test suite (ARGS=… go to pytest)
-	@$(BIN)/pytest $(ARGS)
+# Two runs side by side: the tests with a cluster wait a lot, the others need no quiet.
+test: setup ## Run the whole test suite (ARGS=… go to pytest, in one run)
+	@$(if $(ARGS),exec $(BIN)/pytest $(ARGS);) \
+	out=$$(mktemp); $(BIN)/pytest --ignore tests/cluster -o cache_dir=.pytest_cache/beside >"$$out" 2>&1 & beside=$$!; \
+	trap 'kill $$beside 2>/dev/null' INT TERM; \
+	$(BIN)/pytest tests/cluster; first=$$?; wait $$beside; second=$$?; \
+	cat "$$out"; rm -f "$$out"; exit $$((first + second))
 
 # Two suites share the kills: a single agent, and a tree of them.
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
