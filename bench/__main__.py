@@ -7,6 +7,7 @@
         time to resume a long one
     S5  100 to 2,000 conversations in flight with a model of 2 s
     S6  turn 10 and turn 200 of one conversation: latency and bytes on the disk
+    S7  streams: first text at one client; CPU per delta with 200 conversations, each watched
     up  time to start, CPU when idle, memory
 
 CPU is the sum over all processes of the mesh (Ray's daemons and the edge included, the model and the
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
+from bench.live import live
 from bench.load import Load
 from bench.trees import resumed, shapes
 from bench.world import World, running
@@ -155,6 +157,8 @@ def main() -> None:
         if bench.wants("S4"):
             shapes(bench, Path(scratch), widest="wide" in sys.argv)
             resumed(bench, Path(scratch))
+        if bench.wants("S7"):
+            live(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))

@@ -41,6 +41,7 @@ class World:
         latency_s: float,
         with_tools: bool = False,
         tree: dict[str, object] | None = None,
+        rules: dict[str, object] | None = None,
     ) -> None:
         self.port = free_port()
         self._latency_s = latency_s
@@ -59,8 +60,8 @@ class World:
                 {"name": "resources", "command": "mcp-resources", "args": ["--db", database]}
             ]
         self._script = folder / "script.yaml"
-        self._script.write_text(yaml.safe_dump(TOOL_CALLS))
-        self._with_tools = with_tools
+        self._script.write_text(yaml.safe_dump(rules or TOOL_CALLS))
+        self._is_scripted = with_tools or rules is not None
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
         self.mesh = MeshProcess(folder / "mesh", config, env)
         self._stub: subprocess.Popen[bytes] | None = None
@@ -74,7 +75,7 @@ class World:
     def _start_model(self) -> None:
         command = [str(Path(sys.executable).with_name("mesh")), "llm-stub", "--port", str(self.port)]
         command += ["--latency", str(self._latency_s)]
-        if self._with_tools:
+        if self._is_scripted:
             command += ["--script", str(self._script)]
         self._stub = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
         deadline = time.monotonic() + 20
@@ -95,10 +96,15 @@ class World:
 
 @contextmanager
 def running(
-    folder: Path, *, latency_s: float, with_tools: bool = False, tree: dict[str, object] | None = None
+    folder: Path,
+    *,
+    latency_s: float,
+    with_tools: bool = False,
+    tree: dict[str, object] | None = None,
+    rules: dict[str, object] | None = None,
 ) -> Iterator[tuple[World, float]]:
     """A world that is up, and the seconds that the mesh took for it."""
-    world = World(folder, latency_s=latency_s, with_tools=with_tools, tree=tree)
+    world = World(folder, latency_s=latency_s, with_tools=with_tools, tree=tree, rules=rules)
     with ExitStack() as stack:
         stack.callback(world._stop_model)
         world._start_model()
