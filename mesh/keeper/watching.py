@@ -57,9 +57,8 @@ class Watching:
             except FellBehind:
                 return _cut_off(cell.conversation, after)
             after = max((item.event.seq for item in items), default=0) or after
-            return _seen(
-                [(item.event, item.frame) for item in items], request.turn, after, cursor + len(items)
-            )
+            framed = [(item.event, item.frame) for item in items]
+            return _seen(cell.conversation, framed, request.turn, after, cursor + len(items))
 
     async def follow(self, request: Follow) -> Seen:
         """What is new to a follower of the whole shard; waits a while for something."""
@@ -90,14 +89,19 @@ class Watching:
         events = [e for e in await self._journal.read(conversation.id) if after < e.seq <= until]
         framed = list(_bounded((event, frame(event, conversation.id)) for event in events))
         last = framed[-1][0].seq
-        return _seen(framed, request.turn, last, cursor if last == until else 0)
+        return _seen(conversation, framed, request.turn, last, cursor if last == until else 0)
 
 
-def _seen(framed: Sequence[tuple[AnyEvent, bytes]], turn: int, after: int, cursor: int) -> Seen:
+def _seen(
+    conversation: Conversation, framed: Sequence[tuple[AnyEvent, bytes]], turn: int, after: int, cursor: int
+) -> Seen:
     if not turn:
         return Seen(b"".join(each for _, each in framed), after=after, cursor=cursor)
     mine = [(event, each) for event, each in framed if event.turn == turn]
-    ended = any(isinstance(event, Completed | Error | Paused) for event, _ in mine)
+    # A pause ends the stream only if nobody has decided meanwhile: else the turn goes on.
+    waits = conversation.turn == turn and conversation.turn_open and not conversation.can_go_on
+    ends = Completed | Error | Paused if waits else Completed | Error
+    ended = any(isinstance(event, ends) for event, _ in mine)
     return Seen(b"".join(each for _, each in mine), after=after, cursor=cursor, ended=ended)
 
 

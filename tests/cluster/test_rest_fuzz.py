@@ -24,6 +24,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
+schemathesis.serializer.alias("application/x-ndjson", "text/plain")
 FEW = settings(max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
@@ -34,6 +35,8 @@ def test_every_answer_is_one_that_the_document_promises(world: World, mode: Gene
     for found in schema.get_all_operations():
         assert isinstance(found, Ok)
         operation = found.ok()
+        if operation.path.endswith(("/events", "/stream")):
+            continue  # they do not end; tests/gateway has them
         if mode is GenerationMode.POSITIVE or operation.body:
 
             @FEW

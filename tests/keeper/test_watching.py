@@ -237,6 +237,18 @@ async def test_the_stream_of_a_turn_ends_with_it_and_shows_no_other() -> None:
         assert "tool_call" in watcher.names
 
 
+async def test_the_stream_of_a_turn_goes_on_past_a_pause_that_is_over_already() -> None:
+    async with conversation(Spoken(calls(("add", {"n": 1})), says("done"))) as (mesh, cid):
+        told = await mesh.keeper.handle(Say(cid, CALLER, "go", wait=False, watched=True))
+        watcher = Watcher(mesh, cid, told.seq, turn=told.turn)
+        asked = await Watcher(mesh, cid, 0).until("paused")
+        await mesh.decide(asked.first("approval_required")["uuid"], "approve")
+        while not (await watcher.read()).ended:
+            pass
+        assert "paused" in watcher.names
+        assert watcher.names[-1] == "completed"
+
+
 async def test_an_exclusive_stream_is_had_by_one_and_free_again_when_that_one_leaves() -> None:
     async with conversation(ScriptedLlm(says("done"))) as (mesh, cid):
         first = Watcher(mesh, cid, exclusive=True)
