@@ -29,11 +29,14 @@ _COMMON: dict[str, Any] = {
 
 
 def start_local() -> str:
-    """Starts Ray on this machine; where its dashboard is."""
+    """Starts Ray on this machine; where its dashboard is. Raises `CannotStart`."""
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of a start beside the main thread
-    context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
+    try:
+        context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
+    except Exception as problem:  # Ray raises nothing more particular
+        raise CannotStart(f"Ray does not start on this machine: {problem}") from problem
     return context.dashboard_url or ""
 
 

@@ -32,7 +32,7 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         # Serve replaces an edge that failed three checks: at its usual 10 s, half a minute without HTTP.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-        # One that starts gets 5 s, then is replaced: on a loaded machine none would ever come up.
+        # One that is not ready in time is replaced by another: on a loaded machine none would ever come up.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(8500)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),

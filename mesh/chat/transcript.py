@@ -3,8 +3,6 @@
 Text of the models comes in pieces that may repeat, be missing (after a connection was lost) or begin again
 (a model call that is tried again). A piece carries its place, and the `LlmCall` at the end has the whole: so
 each text is printed once and whole. Where several nodes speak at once, one is let finish before the next.
-Pieces come sooner than what is journaled, so that the text after a tool's call may come before the tool's
-result: it is kept back.
 """
 
 from collections.abc import Iterator, Mapping
@@ -129,8 +127,6 @@ class Transcript:
         self._finished: set[str] = set()
         self._calls: dict[str, str] = {}
         self._ready: dict[str, dict[str, str]] = {}
-        self._under_way: set[str] = set()
-        self._ended: set[str] = set()
         self._texts: set[str] = set()
         self._traces: set[str] = set()
 
@@ -200,7 +196,7 @@ class Transcript:
         self._texts.add(event.text)
         yield from self._flow()
         self._finished.add(event.step)
-        self._under_way.difference_update(self._ready.pop(event.step, {}).values())
+        self._ready.pop(event.step, None)
         for index, asked in enumerate(event.tool_calls):
             yield from self._called(tool_step(event.step, index), asked)
 
@@ -212,8 +208,6 @@ class Transcript:
 
     def _called(self, step: str, asked: ToolCall) -> Iterator[Part]:
         text = _call(asked)
-        if step not in self._ended:
-            self._under_way.add(step)
         if self._calls.get(step) != text:
             self._calls[step] = text
             yield Called(self._node(step), step, text)
@@ -228,11 +222,8 @@ class Transcript:
                 self._calls[event.step] = call(event.tool, event.arguments)
             case ToolResult():
                 self._drop_pending(event.step)
-                self._ended.add(event.step)
-                self._under_way.discard(event.step)
                 text = self._calls.get(event.step) or one_line(event.tool, 60)
                 yield Ended(node, event.step, text, *_verdict(event))
-                yield from self._flow()
             case ApprovalRequired():
                 self.pending[event.uuid] = event
                 text = self._calls.get(event.step) or call(event.tool_name, event.tool_args)
@@ -244,7 +235,6 @@ class Transcript:
     def _left(self, event: NodeCompleted) -> Iterator[Part]:
         for step, stream in self._streams.items():
             stream.done |= _place(step) == event.step
-        self._under_way = {step for step in self._under_way if _place(step) != event.step}
         yield from self._flow()
         if event.status == "failed":
             yield Note(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
@@ -271,8 +261,6 @@ class Transcript:
         """What the first of the open streams has to say, and the next ones as they come to the front."""
         while self._streams:
             step, stream = next(iter(self._streams.items()))
-            if any(_place(call) == _place(step) for call in self._under_way):
-                return  # what a node says after its tools comes after their results
             if text := stream.take():
                 yield Said(self._node(step), step, clean(text))
             if not stream.done:
@@ -281,7 +269,6 @@ class Transcript:
             self._finished.add(step)
 
     def _flush(self) -> Iterator[Part]:
-        self._under_way.clear()
         for stream in self._streams.values():
             stream.done = True
         yield from self._flow()

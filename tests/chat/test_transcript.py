@@ -129,12 +129,6 @@ def test_a_call_is_shown_as_soon_as_the_model_has_written_it_and_not_again() -> 
     assert printed([ready, ASKS, RESULT], transcript=begun()) == "⚙ add(n=1) ✓ 12 ms\n"
 
 
-def test_what_is_said_after_a_call_is_printed_after_its_result_whichever_comes_first() -> None:
-    ready = ToolCallDelta(step="0/llm/1", phase="ready", call_id="c1", call=ToolCall("c1", "add", {"n": 1}))
-    late = [ready, delta("Done", 0, "0/llm/2"), ASKS, RESULT, answer("Done.", step="0/llm/2")]
-    assert printed(late, transcript=begun()) == "⚙ add(n=1) ✓ 12 ms\nDone."
-
-
 def test_a_failed_call_says_why_and_a_skipped_one_that_it_did_not_run() -> None:
     failed = ToolResult(
         step="0/tool/1.0", call_id="c1", tool="add", content="no\nroom", is_error=True, duration_ms=1234
