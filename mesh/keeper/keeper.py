@@ -10,13 +10,11 @@ every turn that was left open.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
-from mesh.conversation import Conversation, view
+from mesh.conversation import view
 from mesh.errors import (
-    BadRequest,
     Conflict,
     JournalDamaged,
     JournalError,
@@ -27,21 +25,19 @@ from mesh.errors import (
 )
 from mesh.events import (
     AnyEvent,
-    ApprovalRequired,
     ApprovalResolved,
     ConversationCompleted,
     ConversationCreated,
     UserMessage,
     now,
 )
-from mesh.failpoints import failpoint
 from mesh.journal.port import Journal
-from mesh.keeper.answer import answer, decided, page, rewound
+from mesh.keeper.answer import answer, page, rewound
+from mesh.keeper.approvals import Approvals
 from mesh.keeper.carried import exported, imported
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver
-from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import (
     Caller,
     Cancel,
@@ -68,7 +64,6 @@ _log = logging.getLogger("mesh.keeper")
 
 _LISTEN_S = 20.0
 """How long a node that listens for decisions is kept waiting before it asks again."""
-WORDS_FOR = {"tool_call": ("approve", "reject"), "unknown_outcome": ("retry", "skip")}
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,16 +95,15 @@ class Keeper:
         self._settings = settings
         self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced, self._changed)
         self._watching = Watching(journal)
-        self._tree = tree
         self._driver = Driver(tree.run, settings.turn_timeout_s, settings.unavailable_for_s)
-        self._expiry = Expiry(self._expire)
+        self._approvals = Approvals(self._cells.get, tree, self._driver)
         self._recovery: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
         await self._cells.open()
         for when, conversation_id in self._cells.index.deadlines():
-            self._expiry.note(when, conversation_id)
+            self._approvals.note(conversation_id, [when])
         at_once = asyncio.Semaphore(self._settings.max_recovering)
         for conversation_id in list(self._cells.index.open_turns()):
             self._recovery.append(asyncio.create_task(self._recover(conversation_id, at_once)))
@@ -118,7 +112,7 @@ class Keeper:
         """Stops driving turns (they stay open) and writes what is only derived."""
         for task in self._recovery:
             task.cancel()
-        await asyncio.gather(*self._recovery, self._expiry.close(), return_exceptions=True)
+        await asyncio.gather(*self._recovery, self._approvals.close(), return_exceptions=True)
         await self._cells.close()
 
     async def handle(self, request: Request) -> Reply:
@@ -250,78 +244,21 @@ class Keeper:
 
     async def _decide(self, request: Decide) -> Reply:
         cell, asked = await self._cells.asked(request.uuid)
-        conversation, caller = cell.conversation, request.caller
-        if self._is_repeated(cell, caller):
-            return await self._first_answer(cell, caller.idempotency_key)
-        if asked is None:
-            raise Conflict(decided(conversation, request.uuid))
-        words = WORDS_FOR[asked.kind]
-        if request.decision not in words:
-            raise BadRequest(
-                f"approval {asked.uuid} takes {' or '.join(words)}, not {request.decision}: "
-                f"{asked.description}"
-            )
-        await self._check_edited(conversation, asked, request.edited_args)
-        before = conversation.seq
+        if self._is_repeated(cell, request.caller):
+            return await self._first_answer(cell, request.caller.idempotency_key)
+        before = cell.conversation.seq
         if request.watched:
             cell.audience.expect(before)
-        resolved = ApprovalResolved(
-            turn=asked.turn,
-            step=asked.step,
-            uuid=asked.uuid,
-            decision=request.decision,
-            by=caller.by,
-            edited_args=request.edited_args,
-            reason=request.reason,
-            idempotency_key=caller.idempotency_key,
-            body_hash=caller.body_hash,
-        )
-        if not await self._resolve(cell, asked, resolved):
-            raise Conflict(decided(conversation, request.uuid))
-        self._adopt(cell, caller)
+        await self._approvals.decide(cell, asked, request)
+        self._adopt(cell, request.caller)
         return await self._outcome(cell, request.wait, before)
-
-    async def _check_edited(
-        self, conversation: Conversation, asked: ApprovalRequired, edited: dict[str, Any] | None
-    ) -> None:
-        if edited is None:
-            return
-        if asked.kind != "tool_call":
-            raise BadRequest(f"approval {asked.uuid} asks about a call that was made: it cannot be edited")
-        found = await self._tree.problems(conversation.digest, asked.node, asked.tool_name, edited)
-        if found:
-            raise BadRequest(f"edited_args: {found}")
-
-    async def _resolve(self, cell: Cell, asked: ApprovalRequired, resolved: ApprovalResolved) -> bool:
-        """Journals a decision and lets the turn go on; False when another was first."""
-        won = await cell.append([resolved], only_if=lambda: asked in cell.conversation.pending)
-        if won:
-            failpoint("approval.resolved")
-            self._driver.start(cell)
-        return won
-
-    # -- approvals that expire
 
     def _changed(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
         self._watching.happened(cell, events)
-        for asked in cell.conversation.pending:
-            if asked.expires_at:
-                self._expiry.note(asked.expires_at, cell.conversation.id)
-
-    async def _expire(self, conversation_id: str) -> None:
-        """Rejects what is due in a conversation."""
-        cell = await self._cells.get(conversation_id)
-        for asked in cell.conversation.pending:
-            if asked.expires_at and asked.expires_at <= now():
-                resolved = ApprovalResolved(
-                    turn=asked.turn,
-                    step=asked.step,
-                    uuid=asked.uuid,
-                    decision="reject",
-                    by="mesh",
-                    reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
-                )
-                await self._resolve(cell, asked, resolved)
+        pending = cell.conversation.pending
+        self._approvals.note(
+            cell.conversation.id, [asked.expires_at for asked in pending if asked.expires_at]
+        )
 
     async def _finish(self, request: Finish) -> Reply:
         cell = await self._cells.get(request.id)
