@@ -255,10 +255,8 @@ class Keeper:
 
     def _changed(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
         self._watching.happened(cell, events)
-        pending = cell.conversation.pending
-        self._approvals.note(
-            cell.conversation.id, [asked.expires_at for asked in pending if asked.expires_at]
-        )
+        deadlines = [asked.expires_at for asked in cell.conversation.pending if asked.expires_at]
+        self._approvals.note(cell.conversation.id, deadlines)
 
     async def _finish(self, request: Finish) -> Reply:
         cell = await self._cells.get(request.id)
