@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from mesh.config_problems import problems_of, spelled
 from mesh.config_rules import MAX_TREE_DEPTH, MAX_TREE_NODES, broken_rules
-from mesh.config_source import MAX_BYTES, Loc, Node, Resolved, canonical, compose
+from mesh.config_source import Loc, Node, Resolved, canonical, compose, read_text
 from mesh.errors import ConfigError
 from mesh.policy import Unannotated
 
@@ -332,17 +332,7 @@ def parse(text: str, source: str, env: Mapping[str, str]) -> Config:
 
 def load(path: Path, env: Mapping[str, str]) -> Config:
     """The config in a file. Raises `ConfigError`, also when the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError([f"{path}:1: cannot be read: {error.strerror or error}"]) from error
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError([f"{path}:{line}: not UTF-8 text; save the file as UTF-8"]) from error
-    return Config.parse(text, str(path), env)
+    return Config.parse(read_text(path), str(path), env)
 
 
 def unsupported(config: Config) -> list[str]:

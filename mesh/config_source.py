@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -35,6 +36,20 @@ _WORDS: dict[str, Scalar] = {"": None, "~": None, "null": None, "true": True, "f
 _VARIABLE = re.compile(
     r"(?P<escape>\$\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|(?P<bad>\$\{)"
 )
+
+
+def read_text(path: Path) -> str:
+    """The text of a config file. Raises `ConfigError` when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"{path}:1: cannot be read: {error.strerror or error}"]) from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError([f"{path}:{line}: not UTF-8 text; save the file as UTF-8"]) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from mesh.config import Bytes, Count, Many, Part, Seconds, Text, Url
 from mesh.config_problems import problems_of, spelled
-from mesh.config_source import MAX_BYTES, Resolved, compose
+from mesh.config_source import Resolved, compose, read_text
 from mesh.errors import ConfigError
 
 
@@ -78,11 +78,4 @@ def _modelled(data: Any) -> tuple[WebConfig | None, list[Any]]:
 
 def load(path: Path, env: Mapping[str, str]) -> WebConfig:
     """The config in a file. Raises `ConfigError`, also when the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1).decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError([f"{path}:1: cannot be read: {error.strerror or error}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}:1: not UTF-8 text; save the file as UTF-8"]) from error
-    return parse(text, str(path), env)
+    return parse(read_text(path), str(path), env)
