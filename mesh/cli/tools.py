@@ -71,15 +71,5 @@ def _table(listed: "Sequence[Tool]") -> "Table":
 def _print_json(listed: "Sequence[Tool]") -> None:
     import json
 
-    rows = [
-        {
-            "name": tool.name,
-            "server": tool.server,
-            "destructiveHint": tool.destructive,
-            "repeatable": tool.repeatable,
-            "description": tool.description,
-            "inputSchema": tool.input_schema,
-        }
-        for tool in listed
-    ]
+    rows = [{**tool.shown(), "repeatable": tool.repeatable} for tool in listed]
     typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))

@@ -24,6 +24,16 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     destructive: bool = True
     repeatable: bool = False
 
+    def shown(self) -> dict[str, Any]:
+        """The tool as JSON lists of tools show it."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "destructiveHint": self.destructive,
+            "server": self.server,
+        }
+
 
 class Catalogue(msgspec.Struct, frozen=True):
     """The tools of one session. ``version`` grows whenever the server's list changed."""
