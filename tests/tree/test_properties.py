@@ -22,6 +22,7 @@ from mesh.events import (
     decode,
     encode,
 )
+from mesh.keeper import watching
 from mesh.tree import step
 from mesh.tree.plan import tree_of
 from tests.tree.causality import violations
@@ -63,17 +64,23 @@ class Run(msgspec.Struct):
 
 
 def live(
-    case: Case, trouble: Trouble = PEACE, kept: Sequence[AnyEvent] = (), ledger: Sequence[str] = ()
+    case: Case,
+    trouble: Trouble = PEACE,
+    kept: Sequence[AnyEvent] = (),
+    ledger: Sequence[str] = (),
+    *,
+    watched: bool = False,
 ) -> Run:
     """The case, lived to its end; from where the events ``kept`` leave it, if there are any."""
 
     async def lived() -> Run:
-        world = World(case, trouble)
+        world = World(case, trouble, watched=watched)
         world.ledger.lines += ledger
         conversation = await world.live(kept)
         return Run(world, await world.journal.read(world.id), conversation)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watching, "WAIT_S", 0.01)  # one may be asked that died before it could answer
         if trouble.sent_at_once:
             patch.setattr(step, "SEND_AHEAD_S", 0.0)
         return asyncio.run(lived())
@@ -88,6 +95,16 @@ def test_a_run_with_crashes_and_lost_passes_ends_as_the_undisturbed_one(case: Ca
     disturbed, calm = live(case, trouble), live(case)
     event(f"passes: {disturbed.world.passes}, undisturbed: {calm.world.passes}")
     assert disturbed.final == calm.final
+
+
+@examples(40)
+@given(cases(), troubles(eager=False))
+def test_who_watches_sees_each_journaled_event_once_and_in_order_and_changes_nothing(
+    case: Case, trouble: Trouble
+) -> None:
+    watched, alone = live(case, trouble, watched=True), live(case)
+    assert watched.world.seen == [event.seq for event in watched.events]
+    assert watched.final == alone.final
 
 
 @examples(40)

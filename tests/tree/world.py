@@ -6,12 +6,15 @@ case can be compared: one undisturbed, one with any trouble.
 
 import asyncio
 import itertools
+import re
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from mesh.conversation import Conversation, fold
 from mesh.errors import LlmError, Unavailable
@@ -29,7 +32,7 @@ from mesh.events import (
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
-from mesh.keeper.requests import Caller, Create, Decide, Finish, Request
+from mesh.keeper.requests import Caller, Create, Decide, Finish, Request, Watch
 from mesh.llm.port import LlmRequest, Results
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
@@ -98,10 +101,13 @@ def _calls(script: Script, seen: int, at: str) -> LlmCall:
 
 
 class World(LocalMesh):
-    """A mesh in which a case happens. `live` takes it to its end."""
+    """A mesh in which a case happens. `live` takes it to its end; ``watched``: before the eyes of somebody
+    who comes back after each crash, and has ``seen`` the journaled events of these numbers."""
 
-    def __init__(self, case: Case, trouble: Trouble) -> None:
+    def __init__(self, case: Case, trouble: Trouble, *, watched: bool = False) -> None:
         self.case = case
+        self.watched = watched
+        self.seen: list[int] = []
         self.trouble = trouble
         self.id = new_id()
         self.durable: set[str] = set()
@@ -179,11 +185,29 @@ class World(LocalMesh):
             create = Create(self.id, self._caller("create"), "go")
             while await self._attempt(self.ask(create)) is None:
                 pass
+            watching = {asyncio.create_task(self._watch())} if self.watched else set()
+            self._survivors |= watching
             while not await self._is_finished():
                 await self._decide_one()
             await self._attempt(_ended(self._deciding))
             await self._attempt(_ended(self._lost))
+            await asyncio.gather(*watching)
             return fold(await self.journal.read(self.id))
+
+    async def _watch(self) -> None:
+        """Until the conversation is final. A crash of the keeper breaks off what it was asked."""
+        request = Watch(self.id, "watcher", 0, wait=False)
+        while True:
+            asking = asyncio.create_task(self.keeper.watch(request))
+            await asyncio.wait({asking})
+            if asking.cancelled() or asking.result().refusal:
+                await asyncio.sleep(0)
+                continue
+            news = asking.result()
+            self.seen += map(int, re.findall(rb"^id: (\d+)$", news.frames, re.MULTILINE))
+            if b"event: conversation_completed" in news.frames:
+                return
+            request = replace(request, after=news.after, cursor=news.cursor, wait=True)
 
     async def _keep(self, kept: Sequence[AnyEvent]) -> None:
         if kept and isinstance(kept[0], ConversationCreated):
