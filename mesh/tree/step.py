@@ -43,6 +43,7 @@ class Steps:
         self._known: list[AnyEvent] = list(turn.known)
         self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
+        self._on_its_way = 0  # so many of the first unsent are being sent just now
         self.watched = turn.watched
         self._sent: list[AnyEvent] = []
         self._sending = asyncio.Lock()
@@ -75,7 +76,7 @@ class Steps:
         if not self.watched or len(self._unsent) >= _MOST_UNSENT:
             return
         stamped = self._stamp(step, event)
-        last = self._unsent[-1] if self._unsent else None
+        last = self._unsent[-1] if len(self._unsent) > self._on_its_way else None
         if isinstance(last, TextDelta) and isinstance(stamped, TextDelta) and _follows(last, stamped):
             self._unsent[-1] = msgspec.structs.replace(last, text=last.text + stamped.text)
         else:
@@ -188,7 +189,11 @@ class Steps:
             if not self._unsent:
                 return
             before, own, turn = len(self._pending), len(self._unsent), self.turn
-            ack = await self._recorder.append(turn.conversation_id, turn.turn, turn.run, batch)
+            self._on_its_way = own
+            try:
+                ack = await self._recorder.append(turn.conversation_id, turn.turn, turn.run, batch)
+            finally:
+                self._on_its_way = 0
             if not ack.taken:
                 raise Superseded
             self.watched = ack.watched

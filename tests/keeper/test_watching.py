@@ -12,7 +12,7 @@ from mesh.events import LlmCall, TextDelta
 from mesh.keeper import tail
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, Say, Seen, Watch
 from mesh.llm.port import LlmRequest
-from mesh.tree.turn import TurnInput, TurnOutput
+from mesh.tree.turn import Ack, TurnInput, TurnOutput
 from tests.live import Spoken
 from tests.support import LocalMesh, ScriptedLlm, calls, says
 
@@ -154,6 +154,33 @@ async def test_who_comes_in_the_middle_of_a_turn_sees_the_deltas_of_its_next_mod
         await mesh.decide(watcher.first("approval_required")["uuid"], "approve")
         await watcher.until("completed")
         assert "text_delta" in watcher.names
+
+
+@pytest.mark.parametrize("slower", range(5))
+async def test_no_piece_of_text_is_lost_while_others_are_on_their_way(slower: int) -> None:
+    words = " ".join(f"word{i}" for i in range(30))
+    llm = Spoken(says(words))
+
+    async def pause(_: str) -> None:
+        await asyncio.sleep(0)
+
+    llm.between = pause
+    async with conversation(llm) as (mesh, cid):
+        append = mesh.append
+
+        async def slow(*arguments: Any) -> Ack:
+            for _ in range(slower):
+                await asyncio.sleep(0)
+            return await append(*arguments)
+
+        mesh.append = slow  # type: ignore[method-assign]
+        watcher = Watcher(mesh, cid)
+        await watcher.read()
+        await mesh.say(cid, "go")
+        await watcher.until("completed")
+        pieces = [event for event in watcher.events if event["type"] == "text_delta"]
+        assert "".join(piece["text"] for piece in pieces) == words
+        assert 1 < len(pieces) < 30
 
 
 async def test_several_watchers_see_the_same() -> None:
