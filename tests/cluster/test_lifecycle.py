@@ -14,9 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.cluster.client import Client
 from tests.cluster.model import Model
-from tests.cluster.person import Person, judge
 from tests.cluster.process import UP_WITHIN_S, MeshProcess
 from tests.cluster.rest import until
 from tests.cluster.world import World
@@ -145,30 +143,6 @@ def test_an_open_host_opens_the_edge_and_nothing_of_ray(world: World) -> None:
     elsewhere = [each for each in listening(world.mesh) if not is_loopback(each[1])]
     assert world.mesh.port in [port for _, _, port in elsewhere]
     assert [each for each in elsewhere if each[0] not in SERVES_HTTP] == []
-
-
-def test_a_conversation_that_waits_goes_on_under_the_version_it_began_with(
-    folder: Path, model: Model
-) -> None:
-    """And Ctrl-C, to the process alone and to all that is in its foreground, ends all."""
-    world = World(folder, model)
-    world.mesh.start()
-    with Client(world.mesh.url) as client:
-        person = Person(client, world.lines)
-        waits = person.open()
-        approval = person.ask_to_append(waits)
-        assert world.mesh.stop(signal.SIGINT) == []
-
-        elsewhere = folder / "elsewhere.txt"
-        text = world.mesh.config.read_text().replace(str(world.ledger), str(elsewhere))
-        world.mesh.config.write_text(text.replace("You keep a ledger.", "You are new."))
-        world.mesh.start()
-        person.settle(waits, approval)
-        judge(waits, client, world.lines())
-        assert not elsewhere.exists()
-        new = client.post("/conversations", {"message": "hello"})[1]["conversation"]
-        assert new["messages"][0]["content"] == "You are new."
-    assert world.mesh.stop(signal.SIGINT, group=True) == []
 
 
 def listening(mesh: MeshProcess) -> list[tuple[str, str, int]]:

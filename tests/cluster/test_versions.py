@@ -1,5 +1,6 @@
 """Versions of an agent, and actors that come and go: a conversation goes on with the tree it began on."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ AFTER = {
 def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_known(
     folder: Path, model: Model
 ) -> None:
+    """And Ctrl-C, to the process alone and to all that is in its foreground, ends all."""
     cluster = {"idle_timeout_s": 3}
     world = World(folder, model, agent=BEFORE, cluster=cluster)
     world.mesh.start()
@@ -38,9 +40,10 @@ def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_kno
         assert len(configs(world)) == 1
         until(lambda: nodes(world) == 1, 20)  # it left
         third = asked(client, "three")  # and comes back
-    assert world.mesh.stop() == []
+    assert world.mesh.stop(signal.SIGINT) == []
 
-    change(world, AFTER)
+    elsewhere = folder / "elsewhere.txt"
+    change(world, AFTER, {str(world.ledger): str(elsewhere), "You keep a ledger.": "You are new."})
     world.mesh.start()
     with Client(world.mesh.url) as client:
         status, body = client.post(f"/approvals/{known}", {"approved": True})
@@ -63,7 +66,10 @@ def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_kno
         ]
         assert world.lines() == {"one": 1}
         assert third not in (known, forgotten)
-    assert world.mesh.stop() == []
+        assert not elsewhere.exists()
+        new = client.post("/conversations", {})[1]["conversation"]
+        assert new["messages"][0]["content"] == "You are new."
+    assert world.mesh.stop(signal.SIGINT, group=True) == []
 
 
 def asked(client: Client, line: str) -> str:
@@ -82,6 +88,9 @@ def configs(world: World) -> list[Path]:
     return sorted((world.mesh.data_dir / "configs").glob("*.yaml"))
 
 
-def change(world: World, tree: dict[str, Any]) -> None:
-    config = yaml.safe_load(world.mesh.config.read_text())
-    world.mesh.config.write_text(yaml.safe_dump({**config, "agent": tree}))
+def change(world: World, tree: dict[str, Any], texts: dict[str, str]) -> None:
+    """Another tree, and other texts in place of these."""
+    text = world.mesh.config.read_text()
+    for before, after in texts.items():
+        text = text.replace(before, after)
+    world.mesh.config.write_text(yaml.safe_dump({**yaml.safe_load(text), "agent": tree}))
