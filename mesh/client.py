@@ -204,10 +204,10 @@ class MeshClient:
     ) -> AsyncGenerator[AnyEvent | Up | Down, None]:
         """What happens in a conversation after event ``after`` (None: from now on), without end.
 
-        Comes back by itself for `COMES_BACK_WITHIN_S`, then raises `Unreachable`; at once when the first
-        connection cannot be made. An event of a type that is not known here is left out.
+        Comes back by itself for `COMES_BACK_WITHIN_S`, and tries for `TRIES_FOR_S` at first; then raises
+        `Unreachable`. An event of a type that is not known here is left out.
         """
-        patience = _Patience(0.0)
+        patience = _Patience(TRIES_FOR_S)
         while True:
             why = "the mesh ended the stream"
             try:

@@ -136,8 +136,9 @@ class LocalMesh:
         for task in died:
             task.cancel()
         await asyncio.gather(*died, return_exceptions=True)
-        self.keeper = self._new_keeper()
-        await self.keeper.start()
+        keeper = self._new_keeper()
+        await keeper.start()
+        self.keeper = keeper  # not before: nobody can ask an actor that does not know its shard yet
 
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
         found = await asyncio.wait_for(self.keeper.handle(request), 10)

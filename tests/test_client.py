@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import mesh.client as client_module
 from mesh.client import Down, MeshClient, Refused, Unreachable, Up
 from mesh.events import ApprovalRequired, Completed, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
@@ -178,13 +179,16 @@ async def test_a_conversation_that_is_not_there_is_refused(live: Callable[..., L
             await anext(client.events("nope", 0))
 
 
-async def test_nobody_there_is_told_at_once_and_without_secrets() -> None:
+async def test_nobody_there_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "TRIES_FOR_S", 0.3)
     async with asyncio.timeout(5), MeshClient("http://ann:pass@127.0.0.1:1", TOKEN) as client:
         with pytest.raises(Unreachable) as gone:
             await client.tree()
         assert str(gone.value) == "http://127.0.0.1:1: nobody answers"
         with pytest.raises(Unreachable):
-            await anext(client.events("x", 0))
+            async with aclosing(client.events("x", 0)) as events:
+                async for item in events:
+                    assert isinstance(item, Down)
 
 
 @asynccontextmanager

@@ -106,6 +106,7 @@ class Cells:
 
     def _keep(self, conversation_id: str, conversation: Conversation) -> Cell:
         """Bounds memory on the way: the least used cells that nobody needs go; their journals stay."""
+        assert self._epoch, "the shard is opened before anything is asked of it"
         excess = len(self._cells) - self._max_loaded
         if excess > 0:
             idle = [i for i, cell in self._cells.items() if cell.is_idle]
