@@ -245,9 +245,9 @@ class World(LocalMesh):
         unknown = [asked for asked in pending if asked.kind == "unknown_outcome"]
         order = [*self.case.verdicts]
         for asked in unknown or sorted(pending, key=lambda a: order.index(self._name(a)))[:1]:
-            # What is in the journal is known to its keeper a moment later.
+            # What is in the journal is known to its keeper a moment later: until then it answers 404.
             while (found := await self._attempt(self.ask(self._decision(asked)))) is None or found[0] == 404:
-                await asyncio.sleep(0)
+                pass
             assert found[0] in (200, 409, 502), found
 
     async def _decide_now(self, asked: ApprovalRequired) -> None:
