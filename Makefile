@@ -1,6 +1,6 @@
 # `make run` is all that is needed; the rest is for whoever works on it.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos bench lint lock clean
+.PHONY: help setup run test chaos interop bench lint lock clean
 
 PYTHON ?= python3
 CONFIG ?= config/agent.yaml
@@ -16,18 +16,23 @@ setup: $(READY) ## Create .venv from requirements.lock; does nothing when up to 
 run: setup ## Start the mesh with config/agent.yaml (CONFIG=… for another); Ctrl-C stops it
 	@exec $(BIN)/mesh up $(CONFIG)
 
-# Two runs side by side: the tests with a cluster wait a lot, the others need no quiet.
+# Two runs side by side: the tests with a cluster wait a lot, the others need no quiet. The examples, each with
+# a mesh of its own, go with the others, so that both runs take about as long.
 test: setup ## Run the whole test suite (ARGS=… go to pytest, in one run)
 	@$(if $(ARGS),exec $(BIN)/pytest $(ARGS);) \
-	out=$$(mktemp); $(BIN)/pytest --ignore tests/cluster -o cache_dir=.pytest_cache/beside >"$$out" 2>&1 & beside=$$!; \
+	out=$$(mktemp); $(BIN)/pytest --ignore-glob='*/cluster/test_[!e]*' -o cache_dir=.pytest_cache/beside >"$$out" 2>&1 & beside=$$!; \
 	trap 'kill $$beside 2>/dev/null' INT TERM; \
-	$(BIN)/pytest tests/cluster; first=$$?; wait $$beside; second=$$?; \
+	$(BIN)/pytest tests/cluster --ignore tests/cluster/test_examples.py; first=$$?; wait $$beside; second=$$?; \
 	cat "$$out"; rm -f "$$out"; exit $$((first + second))
 
 # Two suites share the kills: a single agent, and a tree of them.
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
 	@CHAOS_KILLS=$$(( ($(KILLS) + 1) / 2 )) $(BIN)/pytest -m chaos tests/cluster \
 	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)
+
+interop: setup ## The programs by others, and the A2A compatibility kit (TCK=… says where it is)
+	@$(BIN)/pytest tests/interop $(ARGS)
+	@$(if $(TCK),$(BIN)/python -m tests.interop.kit.run "$(TCK)",echo "No TCK=… given: the compatibility kit was not run")
 
 bench: setup ## Measure latency, throughput and CPU (ARGS=… go to the bench)
 	@$(BIN)/python -m bench $(ARGS)
@@ -42,9 +47,10 @@ lock: setup ## Choose the newest versions anew and write requirements.lock
 	@$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --extra dev \
 	  pyproject.toml -o requirements.lock --no-emit-index-url --no-emit-find-links --no-header -q
+	$(BIN)/python -m tests.interop.lock
 
 clean: ## Remove .venv and caches; conversations in data/ stay
-	rm -rf .venv *.egg-info bench/out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .interop *.egg-info bench/out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Compiled on purpose: where PYTHONDONTWRITEBYTECODE is set, Ray would start 3-5 times slower.

@@ -8,6 +8,7 @@
     S5  100 to 2,000 conversations in flight with a model of 2 s
     S6  turn 10 and turn 200 of one conversation: latency and bytes on the disk
     S7  streams: first text at one client; CPU per delta with 200 conversations, each watched
+    S8  A2A: what message/send costs beside the REST turn
     up  time to start, CPU when idle, memory
 
 CPU is the sum over all processes of the mesh (Ray's daemons and the edge included, the model and the
@@ -25,6 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.a2a import s8
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
 from bench.live import live
@@ -150,7 +152,14 @@ def main() -> None:
         with running(Path(scratch) / "plain", latency_s=0) as (world, took):
             if bench.wants("up"):
                 idle(bench, world, took)
-            for name, latency, scenario in (("S3", 0, s3), ("S6", 0, s6), ("S1", 0.05, s1), ("S5", 2.0, s5)):
+            scenarios = (
+                ("S3", 0, s3),
+                ("S6", 0, s6),
+                ("S8", 0, s8),
+                ("S1", 0.05, s1),
+                ("S5", 2.0, s5),
+            )
+            for name, latency, scenario in scenarios:
                 if bench.wants(name):
                     world.restart_model(latency)
                     uvloop.run(scenario(bench, world))

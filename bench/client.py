@@ -12,8 +12,10 @@ from typing import Any
 class Connection:
     """Talks HTTP/1.1 to one host. Raises `OSError` or `EOFError` when the connection breaks."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, headers: str = "") -> None:
+        """``headers``: more of them, each with its line's end."""
         self._address = (host, port)
+        self._headers = headers
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -22,7 +24,7 @@ class Connection:
         if self._writer is None or self._reader is None:
             self._reader, self._writer = await asyncio.open_connection(*self._address, limit=1 << 22)
         raw = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(raw)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\n{self._headers}Content-Length: {len(raw)}\r\n\r\n"
         self._writer.write(head.encode() + raw)
         header = await self._reader.readuntil(b"\r\n\r\n")
         lines = header.decode("latin-1").split("\r\n")

@@ -54,14 +54,19 @@ class Load:
         conversation_id: str = body["conversation"]["id"]
         return conversation_id
 
-    async def _loop(self, connection: Connection, conversation_id: str, turns: int, outcome: Outcome) -> None:
+    async def turn(self, connection: Connection, conversation_id: str) -> str:
+        """One turn; what went wrong with it, if anything did."""
         path = f"/conversations/{conversation_id}/messages"
+        status, body = await connection.post(path, {"message": self._message})
+        is_answered = status == 200 and not body["result"]["waiting_approval"]
+        return "" if is_answered else f"{status}: {str(body)[:200]}"
+
+    async def _loop(self, connection: Connection, conversation_id: str, turns: int, outcome: Outcome) -> None:
         for _ in range(turns):
             started = time.perf_counter()
             try:
-                status, body = await connection.post(path, {"message": self._message})
-                if status != 200 or body["result"]["waiting_approval"]:
-                    outcome.errors.append(f"{status}: {str(body)[:200]}")
+                if trouble := await self.turn(connection, conversation_id):
+                    outcome.errors.append(trouble)
             except (OSError, EOFError) as problem:
                 outcome.errors.append(f"{type(problem).__name__}: {problem}")
                 connection.close()

@@ -6,19 +6,23 @@ from ray import serve
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from deployments.gateway.backend import RayBackend
+from deployments.gateway.below import Below
 from deployments.gateway.face import http_app
 from mesh.logs import set_up
 
 
-def build(blueprint: Blueprint) -> serve.Application:
-    """The application that serves one agent. Its replicas build their HTTP app where they run: one
-    built before could not travel."""
+def build(blueprint: Blueprint, *, path: str = "/") -> serve.Application:
+    """The application that serves one agent, below a path. Its replicas build their HTTP app where they run:
+    one built before could not travel."""
     config = blueprint.config()
 
     def app_builder() -> FastAPI:
         set_up()
         close_replica()
-        return http_app(RayBackend(blueprint), blueprint.config())
+        app = http_app(RayBackend(blueprint), blueprint.config())
+        if path != "/":
+            app.add_middleware(Below)
+        return app
 
     @serve.deployment(
         name="Gateway",

@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -104,18 +104,20 @@ def has_serve() -> bool:
     return any(actor["name"] == "SERVE_CONTROLLER_ACTOR" for actor in names)
 
 
-def leave_serve(application: str, *, shut_down: bool, within_s: float) -> None:
-    """Takes our application away at once; Serve too if that is asked and nobody else uses it.
+def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> None:
+    """Takes our applications away at once; Serve too if that is asked and nobody else uses it.
 
     By itself Serve lets a replica live for half a minute, for balancers that do not know yet."""
     import ray
     from ray import serve
 
-    serve.delete(application, _blocking=False)
+    for application in ours:
+        serve.delete(application, _blocking=False)
+    replicas = tuple(f"SERVE_REPLICA::{application}#" for application in ours)
     deadline = time.monotonic() + within_s
-    while application in serve.status().applications and time.monotonic() < deadline:
+    while not serve.status().applications.keys().isdisjoint(ours) and time.monotonic() < deadline:
         for actor in ray.util.list_named_actors(all_namespaces=True):
-            if actor["name"].startswith(f"SERVE_REPLICA::{application}#"):
+            if actor["name"].startswith(replicas):
                 with suppress(ValueError, ray.exceptions.RayActorError):  # it is gone already
                     ray.kill(ray.get_actor(**actor))
         time.sleep(0.1)

@@ -44,6 +44,8 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "server-state"),
         # Ray makes its workers nice (15), as for batch work; ours answer people.
         "RAY_worker_niceness": "0",
+        # The HTTP servers would take X-Forwarded-* from anybody on this machine, and so from the edge.
+        "FORWARDED_ALLOW_IPS": "",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

@@ -11,6 +11,9 @@ from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.requests import pack, unpack_follow, unpack_request, unpack_watch
 from mesh.logs import set_up
+from mesh.push.files import FilePushStore
+from mesh.push.post import Post
+from mesh.push.push import Push
 from mesh.tree.plan import tree_of
 
 
@@ -21,10 +24,12 @@ class KeeperActor:
         set_up()
         config = blueprint.config()
         keep_source(blueprint)
+        journal, hosts = FileJournal(blueprint.data_dir), config.card.push_hosts
+        self._post, self._push_store = Post(hosts), FilePushStore(blueprint.data_dir / "push")
         self._keeper = Keeper(
             shard,
             blueprint.keepers,
-            FileJournal(blueprint.data_dir),
+            journal,
             RemoteTree(blueprint),
             KeeperSettings(
                 agent=blueprint.agent,
@@ -33,6 +38,7 @@ class KeeperActor:
                 turn_timeout_s=config.limits.turn_timeout_s,
                 max_queue_per_conversation=config.limits.max_queue_per_conversation,
             ),
+            Push(shard, self._push_store, journal, self._post, hosts, on_fenced=_leave),
             on_fenced=_leave,
         )
         recorder = RecorderDesk(self._keeper)
@@ -67,6 +73,8 @@ class KeeperActor:
     async def close(self) -> None:
         """Writes what is only derived."""
         await self._keeper.close()
+        await self._post.close()
+        await self._push_store.close()
 
 
 def _leave() -> None:

@@ -14,11 +14,11 @@ from mesh.errors import ToolSessionError
 from mesh.llm.routing import provider_for
 from mesh.logs import set_up
 from mesh.mcp.toolbox import Toolbox
-from mesh.tree.build import composite_node, llm_node, tool_step
+from mesh.tree.build import a2a_node, composite_node, llm_node, offered, reach, remote_of, tools_of
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of
-from mesh.tree.tool_call import ToolStep
-from mesh.tree.turn import TurnOutput, decode_input, encode_output
+from mesh.tree.tools import Calls
+from mesh.tree.turn import TurnOutput, decode_input, decode_left_over, encode_output
 
 
 class NodeActor:
@@ -30,10 +30,11 @@ class NodeActor:
         spot = next(spot for spot in tree_of(config).walk() if spot.path == path)
         self._recorder = RemoteRecorder(blueprint)
         self._toolbox = Toolbox((), ())
-        self._tools: ToolStep | None = None
+        self._calls: Calls | None = None
         self._node = self._built(blueprint, config, spot)
         # "run": packed `TurnInput`s and `TurnOutput`s; "problems": a packed `ToolCall`, and a text.
-        self._desk = Desk({"run": self._run, "problems": self._problems})
+        # "call_off": a packed `LeftOver`, and nothing.
+        self._desk = Desk({"run": self._run, "problems": self._problems, "call_off": self._call_off})
         self._host = actors.host_of_lines(blueprint)
         self._started = asyncio.create_task(self._toolbox.start())
         leaves = blueprint.leaves or not spot.node.replicas
@@ -52,11 +53,14 @@ class NodeActor:
     def _built(self, blueprint: Blueprint, config: Config, spot: Spot) -> Node:
         if spot.children:
             return composite_node(spot, lambda path: RemoteNode(blueprint, path))
+        if spot.node.type == "a2a":
+            self._calls = remote = remote_of(config, spot, reach)
+            return a2a_node(spot, remote)
         sessions = [RemoteSession(blueprint, server.name, server.timeout_s) for server in config.servers]
-        self._toolbox = Toolbox(sessions, spot.node.tools)
-        self._tools = tool_step(config, spot, self._toolbox)
+        self._toolbox = Toolbox(sessions, offered(spot))
+        self._calls = tools = tools_of(config, spot, self._toolbox, reach)
         llm = provider_for(spot.node.model or config.llm.model)
-        return llm_node(config, spot, llm, self._tools)
+        return llm_node(config, spot, llm, tools)
 
     async def _run(self, packed: bytes) -> bytes:
         with self._idle:
@@ -66,8 +70,14 @@ class NodeActor:
                 return encode_output(TurnOutput("interrupted", str(problem)))
             return encode_output(await self._node.run(decode_input(packed), self._recorder))
 
+    async def _call_off(self, packed: bytes) -> bytes:
+        with self._idle:
+            if self._calls is not None:
+                await self._calls.call_off(decode_left_over(packed))
+            return b""
+
     async def _problems(self, packed: bytes) -> bytes:
         with self._idle:
             await self.ready()
-            found = self._tools.problems(unpack_call(packed)) if self._tools else "this node has no tools"
+            found = self._calls.problems(unpack_call(packed)) if self._calls else "this node has no tools"
             return found.encode()

@@ -9,9 +9,9 @@ import msgspec
 from deployments import actors
 from deployments.blueprint import Blueprint
 from mesh.errors import JournalError, NotFound, Unavailable
-from mesh.events import AnyEvent, ApprovalResolved
+from mesh.events import AnyEvent
 from mesh.keeper.keeper import Keeper
-from mesh.tree.turn import Ack
+from mesh.tree.turn import Ack, Decisions
 
 _WITHIN_S = 30.0
 
@@ -38,9 +38,9 @@ class _Ack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _News(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``events`` None: a newer run has taken the turn over."""
+    """``news`` None: a newer run has taken the turn over."""
 
-    events: Sequence[ApprovalResolved] | None
+    news: Decisions | None
     problem: str = ""
 
 
@@ -72,7 +72,7 @@ class RecorderDesk:
         try:
             news = await self._keeper.decisions(listen.conversation_id, listen.turn, listen.run, listen.after)
         except (JournalError, NotFound) as problem:
-            return _pack(_News((), str(problem)))
+            return _pack(_News(None, str(problem)))
         return _pack(_News(news))
 
 
@@ -92,14 +92,12 @@ class RemoteRecorder:
             raise Unavailable(ack.problem)
         return ack.ack
 
-    async def decisions(
-        self, conversation_id: str, turn: int, run: int, after: int
-    ) -> Sequence[ApprovalResolved] | None:
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         listen = _Listen(conversation_id, turn, run, after)
         news = _unpack_news(await self._call(conversation_id, "decisions", _pack(listen)))
         if news.problem:
             raise Unavailable(news.problem)
-        return news.events
+        return news.news
 
     async def _call(self, conversation_id: str, method: str, packed: bytes) -> bytes:
         shard = self._blueprint.shard_of(conversation_id)

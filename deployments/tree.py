@@ -16,7 +16,14 @@ from mesh.conversation import ROOT
 from mesh.errors import ConfigError, Unavailable
 from mesh.events import ToolCall
 from mesh.tree.children import path_of
-from mesh.tree.turn import TurnInput, TurnOutput, decode_output, encode_input
+from mesh.tree.turn import (
+    LeftOver,
+    TurnInput,
+    TurnOutput,
+    decode_output,
+    encode_input,
+    encode_left_over,
+)
 
 _pack_call = msgspec.msgpack.Encoder().encode
 unpack_call = msgspec.msgpack.Decoder(ToolCall).decode
@@ -37,6 +44,10 @@ class RemoteNode:
     async def problems(self, call: ToolCall) -> str:
         """What is wrong with a tool call that this node is about to make."""
         return (await self._call("problems", _pack_call(call))).decode()
+
+    async def call_off(self, task: LeftOver) -> None:
+        """See `Tree.call_off`."""
+        await self._call("call_off", encode_left_over(task))
 
     async def _call(self, method: str, packed: bytes, *, call_off: bool = False) -> bytes:
         line: Line = self._lines[next(self._turns) % len(self._lines)]
@@ -67,6 +78,13 @@ class RemoteTree:
         except ConfigError as problem:
             return str(problem)
         return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
+
+    async def call_off(self, task: LeftOver) -> None:
+        try:
+            node = self._node(task.digest, path_of(task.node))
+        except ConfigError as problem:
+            raise Unavailable(str(problem)) from None
+        await node.call_off(task)
 
     def _node(self, digest: str, path: str) -> RemoteNode:
         if (digest, path) not in self._nodes:

@@ -124,7 +124,7 @@ class MeshClient:
 
     def __init__(self, url: str, token: str = "", user: str = "") -> None:
         parts = urlsplit(url)
-        self._where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         headers = {"X-User": quote(user, safe="@ .-_")[:128]} if user else {}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -158,10 +158,12 @@ class MeshClient:
         *,
         edited_args: dict[str, Any] | None = None,
         reason: str = "",
+        answer: str = "",
         key: str = "",
     ) -> None:
-        """Decides an approval. ``edited_args`` go with approve, ``reason`` with reject."""
-        body: dict[str, Any] = {"action": decision}
+        """Decides an approval. ``edited_args`` go with approve, ``reason`` with reject. ``answer`` goes
+        with answer: the text, to a question or to an agent that asks in words."""
+        body: dict[str, Any] = {"answer": answer} if decision == "answer" else {"action": decision}
         if edited_args is not None:
             body["edited_args"] = edited_args
         if reason:

@@ -10,6 +10,7 @@ Times are in seconds, sizes in bytes. Values are never repeated in a problem: th
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from mesh.errors import ConfigError
 from mesh.policy import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
-NOT_THE_AGENT = ("host", "port", "data_dir", "cluster")
+NOT_THE_AGENT = ("host", "port", "data_dir", "cluster", "card")
 """Where and how wide it runs, not what it is: no part of the digest, and neither is ``llm.prices``."""
 
 _SHOWN = ("name", "type", "model", "command")
@@ -48,12 +49,35 @@ def _http_url(url: str) -> str:
     return url
 
 
+def _network(text: str) -> str:
+    try:
+        ip_network(text, strict=False)
+    except ValueError as error:
+        raise PydanticCustomError("network", "expected an address or network, such as 10.0.0.0/8") from error
+    return text
+
+
+def _security_scheme(scheme: dict[str, Any]) -> dict[str, Any]:
+    from a2a.types.a2a_pb2 import SecurityScheme  # a fifth of a second, for those few who have one
+    from google.protobuf.json_format import ParseDict, ParseError
+
+    try:
+        ParseDict(scheme, SecurityScheme())
+    except ParseError as error:
+        raise PydanticCustomError(
+            "security",
+            "expected a security scheme of A2A 1.0, such as {httpAuthSecurityScheme: {scheme: Bearer}}",
+        ) from error
+    return scheme
+
+
 T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
 Key = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Text = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, AfterValidator(_http_url)]
+Network = Annotated[str, AfterValidator(_network)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Usd = Annotated[float, Field(ge=0, le=1_000_000)]
 Bytes = Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)]
@@ -135,6 +159,7 @@ class AgentNode(Part):
     """A node of the agent's tree. Which key goes with which type: `mesh.config_rules`.
 
     ``prompt`` may hold ``{placeholders}``. ``tools``: names or globs, None for all of them.
+    ``can_ask_user``: it has the tool ``ask_user``, and so can ask the person.
     ``approvals``: whether destructive tools under a parallel or loop ask or run at once; None: as the
     parallel or loop around it, and where there is none, at once (inline).
     ``replicas`` is the number of actors (0: none until it is used), ``resources`` what each asks of
@@ -149,8 +174,10 @@ class AgentNode(Part):
     prompt: str = ""
     output_key: Key | None = None
     can_exit_loop: bool = False
+    can_ask_user: bool = False
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     url: Url | None = None
+    card_url: Url | None = None
     destructive: bool = Field(default=False, alias="destructiveHint")
     a2a: Many[A2aAgent] = ()
     tools: Many[Text] | None = None
@@ -159,6 +186,19 @@ class AgentNode(Part):
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     resources: dict[Text, Annotated[float, Field(ge=0)]] = {}
     timeout_s: Seconds | None = None
+
+    def as_agent(self) -> A2aAgent:
+        """The agent that a node of type a2a hands its work to."""
+        assert self.url is not None  # see `mesh.config_rules`
+        within = {} if self.timeout_s is None else {"timeout_s": self.timeout_s}
+        return A2aAgent(
+            name=self.name,
+            url=self.url,
+            card_url=self.card_url,
+            description=self.description,
+            destructiveHint=self.destructive,
+            **within,
+        )
 
 
 class Limits(Part):
@@ -186,6 +226,29 @@ class Limits(Part):
     max_log_bytes: Bytes = 64 * 1024 * 1024
     max_tree_depth: Annotated[int, Field(ge=1, le=80)] = MAX_TREE_DEPTH
     max_tree_nodes: Annotated[int, Field(ge=1, le=10_000)] = MAX_TREE_NODES
+
+
+class Card(Part):
+    """How the agent shows itself to others (A2A), and where they find it.
+
+    ``url``: of this agent as the world sees it; None: as the request says, and if it came from one of
+    ``proxies`` (addresses or networks), as that forwards it. ``version`` None: the digest of this config.
+    ``versions`` of the protocol that the card offers. ``security``: security schemes by name, as the
+    specification writes them; a caller needs one of them. ``push_hosts``: those that notifications may go to
+    although their address is private. ``direct_answers``: a first message that is answered without a tool
+    and without asking anybody gets a message as its answer, and not a task.
+    """
+
+    url: Url | None = None
+    proxies: Many[Network] = ()
+    version: Text | None = None
+    versions: Annotated[Many[Literal["1.0", "0.3"]], Field(min_length=1)] = ("1.0", "0.3")
+    organization: str = ""
+    organization_url: Url | None = None
+    documentation_url: Url | None = None
+    security: dict[Key, Annotated[dict[str, Any], AfterValidator(_security_scheme)]] = {}
+    push_hosts: Many[Text] = ()
+    direct_answers: bool = False
 
 
 class Cluster(Part):
@@ -216,6 +279,7 @@ class Config(Part):
     mcp: ServerOptions | None = None
     mcp_servers: Many[McpServer] = ()
     a2a: Many[A2aAgent] = ()
+    card: Card = Card()
     agent: AgentNode | None = None
     approval_timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     limits: Limits = Limits()
@@ -333,20 +397,6 @@ def parse(text: str, source: str, env: Mapping[str, str]) -> Config:
 def load(path: Path, env: Mapping[str, str]) -> Config:
     """The config in a file. Raises `ConfigError`, also when the file cannot be read."""
     return Config.parse(read_text(path), str(path), env)
-
-
-def unsupported(config: Config) -> list[str]:
-    """The parts that are valid but cannot run yet, as problems."""
-    found: list[Loc] = [("a2a",)] if config.a2a else []
-    for loc, node in _nodes(config.agent, ("agent",)) if config.agent else ():
-        if node.type == "a2a":
-            found.append((*loc, "type"))
-        if node.a2a:
-            found.append((*loc, "a2a"))
-    return [
-        f"{config.where(*loc)}: is valid, but running it comes with a later version; remove it for now"
-        for loc in found
-    ]
 
 
 def _nodes(node: AgentNode, loc: Loc) -> Iterator[tuple[Loc, AgentNode]]:

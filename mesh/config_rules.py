@@ -21,12 +21,14 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "model": ("llm",),
     "prompt": ("llm", "a2a"),
     "can_exit_loop": ("llm",),
+    "can_ask_user": ("llm",),
     "a2a": ("llm",),
     "tools": ("llm",),
     "max_iterations": ("loop",),
     "approvals": ("parallel", "loop"),
     "on_error": ("parallel",),
     "url": ("a2a",),
+    "card_url": ("a2a",),
     "destructiveHint": ("a2a",),
 }
 """The types of node each key goes with; a key that is not here goes with all of them."""

@@ -26,8 +26,10 @@ import msgspec
 
 from mesh.events import (
     AnyEvent,
+    ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
+    Artifact,
     Completed,
     ConversationCompleted,
     ConversationCreated,
@@ -35,21 +37,19 @@ from mesh.events import (
     LlmCall,
     NodeCompleted,
     Paused,
-    ToolCall,
     ToolIntent,
     ToolResult,
     UserMessage,
 )
-from mesh.llm.port import Assistant, Message, Result, Results, User
+from mesh.exchange import asked_for, exchange
+from mesh.llm.port import Assistant, Message, User
 
 Status = Literal["active", "waiting_approval", "completed"]
+TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
 StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
 
-NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
-NOT_KNOWN = (
-    "This tool call was begun; it is not known whether it ran, because the turn ended before its result."
-)
 ROOT = "0"
+_MOST_ARTIFACTS = 100
 
 
 class ToolCallView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,13 +62,27 @@ class ToolCallView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message as REST shows it. ``id`` is made of the sequence number of its event."""
+    """A message as REST shows it. ``id`` is made of the sequence number of its event; ``message_id`` is that
+    of the client, if it gave one (A2A)."""
 
     id: str
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     created_at: str
     tool_call: ToolCallView | None = None
+    message_id: str = ""
+
+
+class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the newest turn stands, since when. ``response`` is its answer, or why it failed; ``artifacts`` are
+    the files that tools gave. A turn is ``cancelled`` when somebody called it off; one in which an approval
+    was rejected is ``completed``."""
+
+    number: int
+    state: TurnState
+    since: str
+    response: str = ""
+    artifacts: tuple[Artifact, ...] = ()
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
@@ -80,7 +94,7 @@ class PendingApproval(msgspec.Struct, frozen=True):
     tool_name: str
     tool_args: dict[str, Any]
     description: str
-    kind: str
+    kind: ApprovalKind
     created_at: str
     asked_by: str | None = None
     expires_at: str | None = None
@@ -109,6 +123,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     pending_approval: PendingApproval | None = None
     pending_approvals: list[PendingApproval] = []
     pipeline_state: PipelineState | None = None
+    turn: TurnView | None = None
 
 
 class KeyedRequest(msgspec.Struct, frozen=True):
@@ -133,6 +148,9 @@ class Conversation:
         self.turn = 0
         self.turn_open = False
         self.user_message = ""
+        self.message_id = ""
+        self.had_token = False
+        self.artifacts: tuple[Artifact, ...] = ()  # of the newest turn
         self.last_answer: Completed | Error | None = None
         self.paused = False
         self.state: dict[str, str] = {}
@@ -153,7 +171,13 @@ class Conversation:
 
     @property
     def pending(self) -> list[ApprovalRequired]:
-        """The approvals that wait for a person, oldest first."""
+        """The approvals that wait for a person, oldest first. A node that is done waits for nothing."""
+        asked = self._unanswered
+        done = {e.step for e in self.steps if isinstance(e, NodeCompleted)} if asked else set()
+        return [e for e in asked if not _is_inside(e, done)] if done else asked
+
+    @property
+    def _unanswered(self) -> list[ApprovalRequired]:
         if not self.turn_open:
             return []
         results = {e.step for e in self.steps if isinstance(e, ToolResult)}
@@ -162,6 +186,27 @@ class Conversation:
             for e in self.steps
             if isinstance(e, ApprovalRequired) and e.uuid not in self.decided and e.step not in results
         ]
+
+    def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
+        """Whether something was decided after event ``since`` that no step went on with, neither in the
+        journal nor in ``more`` events that follow."""
+        done = {e.step for e in self.steps if isinstance(e, NodeCompleted)}
+        for index, event in enumerate(self.steps):
+            if isinstance(event, ApprovalResolved) and event.seq > since and not _is_inside(event, done):
+                later = (*self.steps[index + 1 :], *more)
+                if not any(e.step == event.step and not isinstance(e, ApprovalResolved) for e in later):
+                    return True
+        return False
+
+    @property
+    def asked_elsewhere(self) -> list[ApprovalRequired]:
+        """What other agents wait for in this turn, also where nobody here will answer it any more."""
+        return [asked for asked in self._unanswered if asked.remote_task_id]
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether something waits for a caller with a bearer token."""
+        return any(asked.kind == "auth_required" for asked in self.pending)
 
     @property
     def can_go_on(self) -> bool:
@@ -235,9 +280,12 @@ class Conversation:
 
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
-        self.user_message = event.text
+        self.user_message, self.message_id = event.text, event.message_id
+        self.had_token, self.artifacts = event.had_token, ()
         self._remember(event.idempotency_key, event.body_hash, event.seq)
-        self._say("user", event.text, event)
+        self.messages.append(
+            MessageView(f"m{event.seq}", "user", event.text, event.time, message_id=event.message_id)
+        )
 
     def _closed(self, event: Completed | Error) -> None:
         if not self.turn_open:
@@ -264,17 +312,21 @@ class Conversation:
             case LlmCall(text=text) if text and event.node == ROOT:
                 self._say("assistant", text, event)
             case ToolResult():
+                self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
                 self._say("tool", event.content, event, self._tool_call_view(event))
             case ApprovalRequired():
                 self.asked.add(event.uuid)
             case ApprovalResolved():
                 self.decided[event.uuid] = event
+                if event.decision == "answer":
+                    self._say("user", event.answer, event)
+                self.had_token = self.had_token or event.had_token
                 self._remember(event.idempotency_key, event.body_hash, event.seq)
             case _:
                 pass
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
-        call = _asked(self.steps, event)
+        call = asked_for(self.steps, event)
         arguments = call.arguments if call else {}
         for step in self.steps:
             if isinstance(step, ToolIntent) and step.step == event.step:
@@ -316,7 +368,28 @@ def view(conversation: Conversation) -> ConversationView:
         pending_approval=pending[0] if pending else None,
         pending_approvals=pending,
         pipeline_state=_pipeline_state(conversation),
+        turn=turn_view(conversation),
     )
+
+
+def turn_view(conversation: Conversation) -> TurnView | None:
+    """How the newest turn stands; None before the first."""
+    number, since = conversation.turn, conversation.updated_at
+    if not number:
+        return None
+    if conversation.turn_open:
+        waiting = {asked.kind for asked in conversation.pending}
+        if not waiting:
+            return TurnView(number, "working", since)
+        return TurnView(number, "auth_required" if "auth_required" in waiting else "waiting_approval", since)
+    match conversation.last_answer:
+        case Error(message=message, time=time):
+            return TurnView(number, "failed", time, message)
+        case Completed(response=response, called_off=called_off, time=time):
+            state: TurnState = "cancelled" if called_off else "completed"
+            return TurnView(number, state, time, response, conversation.artifacts)
+        case None:
+            return None
 
 
 def _pipeline_state(conversation: Conversation) -> PipelineState | None:
@@ -363,52 +436,3 @@ def _is_inside(event: StepEvent, done: set[str]) -> bool:
         if place in done:
             return True
     return False
-
-
-def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:
-    """What one node and its model said in a turn, in the form the next model call takes.
-
-    Every call gets a result, as the providers require: one that never ran says so.
-    """
-    results = {e.step: e for e in steps if isinstance(e, ToolResult)}
-    begun = {e.step for e in steps if isinstance(e, ToolIntent)}
-    messages: list[Message] = []
-    for event in steps:
-        if not isinstance(event, LlmCall) or event.node != node:
-            continue
-        messages.append(Assistant(event.text, event.tool_calls))
-        if event.tool_calls:
-            steps_of = [tool_step(event.step, j) for j in range(len(event.tool_calls))]
-            told = [
-                _result(call, results.get(step), step in begun)
-                for call, step in zip(event.tool_calls, steps_of, strict=True)
-            ]
-            messages.append(Results(tuple(told)))
-    return messages
-
-
-def tool_step(llm_step: str, index: int) -> str:
-    """The step of the call at an index of a model's answer: ``0.1/llm/3`` -> ``0.1/tool/3.0``. The provider's
-    ids of calls do not tell them apart: some repeat in each answer."""
-    node, _, i = llm_step.partition("/llm/")
-    return f"{node}/tool/{i}.{index}"
-
-
-def _result(call: ToolCall, outcome: ToolResult | None, begun: bool) -> Result:
-    if outcome is None:
-        return Result(call.id, call.name, NOT_KNOWN if begun else NOT_RUN, is_error=True)
-    return Result(call.id, call.name, outcome.content, outcome.is_error)
-
-
-def _asked(steps: Sequence[AnyEvent], result: ToolResult) -> ToolCall | None:
-    """The model's call that led to this result."""
-    return next(
-        (
-            call
-            for event in reversed(steps)
-            if isinstance(event, LlmCall) and event.node == result.node
-            for index, call in enumerate(event.tool_calls)
-            if tool_step(event.step, index) == result.step
-        ),
-        None,
-    )

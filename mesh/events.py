@@ -24,8 +24,10 @@ from typing import Any, Literal, get_args
 import msgspec
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
-Decision = Literal["approve", "reject", "retry", "skip"]
-ApprovalKind = Literal["tool_call", "unknown_outcome"]
+Decision = Literal["approve", "reject", "retry", "skip", "answer"]
+Form = Literal["mesh", "hitl", "text"]
+"""How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
+ApprovalKind = Literal["tool_call", "unknown_outcome", "question", "auth_required"]
 
 
 def now() -> str:
@@ -63,6 +65,15 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     input: int = 0
     output: int = 0
     cached: int = 0
+
+
+class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that a tool gave: its content in ``data`` (base64), or where it is in ``url``."""
+
+    name: str
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
@@ -103,10 +114,14 @@ class ConversationCreated(Event, frozen=True):
 
 
 class UserMessage(Event, frozen=True):
-    """Opens a turn. ``session_id`` is that of the request, when it is not the conversation's."""
+    """Opens a turn. ``session_id`` is that of the request, when it is not the conversation's.
+    ``had_token``: the request had a bearer token, which is not written anywhere. ``message_id`` is the
+    client's (A2A)."""
 
     text: str
     session_id: str = ""
+    had_token: bool = False
+    message_id: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -170,13 +185,15 @@ class LlmCall(Event, frozen=True):
 class ToolIntent(Event, frozen=True):
     """Somebody is about to run a tool that must not run twice; acknowledged before the tool runs.
 
-    ``run`` is the pass over the tree that holds the claim. ``attempt`` counts a person's retries.
+    ``run`` is the pass over the tree that holds the claim. ``attempt`` counts a person's retries, and what
+    is said to another agent in one step. ``answers`` is the approval whose decision is about to be told.
     """
 
     run: int
     tool: str
     arguments: dict[str, Any]
     attempt: int = 0
+    answers: str = ""
 
     @property
     def key(self) -> str:
@@ -184,7 +201,8 @@ class ToolIntent(Event, frozen=True):
 
 
 class ToolResult(Event, frozen=True):
-    """What a tool call came to, as the model sees it. ``skipped``: it did not run, by decision."""
+    """What a tool call came to, as the model sees it. ``skipped``: it did not run, by decision. ``artifacts``
+    are files that it gave besides: the model sees that there are some, whoever asked gets them."""
 
     call_id: str
     tool: str
@@ -192,13 +210,24 @@ class ToolResult(Event, frozen=True):
     is_error: bool = False
     skipped: bool = False
     duration_ms: int = 0
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What another agent asks, in its own names: see `mesh.a2a.port.Question`."""
+
+    context_id: str
+    question_id: str
+    form: Form
+    ids: tuple[str, ...] = ()
 
 
 class ApprovalRequired(Event, frozen=True):
     """A step waits for a person. ``description`` is for that person to read.
 
     ``asked_by`` and ``output_key`` are the name and key of the node that waits. ``expires_at``: when it
-    counts as rejected.
+    counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its question.
+    ``kind`` "question" takes a text, "auth_required" a caller with a bearer token.
     """
 
     uuid: str
@@ -213,6 +242,7 @@ class ApprovalRequired(Event, frozen=True):
     expires_at: str = ""
     remote_task_id: str = ""
     remote_agent_name: str = ""
+    remote_question: RemoteQuestion | None = None
 
     @property
     def key(self) -> str:
@@ -223,7 +253,8 @@ class ApprovalResolved(Event, frozen=True):
     """A person decided. ``by`` names who, from the request.
 
     ``edited_args`` replace what the model asked for. A rejection with a ``reason`` is told to the model,
-    which goes on; one without ends the turn.
+    which goes on; one without ends the turn. ``answer`` is the text for a question. ``had_token`` as in
+    `UserMessage`.
     """
 
     uuid: str
@@ -231,6 +262,8 @@ class ApprovalResolved(Event, frozen=True):
     by: str = ""
     edited_args: dict[str, Any] | None = None
     reason: str = ""
+    answer: str = ""
+    had_token: bool = False
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -264,11 +297,12 @@ class Paused(Event, frozen=True):
 
 
 class Completed(Event, frozen=True):
-    """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do.
-    ``state`` is what the turn wrote into the session state."""
+    """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do, or
+    (``called_off``) wanted it to stop. ``state`` is what the turn wrote into the session state."""
 
     response: str
     cancelled: bool = False
+    called_off: bool = False
     state: dict[str, str] = {}
 
 
@@ -344,3 +378,13 @@ def frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> by
     fields = shown(event, conversation_id)
     number = f"id: {event.seq}\n" if event.seq and numbered else ""
     return b"event: %b\n%bdata: %b\n\n" % (fields["type"].encode(), number.encode(), _as_json(fields))
+
+
+def unframe(frames: bytes) -> list[AnyEvent]:
+    """The inverse of `frame`, of any number of them: comments and other fields are passed over."""
+    return [
+        decode(line[6:])
+        for each in frames.split(b"\n\n")
+        for line in each.split(b"\n")
+        if line.startswith(b"data: ")
+    ]

@@ -86,11 +86,22 @@ def _details(event: AnyEvent) -> dict[str, Any]:
                 "ms": event.latency_ms,
             }
         case ToolIntent():
-            return {"tool": event.tool, "run": event.run, "attempt": event.attempt}
+            return {
+                "tool": event.tool,
+                "run": event.run,
+                "attempt": event.attempt,
+                "answers": event.answers,
+            }
         case ToolResult():
             return {"tool": event.tool, "is_error": event.is_error, "ms": event.duration_ms}
         case ApprovalRequired():
-            return {"approval": event.uuid, "tool": event.tool_name, "kind": event.kind}
+            return {
+                "approval": event.uuid,
+                "tool": event.tool_name,
+                "kind": event.kind,
+                "agent": event.remote_agent_name,
+                "task": event.remote_task_id,
+            }
         case ApprovalResolved():
             return {"approval": event.uuid, "decision": event.decision, "by": event.by}
         case Error():

@@ -89,6 +89,14 @@ class _Quiet(uvicorn.Server):
         return nullcontext()
 
 
+async def _cancel_the_rest() -> None:
+    """What watches the whole loop, as the SSE server's watcher of shutdowns does."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
 class LiveMesh:
     """See the module's text. ``config`` is YAML; ``llm`` answers for every model in it. Its ledger has the
     tools ``add`` {n: int} (asks a person) and ``look``."""
@@ -101,6 +109,7 @@ class LiveMesh:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: _Quiet | None = None
         self._serving: Future[None] | None = None
+        self._restarting: threading.Thread | None = None
 
     def __enter__(self) -> "LiveMesh":
         self._thread.start()
@@ -111,8 +120,11 @@ class LiveMesh:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._restarting is not None:
+            self._restarting.join(_WITHIN_S)
         self.down()
         self.run(self.mesh.__aexit__(kind, error, trace))
+        self.run(_cancel_the_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_WITHIN_S)
         self._loop.close()
@@ -139,10 +151,21 @@ class LiveMesh:
         self.run(self.mesh.crash())
         self.up()
 
+    def restart_soon(self) -> None:
+        """`restart`, from a thread of its own: for what runs in the mesh's own loop."""
+        self._restarting = threading.Thread(target=self.restart, daemon=True)
+        self._restarting.start()
+
     async def _up(self) -> None:
         app = http_app(LocalBackend(self.mesh), self.mesh.config)
         config = uvicorn.Config(
-            app, "127.0.0.1", self.port, log_level="critical", lifespan="off", timeout_graceful_shutdown=0
+            app,
+            "127.0.0.1",
+            self.port,
+            log_level="critical",
+            lifespan="off",
+            timeout_graceful_shutdown=0,
+            proxy_headers=False,
         )
         self._server = _Quiet(config)
         task = asyncio.create_task(self._server.serve())

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from mesh.config import parse
-from mesh.events import AnyEvent, ApprovalResolved, Event, LlmCall, ToolCall
+from mesh.events import AnyEvent, Event, LlmCall, ToolCall
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
@@ -15,8 +15,14 @@ from mesh.keeper.requests import Caller, Create, Decide, Finish, Page, Reply, Re
 from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
+from mesh.push.delivery import Pace
+from mesh.push.memory import MemoryPushStore
+from mesh.push.port import PushStore
+from mesh.push.post import Post
+from mesh.push.push import Push
+from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import Ack, TurnInput, TurnOutput
+from mesh.tree.turn import Ack, Decisions, LeftOver, TurnInput, TurnOutput
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -86,7 +92,13 @@ class LocalMesh:
     """A keeper and a tree in this process. `crash` forgets the keeper and starts another."""
 
     def __init__(
-        self, llm: Llm, journal: Journal | None = None, config: str = SIMPLE, **settings: Any
+        self,
+        llm: Llm,
+        journal: Journal | None = None,
+        config: str = SIMPLE,
+        agent_for: AgentFor = reach,
+        push_store: PushStore | None = None,
+        **settings: Any,
     ) -> None:
         self.journal = journal or MemoryJournal()
         self.llm = llm
@@ -95,13 +107,18 @@ class LocalMesh:
         self.settings = KeeperSettings(
             agent="test", digest=self.config.digest, system_prompt=self.config.prompt, **settings
         )
-        self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self)
+        self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self, agent_for)
+        self.push_store = push_store or MemoryPushStore()
+        self.pace = Pace()
+        self.post = Post(self.config.card.push_hosts)
         self.fenced = asyncio.Event()
         self.passes = 0
         self.keeper = self._new_keeper()
 
     def _new_keeper(self) -> Keeper:
-        return Keeper(0, 1, self.journal, self, self.settings, self.fenced.set)
+        hosts, fenced = self.config.card.push_hosts, self.fenced.set
+        push = Push(0, self.push_store, self.journal, self.post, hosts, self.pace, fenced)
+        return Keeper(0, 1, self.journal, self, self.settings, push, fenced)
 
     async def __aenter__(self) -> "LocalMesh":
         await self.tree.start()
@@ -111,6 +128,7 @@ class LocalMesh:
 
     async def __aexit__(self, *_: object) -> None:
         await self.keeper.close()
+        await self.post.close()
         await self.tree.close()
 
     async def run(self, turn: TurnInput) -> TurnOutput:
@@ -121,13 +139,14 @@ class LocalMesh:
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         return await self.tree.problems(digest, node, tool, arguments)
 
+    async def call_off(self, task: LeftOver) -> None:
+        await self.tree.call_off(task)
+
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`, of whichever keeper there is now."""
         return await self.keeper.append(conversation_id, turn, run, events)
 
-    async def decisions(
-        self, conversation_id: str, turn: int, run: int, after: int
-    ) -> Sequence[ApprovalResolved] | None:
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         return await self.keeper.decisions(conversation_id, turn, run, after)
 
     async def crash(self) -> None:
@@ -160,6 +179,9 @@ class LocalMesh:
         **caller: str,
     ) -> tuple[int, dict[str, Any]]:
         return await self.ask(Decide(uuid, Caller(session_id="s1", **caller), decision, edited, reason))
+
+    async def answer(self, uuid: str, answer: str) -> tuple[int, dict[str, Any]]:
+        return await self.ask(Decide(uuid, Caller(session_id="s1"), "answer", answer=answer))
 
     async def show(self, conversation_id: str) -> dict[str, Any]:
         status, body = await self.ask(Show(conversation_id))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mesh.config import Config, load, parse, unsupported
+from mesh.config import Config, load, parse
 from mesh.config_source import MAX_BYTES, MAX_NODES
 from mesh.errors import ConfigError
 
@@ -52,7 +52,7 @@ class TestDefaults:
         "path", sorted({*CONFIGS.glob("*.yaml")} - {CONFIGS / "web.yaml"}), ids=lambda path: path.name
     )
     def test_every_shipped_config_is_valid_without_any_environment(self, path: Path) -> None:
-        assert unsupported(load(path, {})) == []
+        load(path, {})
 
     def test_the_shipped_agent_needs_no_key(self) -> None:
         assert load(CONFIGS / "agent.yaml", {}).llm.model == "offline"
@@ -373,11 +373,17 @@ class TestTree:
         (problem,) = problems(json.dumps({"agent": tree(5), "limits": {"max_tree_nodes": 4}}))
         assert "5 nodes, more than 4; raise limits.max_tree_nodes" in problem
 
-    def test_what_cannot_run_yet_is_named_with_its_line(self) -> None:
-        config = read(
-            "name: x\nagent: {name: a, type: a2a, url: 'http://a'}\na2a: [{name: b, url: 'http://b'}]"
+
+class TestTheCard:
+    def test_what_is_wrong_in_it_is_told_with_its_line(self) -> None:
+        said = problems(
+            "name: x\ncard:\n  security: {b: {nope: 1}}\n  proxies: [hello]\n  versions: []\n  url: ftp://x\n"
         )
-        assert [problem.partition(": is valid")[0] for problem in unsupported(config)] == [
-            "agent.yaml:3: a2a",
-            "agent.yaml:2: agent.type",
+        assert [problem.partition(": is not right")[0] for problem in said][:2] == [
+            "agent.yaml:3: card.security.b",
+            "agent.yaml:4: card.proxies[0]",
         ]
+        assert len(said) == 4
+
+    def test_it_is_no_part_of_what_the_agent_is(self) -> None:
+        assert read("name: x").digest == read("name: x\ncard: {url: 'https://x.example'}").digest

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.conversation import Conversation, exchange, fold, is_below, view
+from mesh.conversation import Conversation, fold, is_below, view
 from mesh.events import (
     AnyEvent,
     ApprovalRequired,
@@ -19,6 +19,7 @@ from mesh.events import (
     ToolResult,
     UserMessage,
 )
+from mesh.exchange import exchange
 from mesh.llm.port import Assistant, Results
 from tests.journal.golden.record import HERE, read
 

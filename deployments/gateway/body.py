@@ -11,9 +11,8 @@ from starlette.requests import Request
 from mesh.errors import BadRequest, TooLarge
 from mesh.events import Decision
 from mesh.keeper.requests import Caller
+from mesh.words import decision_in
 
-_YES = {"yes", "y", "true", "approve", "approved", "ok", "confirm"}
-_NO = {"no", "n", "false", "reject", "rejected", "cancel", "deny"}
 _ACTIONS: dict[str, Decision] = {
     "approve": "approve",
     "reject": "reject",
@@ -76,6 +75,7 @@ class Decided(NamedTuple):
     decision: Decision
     edited_args: dict[str, Any] | None
     reason: str
+    answer: str
 
 
 def decision_of(body: dict[str, Any]) -> Decided:
@@ -87,7 +87,10 @@ def decision_of(body: dict[str, Any]) -> Decided:
         raise BadRequest('"reason" is a text, and goes with a rejection')
     if reason and len(reason) > _MAX_REASON:
         raise TooLarge(f'"reason" is over {_MAX_REASON} characters')
-    return Decided(decision, edited, (reason or "").strip())
+    answer = body.get("answer", "")
+    if len(answer) > _MAX_REASON:
+        raise TooLarge(f'"answer" is over {_MAX_REASON} characters')
+    return Decided(decision, edited, (reason or "").strip(), answer.strip())
 
 
 def _word_of(body: dict[str, Any]) -> Decision:
@@ -100,11 +103,11 @@ def _word_of(body: dict[str, Any]) -> Decision:
             word = value.strip().lower()
             if given[0] == "action" and word in _ACTIONS:
                 return _ACTIONS[word]
-            if given[0] == "answer" and word in _YES | _NO:
-                return "approve" if word in _YES else "reject"
+            if given[0] == "answer" and word:
+                return decision_in(word, "tool_call") or "answer"
     raise BadRequest(
         'say one of {"approved": true|false}, {"action": "approve"|"reject"} or {"answer": "yes"|"no"}; '
-        'for an approval of kind unknown_outcome {"action": "retry"|"skip"}'
+        'for an approval of kind unknown_outcome {"action": "retry"|"skip"}, of kind question {"answer": "…"}'
     )
 
 

@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from deployments.gateway import live, openapi, rest, sessions
+from deployments.gateway.a2a import routes as a2a
 from deployments.gateway.bounded import Bounded
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
@@ -26,6 +27,7 @@ def http_app(backend: Backend, config: Config) -> FastAPI:
     live.add_routes(app, bounded, streams, config)
     rest.add_routes(app, bounded, streams, config.limits)
     sessions.add_routes(app, bounded, streams, config)
+    a2a.add_routes(app, bounded, streams, config)
     app.add_exception_handler(HTTPException, _refused)
     openapi.add_schemas(app)
     return app

@@ -11,7 +11,19 @@ DESCRIPTION = """
 Talk to the agent: create a conversation, send messages, decide what it may do.
 
 A destructive tool call makes the conversation wait: the answer says `waiting_approval: true` and has the
-`approval`. Decide it with `POST /approvals/{uuid}`; the answer of that call is how the turn went on.
+`approval`. Decide it with `POST /approvals/{uuid}`; the answer of that call is how the turn went on. What an
+approval takes depends on its `kind`:
+
+- `tool_call`, a call that is to be made: `{"approved": true}`, with `edited_args` or not;
+  `{"approved": false}`, with `reason` or not
+- `unknown_outcome`, a call that may have run already: `{"action": "retry"}` or `{"action": "skip"}`
+- `question`: `{"answer": "…"}`, any text; `{"approved": false}`, with `reason` or not
+- `auth_required`, a caller with a token: `{"approved": true}` with `Authorization: Bearer`, or
+  `{"approved": false}`
+
+With `remote_agent_name` another agent asks, and the decision is passed on to it; one that asks for a
+`tool_call` in plain words takes any `{"answer": "…"}`. `auth_required: true` in a result says that the turn
+waits for a token. `turn` in a conversation is its newest turn: how it stands and since when.
 
 With `Accept: text/event-stream` a message or a decision is answered by its turn as a stream of events, until
 it ends or pauses. `GET /conversations/{id}/events` is the stream of a whole conversation.
@@ -21,6 +33,7 @@ Headers: `X-Session-ID` (taken or made, and returned), `Idempotency-Key` on ever
 downstream calls), `X-User` (who decides, for the record).
 """
 
+_SINCE = "2026-01-01T12:00:00.100Z"
 _APPROVAL = {
     "uuid": "5f0c3f7e-7e86-4f7e-9a43-54f27f9b3c1d",
     "conversation_id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
@@ -29,9 +42,21 @@ _APPROVAL = {
     "description": 'Run resources_add on resources\n  name = "web-1"\n  value = 42',
     "kind": "tool_call",
     "created_at": "2026-01-01T12:00:00.000Z",
+    "asked_by": "agent",
+    "expires_at": None,
     "remote_task_id": None,
     "remote_agent_name": None,
 }
+_QUESTION = {
+    **_APPROVAL,
+    "tool_name": "a2a_stock",
+    "tool_args": {"message": "add web-1"},
+    "description": "Agent stock asks: Which value?",
+    "kind": "question",
+    "remote_task_id": "0c5a1f52-9b0e-4f0e-8f35-6f1d2b7c9a10",
+    "remote_agent_name": "stock",
+}
+_TOKEN = {**_QUESTION, "description": "Agent stock asks: Who are you?", "kind": "auth_required"}
 _CONVERSATION = {
     "id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
     "session_id": "1a2b3c4d",
@@ -52,22 +77,54 @@ _CONVERSATION = {
     ],
     "created_at": "2026-01-01T12:00:00.000Z",
     "updated_at": "2026-01-01T12:00:00.100Z",
+    "turn": {
+        "number": 1,
+        "state": "completed",
+        "since": "2026-01-01T12:00:00.100Z",
+        "response": "There are none.",
+    },
 }
 _TURN = {
     "conversation": _CONVERSATION,
     "result": {"response": "There are none.", "waiting_approval": False, "auth_required": False},
 }
+
+
+def _waiting(approval: dict[str, Any], words: str, *, auth: bool = False) -> dict[str, Any]:
+    """The answer of a turn that waits for this approval."""
+    turn = {"number": 1, "state": "auth_required" if auth else "waiting_approval", "since": _SINCE}
+    return {
+        "conversation": {
+            **_CONVERSATION,
+            "status": "waiting_approval",
+            "pending_approval": approval,
+            "pending_approvals": [approval],
+            "turn": turn,
+        },
+        "result": {
+            "response": f"Waiting for approval: {words} {approval['uuid']}.\n{approval['description']}",
+            "waiting_approval": True,
+            "approval": approval,
+            "auth_required": auth,
+        },
+    }
+
+
 _WAITING = {
-    "conversation": {**_CONVERSATION, "status": "waiting_approval", "pending_approval": _APPROVAL},
-    "result": {
-        "response": "Waiting for approval: …",
-        "waiting_approval": True,
-        "approval": _APPROVAL,
-        "auth_required": False,
-    },
+    "waiting": _waiting(_APPROVAL, "approve or reject"),
+    "waiting_for_an_answer": _waiting(_QUESTION, "answer or reject"),
+    "waiting_for_a_token": _waiting(_TOKEN, "approve, with a bearer token, or reject", auth=True),
 }
 _CANCELLED = {
-    "conversation": _CONVERSATION,
+    "conversation": {
+        **_CONVERSATION,
+        "turn": {
+            "number": 1,
+            "state": "cancelled",
+            "since": _SINCE,
+            "response": "Operation cancelled by user.",
+        },
+    },
     "result": {
         "response": "Operation cancelled by user.",
         "waiting_approval": False,
@@ -134,9 +191,17 @@ MESSAGE = {"type": "object", "properties": {"message": {"type": "string", "minLe
 DECISION = {
     "type": "object",
     "properties": {
-        "approved": {"type": "boolean"},
-        "action": {"enum": ["approve", "reject", "retry", "skip"]},
-        "answer": {"type": "string"},
+        "approved": {"type": "boolean", "description": "of a tool call, a token; false also of a question"},
+        "action": {
+            "enum": ["approve", "reject", "retry", "skip"],
+            "description": "retry and skip are for a call of which nobody knows whether it ran",
+        },
+        "answer": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 4000,
+            "description": "to a question: any text, told as it is; else yes, no and words that mean these",
+        },
         "edited_args": {"type": "object", "description": "with an approval: run it with these instead"},
         "reason": {"type": "string", "description": "with a rejection: the model sees it and goes on"},
     },
@@ -180,7 +245,7 @@ CREATE = route(
     "conversations",
     "Create a conversation, with a first message or without",
     {
-        201: json("Created", ref("Answer"), created=SHOWN, answered={**_TURN}, waiting=_WAITING),
+        201: json("Created", ref("Answer"), created=SHOWN, answered={**_TURN}, **_WAITING),
         **_ACCEPTED,
         **BAD,
         409: error("The key was used with another body", "Idempotency-Key 'k' was used with another body"),
@@ -217,7 +282,7 @@ SAY = route(
     "conversations",
     "Send a message",
     {
-        200: json("The turn's answer, or what it waits for", ref("Answer"), answered=_TURN, waiting=_WAITING),
+        200: json("The turn's answer, or what it waits for", ref("Answer"), answered=_TURN, **_WAITING),
         **_ACCEPTED,
         **BAD,
         **NOT_FOUND,
@@ -251,9 +316,9 @@ CANCEL = route(
 )
 DECIDE = route(
     "approvals",
-    "Approve or reject what a conversation waits for",
+    "Decide what a conversation waits for: approve, reject, answer, give a token",
     {
-        200: json("How the turn went on", ref("Answer"), answered=_TURN, waiting_again=_WAITING),
+        200: json("How the turn went on", ref("Answer"), answered=_TURN, **_WAITING),
         **_ACCEPTED,
         **BAD,
         **NOT_FOUND,
@@ -269,6 +334,9 @@ DECIDE = route(
         approve={"approved": True},
         reject={"action": "reject"},
         words={"answer": "yes"},
+        answer_to_a_question={"answer": "42, please"},
+        no_answer={"approved": False, "reason": "ask me tomorrow"},
+        token_in_the_Authorization_header={"approved": True},
         edit={"approved": True, "edited_args": {"name": "web-1", "value": 43}},
         reject_and_say_why={"approved": False, "reason": "web-1 is taken, use web-2"},
         outcome_unknown={"action": "skip"},

@@ -163,7 +163,9 @@ SESSION_APPROVAL = route(
         409: error("Decided already", "approval … was decided already: approve at 2026-01-01T12:00:00.000Z"),
         **BUSY,
     },
-    **body(DECISION, required=True, approve={"approved": True}),
+    **body(
+        DECISION, required=True, approve={"approved": True}, answer_to_a_question={"answer": "42, please"}
+    ),
 )
 SESSION_APPROVAL["status_code"] = 202
 SESSION_RESUME = route(

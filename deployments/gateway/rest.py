@@ -95,7 +95,13 @@ async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request)
     raw = await read(request, limits.max_body_bytes)
     said = decision_of(parsed(raw))
     decide = Decide(
-        uuid, caller_of(request, raw), said.decision, said.edited_args, said.reason, *_how(request)
+        uuid,
+        caller_of(request, raw),
+        said.decision,
+        said.edited_args,
+        said.reason,
+        *_how(request),
+        said.answer,
     )
     return await backend.ask(uuid, decide)
 

@@ -85,7 +85,9 @@ async def _decide(backend: Backend, config: Config, session_id: str, call_id: st
     raw = await read(request, config.limits.max_body_bytes)
     said = decision_of(parsed(raw))
     caller = caller_of(request, raw)
-    decide = Decide(call_id, caller, said.decision, said.edited_args, said.reason, wait=False)
+    decide = Decide(
+        call_id, caller, said.decision, said.edited_args, said.reason, wait=False, answer=said.answer
+    )
     return _accepted(await backend.ask(call_id, decide), session_id)
 
 

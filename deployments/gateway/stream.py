@@ -5,8 +5,8 @@ reads, whatever dies behind it; and what it was cut off from, it has again after
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing, suppress
 
 import msgspec
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.gateway.port import Backend
 from mesh.errors import BadRequest, MeshError, Unavailable
-from mesh.events import CutOff, frame, now
+from mesh.events import AnyEvent, CutOff, frame, now, unframe
 from mesh.ids import new_id
 from mesh.keeper.requests import Follow, Reply, Seen, Watch
 
@@ -73,6 +73,24 @@ class Streams:
         self._admit()
         return EventStream(self._counted(self._followed(follow, cursors)))
 
+    async def events(self, watch: Watch, seen: Seen) -> AsyncGenerator[AnyEvent, None]:
+        """What a watch sees, as events, after what it has ``seen`` first. Raises `MeshError` when it breaks
+        off."""
+        self._admit()
+        async with aclosing(self._counted(self._watched(watch, seen))) as pieces:
+            async for piece in pieces:
+                for event in unframe(piece):
+                    if isinstance(event, CutOff):
+                        raise Unavailable(event.message)
+                    yield event
+
+    async def begun(self, watch: Watch) -> Seen:
+        """The first look of a watch. Raises `MeshError`."""
+        seen = await self._backend.watch(watch)
+        if seen.refusal is not None:
+            raise Unavailable(msgspec.json.decode(seen.refusal.body)["error"])
+        return seen
+
     async def _watch(self, watch: Watch) -> "Reply | EventStream":
         self._admit()
         seen = await self._backend.watch(watch)
@@ -82,15 +100,16 @@ class Streams:
         if self._open >= self._limit:
             raise Unavailable(f"this gateway has {self._open} streams open (limits.max_streams)", 5)
 
-    async def _counted(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _counted(self, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         self._open += 1
         try:
-            async for piece in pieces:
-                yield piece
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
         finally:
             self._open -= 1
 
-    async def _watched(self, watch: Watch, seen: Seen) -> AsyncIterator[bytes]:
+    async def _watched(self, watch: Watch, seen: Seen) -> AsyncGenerator[bytes, None]:
         yield _BEGIN + seen.frames
         while not seen.ended:
             watch = msgspec.structs.replace(watch, after=seen.after, cursor=seen.cursor, wait=True)
@@ -104,7 +123,7 @@ class Streams:
                 return
             yield seen.frames or _HEARTBEAT
 
-    async def _followed(self, follow: Follow, cursors: list[int]) -> AsyncIterator[bytes]:
+    async def _followed(self, follow: Follow, cursors: list[int]) -> AsyncGenerator[bytes, None]:
         yield _BEGIN
         asking = {
             asyncio.create_task(self._follow(shard, follow, cursor)): shard

@@ -3,7 +3,8 @@
 words.py       what is safe and short to print            pure
 transcript.py  events -> parts: what there is to print    pure
 layout.py      parts -> styled text, line by line         pure
-terminal.py    the port to who sits there; approval cards
+terminal.py    the port to who sits there
+card.py        an approval, and the keys that decide it  pure
 interactive.py   a person at a terminal
 pipe.py          a program at a pipe
 chat.py        turns, approvals, cancelling: between a mesh and a terminal

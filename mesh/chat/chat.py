@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from enum import IntEnum
 
+from mesh.chat.card import place_of
 from mesh.chat.commands import Quit, obey
-from mesh.chat.terminal import Left, Stopped, Terminal, Verdict, place_of
-from mesh.chat.transcript import Note, Transcript
+from mesh.chat.terminal import Left, Stopped, Terminal, Verdict
+from mesh.chat.transcript import Note, Transcript, in_words
 from mesh.chat.words import clean
 from mesh.client import Down, MeshClient, Refused, Up, new_key
 from mesh.errors import MeshError
@@ -173,10 +174,16 @@ class Chat:
         await self._follow(begin)
         while waiting := self._waiting:
             if not await self._decide(waiting):
-                self.say(*map(_told, waiting), Note(f"decide: {self.hint}"))
+                self.say(*map(_told, waiting), self._how(waiting))
                 return Status.WAITS
             await self._follow()
         return Status.ANSWERED if self._transcript.is_answered else Status.FAILED
+
+    def _how(self, waiting: Sequence[ApprovalRequired]) -> Note:
+        """The command that decides, for a person at a terminal."""
+        kinds = {asked.kind for asked in waiting}
+        token = "MESH_TOKEN=… " if "auth_required" in kinds else ""
+        return Note(f"{'answer' if kinds == {'question'} else 'decide'}: {token}{self.hint}")
 
     @property
     def _waiting(self) -> list[ApprovalRequired]:
@@ -231,14 +238,18 @@ class Chat:
     async def _verdict(self, asked: ApprovalRequired, place: str) -> Verdict | None:
         """What was decided, as the mesh has taken it; what it cannot take is asked again."""
         while True:
-            # Nobody may say beforehand that what may have run already is run again.
-            by_itself = self._yes and asked.kind == "tool_call"
+            # Nobody may say beforehand that what may have run already is run again, nor answer a question.
+            by_itself = self._yes and asked.kind == "tool_call" and not in_words(asked)
             verdict = Verdict("approve") if by_itself else await self._terminal.decide(asked, place)
             if verdict is None:
                 return None
             try:
                 await self.client.decide(
-                    asked.uuid, verdict.decision, edited_args=verdict.edited_args, reason=verdict.reason
+                    asked.uuid,
+                    verdict.decision,
+                    edited_args=verdict.edited_args,
+                    reason=verdict.reason,
+                    answer=verdict.answer,
                 )
             except Refused as problem:
                 self.say(_bad(problem))
@@ -255,4 +266,5 @@ def _bad(problem: MeshError) -> Note:
 
 
 def _told(asked: ApprovalRequired) -> Note:
-    return Note(f"waits for approval {clean(asked.uuid)}: {clean(asked.description[:_MOST_TOLD])}", "ask")
+    for_what = {"question": "an answer to", "auth_required": "a bearer token for"}.get(asked.kind, "approval")
+    return Note(f"waits for {for_what} {clean(asked.uuid)}: {clean(asked.description[:_MOST_TOLD])}", "ask")

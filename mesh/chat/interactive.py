@@ -14,9 +14,10 @@ from prompt_toolkit.output.plain_text import PlainTextOutput
 from rich.console import Console
 from rich.text import Text
 
+from mesh.chat.card import card, in_full, keys
 from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout, Piece
-from mesh.chat.terminal import KEYS, Left, Stopped, Verdict, card, in_full, keys_line
+from mesh.chat.terminal import Left, Stopped, Verdict
 from mesh.chat.transcript import Note, Part
 from mesh.chat.words import as_json, one_line
 from mesh.events import ApprovalRequired
@@ -31,12 +32,16 @@ _STYLES = {
 }
 _PROMPT = "› "
 _STOP, _LEAVE = "\x03", "\x04"
+_SKIPPED = "the person skipped the question"
 
 
 class InteractiveTerminal:
-    """`Terminal` over the one this process has."""
+    """`Terminal` over the one this process has. ``has_token``: the chat can send one."""
 
-    def __init__(self, console: Console, history: History, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, console: Console, history: History, env: Mapping[str, str], has_token: bool = False
+    ) -> None:
+        self._has_token = has_token
         self._console = console
         self._layout = Layout()
         self._editor = editor_of(env)
@@ -72,31 +77,54 @@ class InteractiveTerminal:
 
     async def decide(self, asked: ApprovalRequired, place: str) -> Verdict | None:
         self._forget_typed()
-        self.show(card(asked, place))
+        self.show(card(asked, place, self._has_token))
+        if asked.kind == "question":
+            return await self._answered()
         while True:
-            key = await self._key(asked)
-            if key == "v":
-                self.show([in_full(asked)])
-            elif key == "e":
+            verdict = await self._after(await self._key(asked), asked)
+            if verdict is not None:
+                return verdict
+
+    async def _after(self, key: str, asked: ApprovalRequired) -> Verdict | None:
+        """What a key decides; None: nothing yet."""
+        match key:
+            case "v":
+                self.show(in_full(asked))
+                return None
+            case "e":
                 edited = await self._edited(asked.tool_args)
-                if edited is not None:
-                    return Verdict("approve", edited_args=edited)
-            elif key == "r":
+                return None if edited is None else Verdict("approve", edited_args=edited)
+            case "w":
+                words = ((await self._line("answer (Enter alone: back): ")) or "").strip()
+                return Verdict("answer", answer=words) if words else None
+            case "r":
                 reason = await self._line("reason (Enter: none, and the turn ends): ")
-                if reason is not None:
-                    return Verdict("reject", reason=reason.strip())
-            else:
+                return None if reason is None else Verdict("reject", reason=reason.strip())
+            case _:
                 return _VERDICTS[key]
+
+    async def _answered(self) -> Verdict:
+        """The answer to a question, or that there will be none."""
+        session = self._session(key_bindings=_more_lines())
+        try:
+            text = await session.prompt_async("answer (Enter alone skips) › ", handle_sigint=False)
+        except KeyboardInterrupt:
+            raise Stopped from None
+        except EOFError:
+            raise Left from None
+        return Verdict("answer", answer=text.strip()) if text.strip() else Verdict("reject", reason=_SKIPPED)
 
     async def _key(self, asked: ApprovalRequired) -> str:
         """One of the keys that mean something; the others do nothing."""
-        session = self._session(key_bindings=_single_keys(KEYS[asked.kind]), erase_when_done=True)
-        key = await session.prompt_async(f"{keys_line(asked)} › ", handle_sigint=False)
+        meaning = keys(asked, self._has_token)
+        named = "  ".join(f"[{key}] {word}" for key, word in meaning.items())
+        session = self._session(key_bindings=_single_keys(meaning), erase_when_done=True)
+        key = await session.prompt_async(f"{named} › ", handle_sigint=False)
         if key == _STOP:
             raise Stopped
         if key == _LEAVE:
             raise Left
-        self.show([Note(f"  {KEYS[asked.kind][key]}")])
+        self.show([Note(f"  {meaning[key]}")])
         return key
 
     def _forget_typed(self) -> None:
@@ -149,24 +177,30 @@ _VERDICTS = {"a": Verdict("approve"), "t": Verdict("retry"), "s": Verdict("skip"
 
 
 def _line_keys() -> KeyBindings:
-    keys = KeyBindings()
+    bound = _more_lines()
 
-    @keys.add("c-c")
+    @bound.add("c-c")
     def clear(event: KeyPressEvent) -> None:
         event.current_buffer.reset()
 
-    @keys.add("escape", "enter")
+    return bound
+
+
+def _more_lines() -> KeyBindings:
+    bound = KeyBindings()
+
+    @bound.add("escape", "enter")
     def next_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
-    return keys
+    return bound
 
 
 def _single_keys(meaning: Iterable[str]) -> KeyBindings:
-    keys = KeyBindings()
+    bound = KeyBindings()
 
-    @keys.add("<any>")
-    @keys.add("enter")
+    @bound.add("<any>")
+    @bound.add("enter")
     def nothing(_: KeyPressEvent) -> None:
         """Not one of the keys that were named."""
 
@@ -174,8 +208,8 @@ def _single_keys(meaning: Iterable[str]) -> KeyBindings:
         return lambda event: event.app.exit(result=result)
 
     for key in meaning:
-        keys.add(key)(leave_with(key))
-        keys.add(key.upper())(leave_with(key))
-    keys.add("c-c")(leave_with(_STOP))
-    keys.add("c-d")(leave_with(_LEAVE))
-    return keys
+        bound.add(key)(leave_with(key))
+        bound.add(key.upper())(leave_with(key))
+    bound.add("c-c")(leave_with(_STOP))
+    bound.add("c-d")(leave_with(_LEAVE))
+    return bound

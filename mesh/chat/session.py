@@ -150,7 +150,7 @@ def _interactive(wanted: Wanted) -> Terminal:
     from mesh.chat.interactive import InteractiveTerminal
 
     history = open_history(history_path(os.environ, Path.home()), wanted.token)
-    return InteractiveTerminal(Console(highlight=False), history, os.environ)
+    return InteractiveTerminal(Console(highlight=False), history, os.environ, bool(wanted.token))
 
 
 async def _resumed(wanted: Wanted, client: MeshClient, terminal: Terminal) -> str:

@@ -11,13 +11,14 @@ from typing import Literal
 import msgspec
 
 from mesh.chat.words import call, clean, duration, one_line
-from mesh.conversation import tool_step
 from mesh.events import (
     AnyEvent,
+    ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
     Completed,
     CutOff,
+    Decision,
     Error,
     LlmCall,
     NodeCompleted,
@@ -31,9 +32,23 @@ from mesh.events import (
     Trace,
     UserMessage,
 )
+from mesh.exchange import tool_step
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
-_WAITS = {"tool_call": "waits for approval", "unknown_outcome": "nobody knows whether it ran"}
+_WAITS: dict[ApprovalKind, str] = {
+    "tool_call": "waits for approval",
+    "unknown_outcome": "nobody knows whether it ran",
+    "question": "waits for an answer",
+    "auth_required": "waits for a bearer token",
+}
+_DECIDED: dict[Decision, str] = {
+    "approve": "approved",
+    "reject": "rejected",
+    "retry": "to be run again",
+    "skip": "skipped",
+    "answer": "answered",
+}
+_WITH_TOKEN: dict[Decision, str] = {**_DECIDED, "approve": "sent", "reject": "not sent"}
 _SHORT_RESULT = 80
 _SHORT_NOTE = 300
 
@@ -227,7 +242,7 @@ class Transcript:
             case ApprovalRequired():
                 self.pending[event.uuid] = event
                 text = self._calls.get(event.step) or call(event.tool_name, event.tool_args)
-                yield Ended(node, event.step, text, "⏸", _WAITS[event.kind], "ask")
+                yield Ended(node, event.step, text, "⏸", _waits(event), "ask")
             case ApprovalResolved():
                 asked = self.pending.pop(event.uuid, None)
                 yield Note(_resolution(event, asked))
@@ -307,10 +322,36 @@ def _verdict(event: ToolResult) -> tuple[str, str, Tone]:
     return "✓", took, "good"
 
 
+def in_words(asked: ApprovalRequired) -> bool:
+    """Whether another agent asks in words only: perhaps for a yes or no, perhaps for more."""
+    return asked.remote_question is not None and asked.remote_question.form == "text"
+
+
+def _waits(asked: ApprovalRequired) -> str:
+    who = f"agent {one_line(asked.remote_agent_name, 60)} asks, " if asked.remote_agent_name else ""
+    return f"{who}{_WAITS[asked.kind]}"
+
+
 def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
-    words = {"approve": "approved", "reject": "rejected", "retry": "to be run again", "skip": "skipped"}
-    what = one_line(asked.tool_name, 60) if asked else "an approval"
     by = f" by {one_line(event.by, 60)}" if event.by else ""
     edited = " with edited arguments" if event.edited_args is not None else ""
-    why = f": {one_line(event.reason, _SHORT_NOTE)}" if event.reason else ""
-    return f"→ {what} {words[event.decision]}{edited}{by}{why}"
+    said = event.answer or event.reason
+    why = f": {one_line(said, _SHORT_NOTE)}" if said else ""
+    words = _WITH_TOKEN if asked is not None and asked.kind == "auth_required" else _DECIDED
+    return f"→ {asked_for(asked)} {words[event.decision]}{edited}{by}{why}"
+
+
+def asked_for(asked: ApprovalRequired | None) -> str:
+    """What a decision is about."""
+    if asked is None:
+        return "an approval"
+    whose = f" of agent {one_line(asked.remote_agent_name, 60)}" if asked.remote_agent_name else ""
+    match asked.kind:
+        case "question":
+            return f"the question{whose}"
+        case "auth_required":
+            return f"a bearer token for {one_line(asked.remote_agent_name or asked.tool_name, 60)}"
+        case _ if in_words(asked):
+            return f"what agent {one_line(asked.remote_agent_name, 60)} asks"
+        case _:
+            return f"{one_line(asked.tool_name, 60)}{whose}"

@@ -27,7 +27,7 @@ def chat(
 ) -> None:
     """Talk to an agent; in a pipe: a message a line, answers to stdout.
 
-    Exit codes: 0 answered, 1 failed or no mesh, 2 wrong use, 3 waits for an approval, 130 interrupted.
+    Exit codes: 0 answered, 1 failed or no mesh, 2 wrong use, 3 waits for a person, 130 interrupted.
 
     Example: mesh chat --url http://localhost:8080
     """

@@ -2,7 +2,7 @@
 
 import typer
 
-from mesh.cli.shared import ConfigFile, plain_words, runnable
+from mesh.cli.shared import ConfigFile, loaded, plain_words
 
 _NODES_SHOWN = 40
 
@@ -15,19 +15,21 @@ def check(config: ConfigFile) -> None:
     Example: mesh check config/agent.yaml
     """
     with plain_words():
-        from mesh.tree.plan import hints, tree_of
+        from mesh.tree.plan import hints, other_agents, tree_of
 
-        loaded = runnable(config)
-        servers = ", ".join(server.name for server in loaded.servers) or "none"
-        spots = list(tree_of(loaded).walk())
-        for hint in hints(loaded):
+        agent = loaded(config)
+        servers = ", ".join(server.name for server in agent.servers) or "none"
+        agents = [other.name for other in other_agents(agent)]
+        spots = list(tree_of(agent).walk())
+        for hint in hints(agent):
             typer.echo(f"warning: {hint}", err=True)
         typer.echo(f"{config}: fine")
         for label, value in (
-            ("agent", loaded.name),
-            ("models", ", ".join(sorted({model for _, model in loaded.models()}))),
+            ("agent", agent.name),
+            ("models", ", ".join(sorted({model for _, model in agent.models()}))),
             ("MCP servers", servers),
-            ("digest", loaded.digest),
+            ("agents", ", ".join(agents) or "none"),
+            ("digest", agent.digest),
         ):
             typer.echo(f"  {label:<12} {value}")
         typer.echo(f"  {'nodes':<12} {len(spots)}")

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from mesh.config import Config
 
 DEFAULT_CONFIG = Path("config/agent.yaml")
@@ -27,24 +25,15 @@ def loaded(path: Path) -> "Config":
     return load(path, os.environ)
 
 
-def runnable(path: Path) -> "Config":
-    from mesh.config import unsupported
-    from mesh.errors import ConfigError
-
-    config = loaded(path)
-    if later := unsupported(config):
-        raise ConfigError(later)
-    return config
-
-
-def runtime() -> "Callable[[Config, Console], None]":
-    """What runs a config. It is found by its entry point: nothing here imports it by name."""
+def runtime() -> "Callable[..., None]":
+    """What runs an agent: called with a `Config`, a rich `Console`, and the `Config` of each further agent.
+    It is found by its entry point: nothing here imports it by name."""
     from importlib.metadata import entry_points
 
     found = [*entry_points(group="mesh.runtime", name="ray")]
     if not found:
         leave(["no runtime is installed; run make setup"], MACHINE)
-    start: Callable[[Config, Console], None] = found[0].load()
+    start: Callable[..., None] = found[0].load()
     return start
 
 

@@ -1,21 +1,32 @@
 """``mesh up``."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.shared import DEFAULT_CONFIG, MACHINE, ConfigFile, leave, plain_words, runnable, runtime
+from mesh.cli.shared import DEFAULT_CONFIG, MACHINE, leave, loaded, plain_words, runtime
+
+if TYPE_CHECKING:
+    from mesh.config import Config
 
 
 def up(
-    config: ConfigFile = DEFAULT_CONFIG,
+    configs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help=f"The agent's YAML file; of several agents, a file each. By default {DEFAULT_CONFIG}.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Listen here instead of the config's host.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the config's port.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Keep conversations here instead.")] = None,
 ) -> None:
-    """Start the agent and serve it until Ctrl-C.
+    """Start the agent and serve it until Ctrl-C. Several agents are served each below /its-name.
 
     Starts a local Ray, or joins the cluster that RAY_ADDRESS names.
 
@@ -24,10 +35,44 @@ def up(
     with plain_words():
         from rich.console import Console
 
-        from mesh.preflight import obstacles
-
-        chosen = {"host": host, "port": port, "data_dir": data_dir}
-        loaded = runnable(config).model_copy(update={key: to for key, to in chosen.items() if to is not None})
-        if found := obstacles(loaded, os.environ):
+        given = {"host": host, "port": port, "data_dir": data_dir}
+        agents = _agents(
+            configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
+        )
+        if found := _obstacles(agents):
             leave(found, MACHINE)
-        runtime()(loaded, Console())
+        runtime()(agents[0], Console(), *agents[1:])
+
+
+def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
+    """The configs as they run. Raises `ConfigError` with the problems of all files, and of all of them
+    together."""
+    from mesh.errors import ConfigError
+    from mesh.together import conflicts, settled, shared_homes
+
+    problems: list[str] = []
+    found: dict[Path, Config] = {}
+    for path in paths:
+        if path.resolve() in found:
+            problems.append(f"{path}:1: is given twice; each agent has a file of its own")
+            continue
+        try:
+            found[path.resolve()] = loaded(path).model_copy(update=chosen)
+        except ConfigError as error:
+            problems += error.problems
+    configs = [*found.values()]
+    if problems := [*problems, *conflicts(configs)]:
+        raise ConfigError(problems)
+    agents = settled(configs, os.environ)
+    if problems := shared_homes(agents):
+        raise ConfigError(problems)
+    return agents
+
+
+def _obstacles(agents: "Sequence[Config]") -> list[str]:
+    from mesh.preflight import obstacles
+
+    found = obstacles(agents[0], os.environ)
+    # They share a port: where a cluster has ports of its own, this machine's is not looked at once more.
+    elsewhere = {**os.environ, "RAY_ADDRESS": "asked already"}
+    return [*found, *(problem for agent in agents[1:] for problem in obstacles(agent, elsewhere))]

@@ -2,7 +2,7 @@
 the file that is named instead of an id.
 
 Without all of these it is the mesh of ``MESH_URL``, if that is set and no ``--config`` is given; else the
-``data_dir`` of the config.
+folder of the config's agent, which is ``data_dir`` or below it (`mesh.homes`).
 """
 
 import os
@@ -55,7 +55,7 @@ class Where:
             url = os.environ.get("MESH_URL") or None
         self.url = url
         self.config = _config(config, needed=url is None and data_dir is None and not is_file)
-        self.data_dir = data_dir or (self.config.data_dir if self.config else Path())
+        self.data_dir = data_dir or (_home(self.config) if self.config else Path())
 
     def file(self, wanted: str) -> Path:
         """The file of its journal."""
@@ -97,9 +97,16 @@ def client_of(url: str, token: str) -> "MeshClient":
 
 
 def shown(url: str) -> str:
-    """A URL without the password that may be in it."""
+    """A URL without the password and the query that may be in it."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+def _home(config: "Config") -> Path:
+    """The folder of its agent: ``data_dir``, or the agent's own below it."""
+    from mesh.homes import homes
+
+    return homes([config], os.environ)[0]
 
 
 def _config(path: Path | None, *, needed: bool) -> "Config | None":

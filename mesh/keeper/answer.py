@@ -7,7 +7,7 @@ import msgspec
 from mesh.conversation import Conversation, ConversationView, PendingApproval, fold, pending_approval, view
 from mesh.events import AnyEvent, Completed, Error
 from mesh.keeper.index import Entry, Index
-from mesh.keeper.requests import Page, Reply, reply
+from mesh.keeper.requests import Page, Recent, Reply, reply
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -25,6 +25,13 @@ class Answer(msgspec.Struct, frozen=True):
     conversation: ConversationView
     result: Result | msgspec.UnsetType = msgspec.UNSET
     error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Recency(msgspec.Struct, frozen=True):
+    """What `Recent` asked for, and how many there are of it in all."""
+
+    conversations: list[Entry]
+    total: int
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -50,12 +57,22 @@ def _result(conversation: Conversation) -> Result:
     pending = conversation.pending
     if pending:
         asked = pending[0]
-        words = "retry or skip" if asked.kind == "unknown_outcome" else "approve or reject"
+        words = _DECIDED_BY[asked.kind]
         more = f" ({len(pending)} approvals wait; this is the oldest)" if len(pending) > 1 else ""
         text = f"Waiting for approval: {words} {asked.uuid}{more}.\n{asked.description}"
-        return Result(text, True, pending_approval(conversation.id, asked))
+        return Result(
+            text, True, pending_approval(conversation.id, asked), auth_required=conversation.needs_token
+        )
     last = conversation.last_answer
     return Result(last.response if isinstance(last, Completed) else "", False)
+
+
+_DECIDED_BY = {
+    "tool_call": "approve or reject",
+    "unknown_outcome": "retry or skip",
+    "question": "answer or reject",
+    "auth_required": "approve, with a bearer token, or reject",
+}
 
 
 def rewound(events: Sequence[AnyEvent], seq: int) -> Conversation:
@@ -73,8 +90,10 @@ def decided(conversation: Conversation, uuid: str) -> str:
     return f"approval {uuid} was decided already: {resolved.decision}{by} at {resolved.time}{why}"
 
 
-def page(index: Index, request: Page) -> Reply:
-    """A page of this shard's conversations."""
+def listed(index: Index, request: Page | Recent) -> Reply:
+    """This shard's part of a list of conversations."""
+    if isinstance(request, Recent):
+        return reply(200, Recency(*index.recent(request)))
     found = index.page(request.limit + 1, request.before, request.status)
     return reply(200, listing(found, request.limit, dict(index.summary)))
 

@@ -13,13 +13,13 @@ import msgspec
 
 from mesh.conversation import Conversation
 from mesh.errors import JournalError
-from mesh.events import AnyEvent, ApprovalResolved, Live, ToolIntent, ToolResult, UserMessage, now
+from mesh.events import AnyEvent, ApprovalResolved, Live, Paused, ToolIntent, ToolResult, UserMessage, now
 from mesh.failpoints import failpoint
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
 from mesh.logs import log_events
 from mesh.tree.step import SEND_AHEAD_S
-from mesh.tree.turn import TurnInput, TurnOutput
+from mesh.tree.turn import Decisions, TurnInput, TurnOutput
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -42,12 +42,13 @@ class Cell:
         self.queued = 0
         self.driver: asyncio.Task[None] | None = None
         self.work: asyncio.Task[TurnOutput] | None = None
-        self.cancelled = False
+        self.cancelled = 0  # the turn that somebody wants to end
         self.audience = Audience()
         self.token = ""
         self.traceparent = ""
         self.run = epoch << 20  # Invariant: greater than any run of an earlier epoch
         self.held: UserMessage | None = None
+        self._begun_at = 0  # the last event before the newest pass
         self._journal = journal
         self._shard = shard
         self._epoch = epoch
@@ -60,6 +61,11 @@ class Cell:
     def about(self) -> str:
         """Which conversation it is, for the log."""
         return f"sid={self.conversation.session_id} conversation={self.conversation.id}"
+
+    @property
+    def turn(self) -> int:
+        """The number of the newest turn."""
+        return self.held.turn if self.held else self.conversation.turn
 
     @property
     def is_idle(self) -> bool:
@@ -85,6 +91,7 @@ class Cell:
             await self.append(())
         async with self._writing:
             self.run += 1
+            self._begun_at = self.conversation.seq
             self._tell()
             return self._input()
 
@@ -94,13 +101,15 @@ class Cell:
             conversation_id=conversation.id,
             session_id=(held and held.session_id) or conversation.session_id,
             digest=conversation.digest,
-            turn=held.turn if held else conversation.turn,
+            turn=self.turn,
             run=self.run,
             user_message=held.text if held else conversation.user_message,
+            message_id=held.message_id if held else conversation.message_id,
             history=conversation.history,
             state=conversation.state,
             known=() if held else conversation.outcomes,
             token=self.token,
+            lost_token=(held.had_token if held else conversation.had_token) and not self.token,
             traceparent=self.traceparent,
             watched=self.audience.is_there,
         )
@@ -123,6 +132,8 @@ class Cell:
                 self.held = None
                 for event in fresh:
                     self.conversation.apply(event)
+                if not self.conversation.turn_open:
+                    self.token = self.traceparent = ""
                 log_events(fresh, self.conversation.id, self.conversation.session_id)
                 self._on_change(self, fresh, size)
                 self._tell()
@@ -144,13 +155,13 @@ class Cell:
             await self.append(late, only_if=lambda: self.conversation.turn == turn)
         return False
 
-    async def decisions(self, turn: int, run: int, after: int) -> list[ApprovalResolved] | None:
+    async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
         """What was decided since event ``after``, once there is something; None when the pass is over."""
         while self.is_current(turn, run):
             steps = self.conversation.steps
             news = [e for e in steps if isinstance(e, ApprovalResolved) and e.seq > after]
             if news:
-                return news
+                return Decisions(news, self.token)
             await self._changed.wait()
         return None
 
@@ -166,11 +177,13 @@ class Cell:
             for known in (self.conversation.steps if claims else ())
         )
 
+    def is_open(self, turn: int) -> bool:
+        """Whether this turn is open."""
+        return self.turn == turn and (self.held is not None or self.conversation.turn_open)
+
     def is_current(self, turn: int, run: int) -> bool:
         """Whether this pass is the newest of the turn that is open."""
-        open_turn = self.held.turn if self.held else self.conversation.turn
-        is_open = self.held is not None or self.conversation.turn_open
-        return is_open and open_turn == turn and self.run == run
+        return self.is_open(turn) and self.run == run
 
     def _is_late_result(self, event: AnyEvent, turn: int, run: int) -> bool:
         return (
@@ -196,6 +209,8 @@ class Cell:
         happened: list[AnyEvent] = []
         keys: set[str] = set()
         for event in (*((self.held,) if self.held else ()), *events):
+            if isinstance(event, Paused) and self.conversation.has_news(self._begun_at, events):
+                continue  # decided while the pass ended, and not known to it: another pass follows
             if isinstance(event, Live):
                 happened.append(event)
             elif event.key not in keys and not self.conversation.has(event):

@@ -39,17 +39,18 @@ class Cells:
         self._epoch = 0
         self._cells: OrderedDict[str, Cell] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Cell]] = {}
-        self._snapshots = Snapshots(journal, f"index_{shard}.json", self.index)
+        self._snapshots = Snapshots(journal, f"index2_{shard}.json", self.index)
 
-    async def open(self) -> None:
-        """Takes the shard over, and learns which conversations there are."""
+    async def open(self) -> int:
+        """Takes the shard over, and learns which conversations there are: the epoch."""
         self._epoch = await self._journal.open(self._shard)
         sizes = await self._journal.sizes()
-        mine = {i: size for i, size in sizes.items() if self._owns(i)}
+        mine = {i: size for i, size in sizes.items() if self.owns(i)}
         await self._snapshots.load_index(mine)
         for conversation_id, size in mine.items():
             if not self.index.is_current(conversation_id, size):
                 await self._look_into(conversation_id, size)
+        return self._epoch
 
     async def close(self) -> None:
         """Stops what drives turns (they stay open) and writes what is only derived."""
@@ -65,7 +66,7 @@ class Cells:
         if cell is not None and cell.conversation.seq:
             self._cells.move_to_end(conversation_id)
             return cell
-        if not self._owns(conversation_id):
+        if not self.owns(conversation_id):
             raise NotFound(f"there is no conversation {conversation_id[:64]!r}")
         if conversation_id not in self._loading:
             task = asyncio.create_task(self._load(conversation_id))
@@ -95,7 +96,8 @@ class Cells:
                 return cell, None
         raise NotFound(f"there is no approval {uuid[:64]!r}")
 
-    def _owns(self, conversation_id: str) -> bool:
+    def owns(self, conversation_id: str) -> bool:
+        """Whether this is the id of a conversation of this shard, if there is one."""
         return is_id(conversation_id) and shard_of(conversation_id, self._shards) == self._shard
 
     async def _load(self, conversation_id: str) -> Cell:

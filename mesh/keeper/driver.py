@@ -15,9 +15,10 @@ from mesh.events import AnyEvent, Completed, Error, Paused
 from mesh.failpoints import failpoint
 from mesh.keeper.cell import Cell
 from mesh.tree.node import CANCELLED
-from mesh.tree.turn import RunNode, TurnInput, TurnOutput
+from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput
 
 _log = logging.getLogger("mesh.keeper")
+_GOODBYE_S = 5.0
 
 
 class Cancelled(Exception):
@@ -27,8 +28,8 @@ class Cancelled(Exception):
 class Driver:
     """``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how long passes may be lost in a row."""
 
-    def __init__(self, run_tree: RunNode, turn_timeout_s: float, unavailable_for_s: float) -> None:
-        self._run_tree = run_tree
+    def __init__(self, tree: Tree, turn_timeout_s: float, unavailable_for_s: float) -> None:
+        self._tree = tree
         self._turn_timeout_s = turn_timeout_s
         self._unavailable_for_s = unavailable_for_s
 
@@ -47,15 +48,18 @@ class Driver:
     async def cancel(self, cell: Cell) -> None:
         """Ends the open turn: no new step of it starts; a tool that must not run twice, and runs, is
         waited for."""
-        cell.cancelled = True
+        turn = cell.cancelled = cell.turn
+        left_over: list[LeftOver] = []
         try:
             if cell.work is not None:
                 cell.work.cancel()
-            await self.finish(cell)
-            if cell.conversation.turn_open:
-                await cell.append([_cancelled(cell.conversation.turn)])
+            while cell.needs_pass and cell.turn == turn:
+                await asyncio.shield(self.start(cell))
+            left_over = _left_over(cell)
+            await cell.append([_cancelled(turn)], only_if=lambda: cell.is_open(turn))
         finally:
-            cell.cancelled = False
+            cell.cancelled = 0
+        await self._call_off(left_over)
 
     async def _passes(self, cell: Cell) -> None:
         """A pass that nobody took to its end is followed by another: what the lost one learned and
@@ -66,8 +70,9 @@ class Driver:
                 await self._pass(cell)
                 trouble_since = None
             except Cancelled:
-                turn = cell.held.turn if cell.held else cell.conversation.turn
-                await cell.append([_cancelled(turn)])
+                left_over = _left_over(cell)
+                await cell.append([_cancelled(cell.turn)])
+                await self._call_off(left_over)
             except Unavailable as problem:
                 trouble_since = trouble_since or time.monotonic()
                 _log.warning("event=pass_lost %s message=%r", cell.about, str(problem))
@@ -75,27 +80,40 @@ class Driver:
                     message = f"no node could run the turn: {problem}"
                     await cell.append([Error(turn=cell.conversation.turn, message=message)])
                 await asyncio.sleep(problem.retry_after_s * random.uniform(0.5, 1))
-        if not cell.conversation.turn_open:
-            cell.token = ""
 
     async def _pass(self, cell: Cell) -> None:
-        if cell.cancelled:
+        if cell.cancelled == cell.turn:
             raise Cancelled
         turn = await cell.begin_pass()
         output = await self._output(cell, turn)
         failpoint("keeper.pass_returned")
+        left_over = _left_over(cell)
         await cell.append_of_run(turn.turn, turn.run, _closing(output, turn))
+        if not cell.conversation.turn_open:
+            await self._call_off(left_over)
         if output.status == "interrupted":
             raise Unavailable(output.text)
 
+    async def _call_off(self, left_over: Sequence[LeftOver]) -> None:
+        """Nobody will answer what other agents ask for a turn that is over: they are told so, as well as that
+        can be. A decision there would do what nobody wants any more."""
+        await asyncio.gather(*(self._say_goodbye(task) for task in left_over))
+
+    async def _say_goodbye(self, task: LeftOver) -> None:
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._tree.call_off(task)
+        except Exception as problem:  # noqa: BLE001 - the turn is over, whatever comes of it
+            _log.warning("event=not_called_off %s message=%r", task, str(problem))
+
     async def _output(self, cell: Cell, turn: TurnInput) -> TurnOutput:
         """How the pass ended. A bug in a node ends the turn: another pass would meet it again."""
-        cell.work = asyncio.create_task(self._run_tree(turn))
+        cell.work = asyncio.create_task(self._tree.run(turn))
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await cell.work
         except asyncio.CancelledError:
-            if cell.cancelled:
+            if cell.cancelled == turn.turn:
                 raise Cancelled from None
             raise
         except TimeoutError:
@@ -110,8 +128,25 @@ class Driver:
             cell.work = None
 
 
+def _left_over(cell: Cell) -> list[LeftOver]:
+    """What other agents wait for in the open turn."""
+    conversation = cell.conversation
+    return [
+        LeftOver(
+            conversation.digest,
+            asked.node,
+            asked.remote_agent_name,
+            asked.remote_task_id,
+            conversation.session_id,
+            cell.traceparent,
+            cell.token,
+        )
+        for asked in conversation.asked_elsewhere
+    ]
+
+
 def _cancelled(turn: int) -> Completed:
-    return Completed(turn=turn, response=CANCELLED, cancelled=True)
+    return Completed(turn=turn, response=CANCELLED, cancelled=True, called_off=True)
 
 
 def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:

@@ -5,20 +5,23 @@ blob knows is read again when the keeper starts. So a start costs a look at each
 read of each file.
 """
 
+import heapq
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import msgspec
 
-from mesh.conversation import Conversation, PendingApproval, Status, pending_approval
+from mesh.conversation import Conversation, PendingApproval, Status, TurnState, pending_approval, turn_view
 from mesh.ids import tail
+from mesh.keeper.requests import Recent
 
 _TITLE = 80
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A conversation in a list. ``title`` is the beginning of its first message."""
+    """A conversation in a list. ``title`` is the beginning of its first message, ``turn_state`` that of its
+    newest turn."""
 
     id: str
     session_id: str
@@ -27,6 +30,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     updated_at: str
     title: str = ""
     pending_approval: PendingApproval | None = None
+    turn_state: TurnState | None = None
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -66,6 +70,13 @@ class Index:
                 if len(found) == limit:
                     break
         return found
+
+    def recent(self, request: Recent) -> tuple[list[Entry], int]:
+        """Those that were asked for, and how many there are in all, whatever ``limit`` and ``before`` say.
+        Looks at each conversation."""
+        asked = [kept.entry for kept in self._kept.values() if _is_asked(kept.entry, request)]
+        later = [entry for entry in asked if not request.before or _moment(entry) < request.before]
+        return heapq.nlargest(request.limit, later, key=_moment), len(asked)
 
     def with_tail(self, some_id: str) -> list[str]:
         """The conversations that an approval's uuid may belong to."""
@@ -118,4 +129,17 @@ def entry_of(conversation: Conversation) -> Entry:
         updated_at=conversation.updated_at,
         title=first[:_TITLE],
         pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
+        turn_state=turn.state if (turn := turn_view(conversation)) else None,
+    )
+
+
+def _moment(entry: Entry) -> str:
+    return f"{entry.updated_at}|{entry.id}"
+
+
+def _is_asked(entry: Entry, request: Recent) -> bool:
+    return (
+        (not request.session_id or entry.session_id == request.session_id)
+        and (request.states is None or (entry.turn_state or "") in request.states)
+        and entry.updated_at >= request.since
     )

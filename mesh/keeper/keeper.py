@@ -25,19 +25,19 @@ from mesh.errors import (
 )
 from mesh.events import (
     AnyEvent,
-    ApprovalResolved,
     ConversationCompleted,
     ConversationCreated,
     UserMessage,
     now,
 )
 from mesh.journal.port import Journal
-from mesh.keeper.answer import answer, page, rewound
+from mesh.keeper.answer import answer, listed, rewound
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.carried import exported, imported
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver
+from mesh.keeper.pushes import Pushes
 from mesh.keeper.requests import (
     Caller,
     Cancel,
@@ -48,6 +48,11 @@ from mesh.keeper.requests import (
     Follow,
     Import,
     Page,
+    PushDelete,
+    PushList,
+    PushSet,
+    Recent,
+    Repeat,
     Reply,
     Request,
     Say,
@@ -58,7 +63,9 @@ from mesh.keeper.requests import (
     reply,
 )
 from mesh.keeper.watching import Watching
-from mesh.tree.turn import Ack, Tree
+from mesh.push.push import Push
+from mesh.tree.turn import Ack, Decisions, Tree
+from mesh.words import decision_in
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -89,19 +96,23 @@ class Keeper:
         journal: Journal,
         tree: Tree,
         settings: KeeperSettings,
+        push: Push,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._settings = settings
         self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced, self._changed)
         self._watching = Watching(journal)
-        self._driver = Driver(tree.run, settings.turn_timeout_s, settings.unavailable_for_s)
+        self._push = push
+        self._pushes = Pushes(self._cells.get, push)
+        self._driver = Driver(tree, settings.turn_timeout_s, settings.unavailable_for_s)
         self._approvals = Approvals(self._cells.get, tree, self._driver)
         self._recovery: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
-        await self._cells.open()
+        epoch = await self._cells.open()
+        await self._push.open(epoch, self._cells.owns)
         for when, conversation_id in self._cells.index.deadlines():
             self._approvals.note(conversation_id, [when])
         at_once = asyncio.Semaphore(self._settings.max_recovering)
@@ -113,6 +124,7 @@ class Keeper:
         for task in self._recovery:
             task.cancel()
         await asyncio.gather(*self._recovery, self._approvals.close(), return_exceptions=True)
+        await self._push.close()
         await self._cells.close()
 
     async def handle(self, request: Request) -> Reply:
@@ -141,16 +153,14 @@ class Keeper:
             self._driver.start(cell)
         return Ack(accepted, cell.audience.is_there)
 
-    async def decisions(
-        self, conversation_id: str, turn: int, run: int, after: int
-    ) -> Sequence[ApprovalResolved] | None:
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""
         cell = await self._cells.get(conversation_id)
         try:
             async with asyncio.timeout(_LISTEN_S):
                 return await cell.decisions(turn, run, after)
         except TimeoutError:
-            return ()
+            return Decisions()
 
     async def _dispatch(self, request: Request) -> Reply:
         match request:
@@ -160,13 +170,15 @@ class Keeper:
                 return await self._say(request)
             case Decide():
                 return await self._decide(request)
+            case Repeat():
+                return await self._repeat(request)
             case Finish():
                 return await self._finish(request)
             case Show():
                 cell = await self._cells.get(request.id)
                 return reply(200, {"conversation": view(cell.conversation)}, cell.conversation.session_id)
-            case Page():
-                return page(self._cells.index, request)
+            case Page() | Recent():
+                return listed(self._cells.index, request)
             case Cancel():
                 return await self._cancel(request)
             case Export():
@@ -175,6 +187,14 @@ class Keeper:
                 return Reply(200, lines, cell.conversation.session_id)
             case Import():
                 return await self._import(request)
+            case PushSet() | PushList() | PushDelete():
+                return await self._pushes.answer(request)
+
+    async def _repeat(self, request: Repeat) -> Reply:
+        cell = await self._cells.get(request.id)
+        if not self._is_repeated(cell, request.caller):
+            return reply(204, {})
+        return await self._first_answer(cell, request.caller.idempotency_key)
 
     async def _create(self, request: Create) -> Reply:
         caller = request.caller
@@ -183,20 +203,24 @@ class Keeper:
             if not self._is_repeated(cell, caller):
                 raise Conflict(f"conversation {request.id} exists already")
         else:
+            if request.webhook is not None:  # first: where the conversation is, its webhook is too
+                await self._push.set(request.id, request.webhook, 0)
             cell = await self._new_cell(request)
         if request.message is None:
             return await self._created(cell, caller.idempotency_key)
         keyed = msgspec.structs.replace(
             caller, idempotency_key=caller.idempotency_key and f"{caller.idempotency_key}/1"
         )
-        said = await self._say(Say(request.id, keyed, request.message, request.wait, request.watched))
+        said = await self._say(
+            Say(request.id, keyed, request.message, request.wait, request.watched, request.message_id)
+        )
         return msgspec.structs.replace(said, status=201) if said.status == 200 else said
 
     async def _new_cell(self, request: Create) -> Cell:
         caller, settings = request.caller, self._settings
         created = ConversationCreated(
             conversation_id=request.id,
-            session_id=caller.session_id,
+            session_id=request.session_id or caller.session_id,
             agent=settings.agent,
             digest=settings.digest,
             system_prompt=settings.system_prompt,
@@ -208,7 +232,7 @@ class Keeper:
     async def _say(self, request: Say) -> Reply:
         cell = await self._cells.get(request.id)
         if cell.conversation.pending and not self._is_repeated(cell, request.caller):
-            return answer(cell.conversation, 200)
+            return await self._told_while_it_waits(cell, request)
         if cell.queued >= self._settings.max_queue_per_conversation:
             raise Unavailable(f"conversation {request.id}: {cell.queued} messages wait already", 1, 429)
         cell.queued += 1
@@ -217,6 +241,18 @@ class Keeper:
                 return await self._say_in_turn(cell, request)
         finally:
             cell.queued -= 1
+
+    async def _told_while_it_waits(self, cell: Cell, request: Say) -> Reply:
+        """A message does not go past a question. But whoever comes with a token may be who was waited for."""
+        is_no = decision_in(request.message, "auth_required") == "reject"
+        if is_no or not (cell.conversation.needs_token and request.caller.token):
+            return answer(cell.conversation, 200)
+        before = cell.conversation.seq
+        if request.watched:
+            cell.audience.expect(before)
+        self._adopt(cell, request.caller)
+        await self._approvals.authorize(cell, request.caller)
+        return await self._outcome(cell, request.wait, before)
 
     async def _say_in_turn(self, cell: Cell, request: Say) -> Reply:
         caller, conversation = request.caller, cell.conversation
@@ -227,7 +263,7 @@ class Keeper:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
             return answer(conversation, 200)
-        self._adopt(cell, caller)
+        cell.token, cell.traceparent = caller.token, caller.traceparent
         if request.watched:
             cell.audience.expect(conversation.seq)
         cell.hold(
@@ -236,6 +272,8 @@ class Keeper:
                 turn=conversation.turn + 1,
                 text=request.message,
                 session_id=caller.session_id if caller.session_id != conversation.session_id else "",
+                had_token=bool(caller.token),
+                message_id=request.message_id,
                 idempotency_key=caller.idempotency_key,
                 body_hash=caller.body_hash,
             )
@@ -249,12 +287,19 @@ class Keeper:
         before = cell.conversation.seq
         if request.watched:
             cell.audience.expect(before)
-        await self._approvals.decide(cell, asked, request)
+        try:
+            await self._approvals.decide(cell, asked, request)
+        except Conflict:
+            if not self._is_repeated(cell, request.caller):
+                raise
+            # The same request, sent again while the first was being journaled, has decided it.
+            return await self._first_answer(cell, request.caller.idempotency_key)
         self._adopt(cell, request.caller)
         return await self._outcome(cell, request.wait, before)
 
     def _changed(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
         self._watching.happened(cell, events)
+        self._push.happened(cell.conversation.id, events)
         deadlines = [asked.expires_at for asked in cell.conversation.pending if asked.expires_at]
         self._approvals.note(cell.conversation.id, deadlines)
 
@@ -299,7 +344,7 @@ class Keeper:
         return answer(cell.conversation, 201, with_result=False)
 
     def _adopt(self, cell: Cell, caller: Caller) -> None:
-        """The turn acts for this caller from now on."""
+        """The open turn acts for this caller from now on."""
         cell.token = caller.token or cell.token
         cell.traceparent = caller.traceparent or cell.traceparent
 

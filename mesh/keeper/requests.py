@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from mesh.events import Decision
+from mesh.push.webhook import Webhook
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,23 +30,29 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Create(msgspec.Struct, frozen=True, tag=True):
-    """A new conversation, and its first message if there is one."""
+    """A new conversation, and its first message if there is one. ``session_id`` is the conversation's, when
+    it is not the caller's. ``webhook`` is told all that happens in it."""
 
     id: str
     caller: Caller
     message: str | None = None
     wait: bool = True
     watched: bool = False
+    session_id: str = ""
+    message_id: str = ""
+    webhook: Webhook | None = None
 
 
 class Say(msgspec.Struct, frozen=True, tag=True):
-    """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched."""
+    """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched.
+    ``message_id``: what the client calls it."""
 
     id: str
     caller: Caller
     message: str
     wait: bool = True
     watched: bool = False
+    message_id: str = ""
 
 
 class Decide(msgspec.Struct, frozen=True, tag=True):
@@ -58,6 +65,14 @@ class Decide(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
     wait: bool = True
     watched: bool = False
+    answer: str = ""
+
+
+class Repeat(msgspec.Struct, frozen=True, tag=True):
+    """The first answer to a request with the caller's Idempotency-Key. 204: none was taken."""
+
+    id: str
+    caller: Caller
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
@@ -80,6 +95,17 @@ class Page(msgspec.Struct, frozen=True, tag=True):
     status: str = ""
 
 
+class Recent(msgspec.Struct, frozen=True, tag=True):
+    """Conversations, those that changed last first, before ``before`` (``updated_at|id``), changed not before
+    ``since``; of one session, and in one of ``states`` (`TurnState`, "" before the first turn), or any."""
+
+    limit: int = 50
+    before: str = ""
+    since: str = ""
+    session_id: str = ""
+    states: tuple[str, ...] | None = None
+
+
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Ends the open turn, running or waiting."""
 
@@ -99,7 +125,42 @@ class Import(msgspec.Struct, frozen=True, tag=True):
     content: bytes
 
 
-Request = Create | Say | Decide | Finish | Show | Page | Cancel | Export | Import
+class PushSet(msgspec.Struct, frozen=True, tag=True):
+    """News of a conversation from now on, to a webhook; instead of the one with the same id."""
+
+    id: str
+    webhook: Webhook
+
+
+class PushList(msgspec.Struct, frozen=True, tag=True):
+    """Where news of a conversation go."""
+
+    id: str
+
+
+class PushDelete(msgspec.Struct, frozen=True, tag=True):
+    """No more news to this webhook, if there is such a one."""
+
+    id: str
+    webhook_id: str
+
+
+Request = (
+    Create
+    | Say
+    | Decide
+    | Repeat
+    | Finish
+    | Show
+    | Page
+    | Recent
+    | Cancel
+    | Export
+    | Import
+    | PushSet
+    | PushList
+    | PushDelete
+)
 
 
 class Watch(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,7 +1,8 @@
 """The offline model: deterministic, without network and key, for demonstrations and tests.
 
 It calls the offered tool whose name, description and schema fit the last message best (see
-`mesh.llm.offline_words`), and says in words what the tool gave. It understands nothing.
+`mesh.llm.offline_words`), and says in words what the tool gave. What is meant for another agent, or for the
+person, it passes on (`mesh.llm.offline_address`). It understands nothing.
 """
 
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mesh.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.llm.offline_address import addressed
 from mesh.llm.offline_fill import fill
 from mesh.llm.offline_words import choose, properties, read
 from mesh.llm.port import Assistant, LlmRequest, Message, Result, Results, ToolSpec, User
@@ -55,6 +57,8 @@ def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
     said = last.text
     if not request.tools:
         return _bounded(f"{_I_AM} I have no tools here. You said: {said or '(nothing)'}"), ()
+    if told := addressed(said, request.tools):
+        return "", (ToolCall(_next_id(request.messages), told.tool.name, told.arguments),)
     reading = read(said)
     tool = choose(reading, request.tools)
     if tool is None:

@@ -18,7 +18,8 @@ _CALLED = re.compile(r"\b(?:called|named)\s+[\"'`]?([^\s\"'`,;]+)", re.IGNORECAS
 _LIKE = re.compile(r"\b(?:matching|like|containing)\s+[\"'`]?([^\s\"'`,;]+)", re.IGNORECASE)
 _ALL = re.compile(r"\b(?:all|every|everything)\b", re.I)
 _SPECIAL = re.compile(r"([.^$*+?{}\[\]\\|()])")
-_TEXTUAL = ("text", "message", "query", "content", "prompt", "input", "question", "body")
+TEXTUAL = ("text", "message", "query", "content", "prompt", "input", "question", "body")
+"""An argument with such a name takes a sentence."""
 
 
 class Filled(msgspec.Struct, frozen=True):
@@ -32,13 +33,13 @@ def fill(tool: ToolSpec, reading: Reading) -> Filled:
     """Arguments for a tool. ``missing`` is empty only when they satisfy the tool's schema."""
     known = properties(tool.input_schema)
     words = _Words(tool, reading, known)
-    required = _required(tool.input_schema)
+    needed = required_of(tool.input_schema)
     arguments: dict[str, Any] = {}
-    for key in sorted(known, key=lambda key: key not in required):
-        value = words.value(key, known[key], key in required)
+    for key in sorted(known, key=lambda key: key not in needed):
+        value = words.value(key, known[key], key in needed)
         if value is not None and is_valid(known[key], value, tool.input_schema):
             arguments[key] = value
-    missing = tuple(key for key in required if key not in arguments)
+    missing = tuple(key for key in needed if key not in arguments)
     if not missing and known and not arguments and verb_of(tool) not in ("", "list"):
         # A tool that changes things, and nothing that says which.
         missing = tuple(known)
@@ -75,6 +76,7 @@ class _Words:
     def __init__(self, tool: ToolSpec, reading: Reading, known: dict[str, Any]) -> None:
         self._reading = reading
         self._text = reading.text
+        self._has_verb = bool(verb_of(tool))
         self._reads = verb_of(tool) in ("", "list")
         self._nouns = words_of(tool) | {singular(key) for key in known}
         self._numbers = [token for token in reading.tokens if _NUMBER.fullmatch(token)]
@@ -134,7 +136,7 @@ class _Words:
             return said
         if not required:
             return None
-        if any(word in lower for word in _TEXTUAL):
+        if any(word in lower for word in TEXTUAL):
             return next(iter(self._quotes), None) or self._rest()
         return self._name()
 
@@ -173,8 +175,11 @@ class _Words:
         return rest[-1] if rest else None
 
     def _rest(self) -> str | None:
-        """The sentence behind its first word, which asked for the tool."""
-        _, _, rest = self._text.strip().partition(" ")
+        """The sentence, without a first word that only asked for the tool."""
+        text = self._text.strip()
+        first, _, rest = text.partition(" ")
+        if not self._has_verb and singular(first) not in self._nouns:
+            return text or None
         return rest.strip() or None
 
 
@@ -192,6 +197,7 @@ def _kind(schema: dict[str, Any]) -> str:
     return next((each for each in kinds if isinstance(each, str) and each != "null"), "string")
 
 
-def _required(schema: Any) -> tuple[str, ...]:
+def required_of(schema: Any) -> tuple[str, ...]:
+    """The properties that an object must have; only what is well formed."""
     found = schema.get("required") if isinstance(schema, dict) else None
     return tuple(key for key in found if isinstance(key, str)) if isinstance(found, list) else ()

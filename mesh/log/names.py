@@ -9,6 +9,7 @@ from mesh.chat.words import one_line
 from mesh.conversation import ROOT
 from mesh.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
 
+_PEER = "a2a_"  # `mesh.tree.remote_call.PREFIX`, which takes long to import
 _ROUND = re.compile(r"#(\d+)")
 _MOST_NAME = 64
 
@@ -16,6 +17,11 @@ _MOST_NAME = 64
 def short(name: str) -> str:
     """A name that somebody else gave to something, fit for a line."""
     return one_line(name, _MOST_NAME)
+
+
+def peer_of(tool: str) -> str:
+    """The name of the agent that this tool is; empty: it is none."""
+    return short(tool.removeprefix(_PEER)) if tool.startswith(_PEER) else ""
 
 
 class Names:

@@ -7,6 +7,8 @@ another text than the last one said.
 from collections.abc import Iterator
 from datetime import timedelta
 
+from mesh.chat.card import described
+from mesh.chat.transcript import asked_for
 from mesh.chat.words import call, one_line
 from mesh.events import (
     AnyEvent,
@@ -15,6 +17,7 @@ from mesh.events import (
     Completed,
     ConversationCompleted,
     ConversationCreated,
+    Decision,
     Error,
     LlmCall,
     NodeCompleted,
@@ -26,10 +29,19 @@ from mesh.events import (
 from mesh.llm.prices import Prices
 from mesh.log.line import Line, Tone
 from mesh.log.moments import between, clock, day, milliseconds, span
-from mesh.log.names import Names, depth, short
+from mesh.log.names import Names, depth, peer_of, short
 from mesh.log.totals import dollars
 
 _MOST_RESULT = 200
+_DONE: dict[Decision, str] = {
+    "approve": "approved {}",
+    "reject": "rejected {}",
+    "retry": "wants {} to run again",
+    "skip": "wants to go on without {}",
+    "answer": "answered {}",
+}
+_WITH_TOKEN: dict[Decision, str] = {**_DONE, "approve": "sent {}", "reject": "did not send {}"}
+_TOKEN = "with a bearer token"
 
 
 class People:
@@ -41,6 +53,8 @@ class People:
         self._started = ""
         self._said = ""
         self._asked: dict[str, ApprovalRequired] = {}
+        self._decided: dict[str, ApprovalResolved] = {}
+        self._told: set[tuple[int, str, str]] = set()
 
     def lines(self, event: AnyEvent) -> Iterator[Line]:
         """What to show for an event; nothing for some."""
@@ -52,14 +66,13 @@ class People:
             case LlmCall():
                 yield from self._model(event)
             case ToolIntent():
-                again = f"try {event.attempt + 1}" if event.attempt else ""
-                yield self._at(event, f"runs {call(event.tool, event.arguments)}", "plain", again)
+                yield self._tells(event) if peer_of(event.tool) else self._runs(event)
             case ToolResult():
                 yield self._result(event)
             case ApprovalRequired():
                 yield self._asks(event)
             case ApprovalResolved():
-                yield self._decided(event)
+                yield self._decided_on(event)
             case NodeCompleted():
                 yield self._done(event)
             case Completed() | Error():
@@ -79,7 +92,8 @@ class People:
         self._started, self._said = event.time, ""
         yield Line(f"\nturn {event.turn}, {one_line(day(event.time), 10)}", "head")
         session = f"session {short(event.session_id)}" if event.session_id else ""
-        yield Line(f"user: {event.text}", "person", clock(event.time), note=session)
+        note = ", ".join(part for part in (session, _TOKEN if event.had_token else "") if part)
+        yield Line(f"user: {event.text}", "person", clock(event.time), note=note)
 
     def _model(self, event: LlmCall) -> Iterator[Line]:
         asked = ", ".join(map(_asked, event.tool_calls))
@@ -105,33 +119,50 @@ class People:
         )
         return ", ".join(part for part in parts if part)
 
+    def _runs(self, event: ToolIntent) -> Line:
+        again = f"try {event.attempt + 1}" if event.attempt else ""
+        return self._at(event, f"runs {call(event.tool, event.arguments)}", "plain", again)
+
+    def _tells(self, event: ToolIntent) -> Line:
+        """What is said to another agent: the message, or what a person decided of what it asked."""
+        said, decision = event.arguments.get("message"), self._decided.get(event.answers)
+        text = said if isinstance(said, str) else call(event.tool, event.arguments)
+        if event.answers:
+            text = _decision_in_words(decision) if decision else "the decision"
+        told = (event.turn, event.step, event.answers)
+        again = "again" if told in self._told else ""
+        self._told.add(told)
+        return self._at(event, f"tells agent {peer_of(event.tool)}: {text}", "plain", again)
+
     def _result(self, event: ToolResult) -> Line:
         how, tone = _outcome(event)
-        text = f"{short(event.tool)} {how} {one_line(event.content, _MOST_RESULT)}".rstrip()
+        peer, content = peer_of(event.tool), one_line(event.content, _MOST_RESULT)
+        if peer and not event.is_error:
+            text = f"hears from agent {peer}: {content}"
+        else:
+            text = f"{f'agent {peer}' if peer else short(event.tool)} {how} {content}".rstrip()
         return self._at(event, text, tone, milliseconds(event.duration_ms))
 
     def _asks(self, event: ApprovalRequired) -> Line:
         self._asked[event.uuid] = event
-        what = call(event.tool_name, event.tool_args)
-        unknown = event.kind == "unknown_outcome"
-        text = f"asks: nobody knows whether {what} ran; retry or skip?" if unknown else f"asks: run {what}?"
+        about = f"approval {short(event.uuid)}"
+        task = f", task {short(event.remote_task_id)} there" if event.remote_task_id else ""
         until = f", until {one_line(event.expires_at, 32)}" if event.expires_at else ""
-        return self._at(event, text, "asks", f"approval {short(event.uuid)}{until}")
+        return self._at(event, _question(event), "asks", f"{about}{task}{until}")
 
-    def _decided(self, event: ApprovalResolved) -> Line:
+    def _decided_on(self, event: ApprovalResolved) -> Line:
+        self._decided[event.uuid] = event
         asked = self._asked.get(event.uuid)
-        tool = short(asked.tool_name) if asked else f"approval {short(event.uuid)}"
-        done = {
-            "approve": f"approved {tool}",
-            "reject": f"rejected {tool}",
-            "retry": f"wants {tool} to run again",
-            "skip": f"wants to go on without {tool}",
-        }[event.decision]
+        what = asked_for(asked) if asked else f"approval {short(event.uuid)}"
+        words = _WITH_TOKEN if asked and asked.kind == "auth_required" else _DONE
+        tool = short(asked.tool_name) if asked else what
         edited = f", as {call(tool, event.edited_args)}" if event.edited_args is not None else ""
-        reason = f": {one_line(event.reason, _MOST_RESULT)}" if event.reason else ""
-        who = short(event.by) or "somebody"
+        said = event.answer or event.reason
+        why = f": {one_line(said, _MOST_RESULT)}" if said else ""
         waited = f"after {span(between(asked.time, event.time))}" if asked else ""
-        return Line(f"{who} {done}{edited}{reason}", "decided", clock(event.time), depth(event.node), waited)
+        note = ", ".join(part for part in (waited, _TOKEN if event.had_token else "") if part)
+        text = f"{short(event.by) or 'somebody'} {words[event.decision].format(what)}{edited}{why}"
+        return Line(text, "decided", clock(event.time), depth(event.node), note)
 
     def _done(self, event: NodeCompleted) -> Line:
         wrote = [f"wrote {', '.join(short(key) for key in event.state)}"] if event.state else []
@@ -148,7 +179,8 @@ class People:
         if isinstance(event, Error):
             yield Line(f"failed: {event.message}", "wrong", when, note=note)
         elif event.cancelled:
-            yield Line(f"cancelled: {event.response}", "wrong", when, note=note)
+            how = "called off" if event.called_off else "cancelled"
+            yield Line(f"{how}: {event.response}", "wrong", when, note=note)
         elif event.response.strip() == self._said.strip():
             yield Line("done", "quiet", when, note=note)
         else:
@@ -170,3 +202,26 @@ def _outcome(event: ToolResult) -> tuple[str, Tone]:
     if event.skipped:
         return "was not run →", "quiet"
     return ("failed →", "wrong") if event.is_error else ("→", "quiet")
+
+
+def _question(asked: ApprovalRequired) -> str:
+    """What is asked, and of whom it comes if it is another agent."""
+    peer, what = short(asked.remote_agent_name), call(asked.tool_name, asked.tool_args)
+    asks = f"passes on what agent {peer} asks" if peer else "asks"
+    words = one_line(described(asked), _MOST_RESULT)
+    match asked.kind:
+        case "unknown_outcome":
+            return f"{asks}: nobody knows whether {what} ran; retry or skip?"
+        case "auth_required":
+            return f"waits for a bearer token{f' for agent {peer}' if peer else ''}: {words}"
+        case "tool_call" if asked.remote_question is None or asked.remote_question.form == "mesh":
+            return f"{asks}: run {what}?"
+        case _:
+            return f"{asks}: {words}"
+
+
+def _decision_in_words(decision: ApprovalResolved) -> str:
+    said = decision.answer or decision.reason
+    edited = " with edited arguments" if decision.edited_args is not None else ""
+    words = {"approve": "approved", "reject": "rejected", "answer": "the answer"}
+    return f"{words.get(decision.decision, decision.decision)}{edited}{f': {said}' if said else ''}"

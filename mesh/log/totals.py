@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 
+from mesh.chat.transcript import asked_for
 from mesh.chat.words import call
 from mesh.conversation import Conversation
 from mesh.events import (
     AnyEvent,
+    ApprovalRequired,
     ApprovalResolved,
     Completed,
     Error,
@@ -21,7 +23,7 @@ from mesh.events import (
 from mesh.llm.prices import Prices, source
 from mesh.log.line import Line
 from mesh.log.moments import between, span
-from mesh.log.names import Names, short
+from mesh.log.names import Names, peer_of, short
 
 _MOST_LISTED = 10
 
@@ -37,8 +39,7 @@ class Totals:
         self._calls: Counter[str] = Counter()
         self._cost = Decimal()
         self._unpriced: Counter[str] = Counter()
-        self._tools: Counter[str] = Counter()
-        self._failed = self._skipped = 0
+        self._tools, self._agents = _Runs(), _Runs()
         self._decisions: Counter[str] = Counter()
         self._working = self._waiting = timedelta()
         self._turn_since = self._paused_since = self._latest = ""
@@ -60,7 +61,8 @@ class Totals:
             case LlmCall():
                 self._called(event)
             case ToolResult():
-                self._ran(event)
+                peer = peer_of(event.tool)
+                (self._agents if peer else self._tools).add(event, peer)
             case _:
                 pass
 
@@ -75,7 +77,8 @@ class Totals:
             ("model calls", _counted(self._calls)),
             ("tokens", self._tokens()),
             ("cost", self._money()),
-            ("tools run", self._ran_in_words()),
+            ("tools run", self._tools.in_words()),
+            ("agents asked", self._agents.in_words()),
             ("decisions", _counted(self._decisions)),
             ("time", self._time_in_words()),
         )
@@ -83,9 +86,8 @@ class Totals:
             if value:
                 yield Line(f"  {label:<12} {value}")
         for asked in self._conversation.pending[:_MOST_LISTED]:
-            what = call(asked.tool_name, asked.tool_args)
             who = self._names.of(asked.node)
-            yield Line(f"  {'waits for':<12} {who}: {what}, approval {short(asked.uuid)}", "asks")
+            yield Line(f"  {'waits for':<12} {who}: {_wish(asked)}, approval {short(asked.uuid)}", "asks")
 
     def _called(self, event: LlmCall) -> None:
         model, before, now = short(event.model), self._usage, event.usage
@@ -96,13 +98,6 @@ class Totals:
             self._unpriced[model] += 1
         else:
             self._cost += cost
-
-    def _ran(self, event: ToolResult) -> None:
-        if event.skipped:
-            self._skipped += 1
-            return
-        self._tools[short(event.tool)] += 1
-        self._failed += event.is_error
 
     def _state(self) -> str:
         if not self._conversation.turn_open:
@@ -123,11 +118,6 @@ class Totals:
         more = f" and what {unknown} cost: no price is known" if unknown else ""
         return f"{dollars(self._cost)}{more}{f' ({source()})' if self._cost else ''}"
 
-    def _ran_in_words(self) -> str:
-        failed = f", {self._failed} failed" if self._failed else ""
-        skipped = f", {self._skipped} not run by decision" if self._skipped else ""
-        return f"{_counted(self._tools) or '0'}{failed}{skipped}" if self._tools or self._skipped else ""
-
     def _times(self) -> tuple[timedelta, timedelta]:
         """How long turns took so far, and how much of that they waited for a person."""
         turn = between(self._turn_since, self._latest) if self._turn_since else timedelta()
@@ -137,6 +127,33 @@ class Totals:
     def _time_in_words(self) -> str:
         turns, waited = self._times()
         return f"{span(turns)}{f', {span(waited)} of it waiting for a person' if waited else ''}"
+
+
+class _Runs:
+    """How often what was run."""
+
+    def __init__(self) -> None:
+        self._names: Counter[str] = Counter()
+        self._failed = self._skipped = 0
+
+    def add(self, event: ToolResult, name: str) -> None:
+        if event.skipped:
+            self._skipped += 1
+            return
+        self._names[name or short(event.tool)] += 1
+        self._failed += event.is_error
+
+    def in_words(self) -> str:
+        failed = f", {self._failed} failed" if self._failed else ""
+        skipped = f", {self._skipped} not run by decision" if self._skipped else ""
+        return f"{_counted(self._names) or '0'}{failed}{skipped}" if self._names or self._skipped else ""
+
+
+def _wish(asked: ApprovalRequired) -> str:
+    """What a person is to decide, in a few words."""
+    if asked.kind == "tool_call" and not asked.remote_agent_name:
+        return call(asked.tool_name, asked.tool_args)
+    return asked_for(asked)
 
 
 def dollars(cost: Decimal) -> str:

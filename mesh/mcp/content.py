@@ -1,10 +1,12 @@
 """What a tool gave, as text for a model: pure functions over the SDK's result types."""
 
 import json
+from base64 import b64decode, b64encode
 from typing import Any
 
 import mcp_types as types
 
+from mesh.events import Artifact
 from mesh.mcp.port import ToolOutcome
 
 
@@ -23,7 +25,37 @@ def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
             "ask for less (a filter, a page), or raise max_result_bytes of the server"
         )
         return ToolOutcome(content=text, is_error=True)
-    return ToolOutcome(content=content, is_error=bool(result.is_error))
+    files = tuple(file for part in result.content if (file := part_file(part)) is not None)
+    return ToolOutcome(content=content, is_error=bool(result.is_error), artifacts=files)
+
+
+def part_file(part: types.ContentBlock) -> Artifact | None:
+    """The file that a part is; None: it is none."""
+    match part:
+        case types.ImageContent() | types.AudioContent():
+            return _encoded(part.type, part.mime_type, part.data)
+        case types.ResourceLink():
+            return Artifact(part.name, part.mime_type or "", url=str(part.uri))
+        case types.EmbeddedResource(resource=types.TextResourceContents() as inner):
+            data = b64encode(inner.text.encode()).decode()
+            return Artifact(_named(str(inner.uri)), inner.mime_type or "text/plain", data=data)
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as inner):
+            return _encoded(_named(str(inner.uri)), inner.mime_type or "", inner.blob)
+        case _:
+            return None
+
+
+def _encoded(name: str, media_type: str, data: str) -> Artifact | None:
+    try:
+        b64decode(data, validate=True)
+    except ValueError:
+        return None
+    return Artifact(name, media_type, data=data)
+
+
+def _named(uri: str) -> str:
+    """The last part of a URI: what people would call it."""
+    return uri.rstrip("/").rpartition("/")[2] or uri
 
 
 def part_text(part: types.ContentBlock) -> str:

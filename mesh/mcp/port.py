@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mesh.events import Artifact
+
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool of a server, with the hints resolved (see `mesh.policy`).
@@ -46,11 +48,13 @@ class Catalogue(msgspec.Struct, frozen=True):
 class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a call gave: text for the model (JSON where the tool gives structure).
 
-    ``is_error``: the tool (or the protocol, before the tool ran) reported an error.
+    ``is_error``: the tool (or the protocol, before the tool ran) reported an error. ``artifacts``: files that
+    it gave, which the text only mentions.
     """
 
     content: str
     is_error: bool = False
+    artifacts: tuple[Artifact, ...] = ()
 
 
 class ToolSession(Protocol):

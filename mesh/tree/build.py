@@ -1,22 +1,34 @@
 """From a place in the plan to a node at work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 
-from mesh.config import Config
+from mesh.a2a.client import HttpAgent
+from mesh.a2a.port import RemoteAgent
+from mesh.config import A2aAgent, Config
 from mesh.llm.port import Llm
 from mesh.mcp.toolbox import Toolbox
+from mesh.tree.a2a import A2aWork
+from mesh.tree.ask_user import AskUser
+from mesh.tree.asking import Asking
 from mesh.tree.children import Child, Children
 from mesh.tree.llm import LlmSettings, LlmWork
 from mesh.tree.loop import Loop
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
+from mesh.tree.peer import PREFIX, Peer
 from mesh.tree.plan import Spot
+from mesh.tree.remote_call import RemoteStep
 from mesh.tree.sequential import Sequential
 from mesh.tree.tool_call import ToolStep
+from mesh.tree.tools import Tools
 from mesh.tree.turn import RunNode
 
+AgentFor = Callable[[A2aAgent], RemoteAgent]
+"""How to reach an agent of the config."""
 
-def llm_node(config: Config, spot: Spot, llm: Llm, tools: ToolStep) -> Node:
+
+def llm_node(config: Config, spot: Spot, llm: Llm, tools: Tools) -> Node:
     """The llm node at a place."""
     settings = LlmSettings(
         model=spot.node.model or config.llm.model,
@@ -29,15 +41,63 @@ def llm_node(config: Config, spot: Spot, llm: Llm, tools: ToolStep) -> Node:
     return _node(spot, LlmWork(settings, llm, tools))
 
 
-def tool_step(config: Config, spot: Spot, toolbox: Toolbox) -> ToolStep:
-    """How the llm node at a place runs its tools."""
-    return ToolStep(
-        toolbox=toolbox,
+def tools_of(config: Config, spot: Spot, toolbox: Toolbox, agent_for: AgentFor) -> Tools:
+    """What the llm node at a place may call, and how."""
+    asking, most = _asking(config, spot), config.limits.max_result_bytes
+    mcp = ToolStep(toolbox=toolbox, asking=asking, max_result_bytes=most)
+    remote = _remote(config, spot, _agents(config, spot), agent_for)
+    return Tools(mcp, remote, AskUser(asking) if spot.node.can_ask_user else None)
+
+
+def remote_of(config: Config, spot: Spot, agent_for: AgentFor) -> RemoteStep:
+    """How the a2a node at a place talks to its agent."""
+    return _remote(config, spot, [spot.node.as_agent()], agent_for)
+
+
+def a2a_node(spot: Spot, remote: RemoteStep) -> Node:
+    """The a2a node at a place."""
+    (peer,) = remote.peers.values()
+    return _node(spot, A2aWork(spot.prompt, peer, remote))
+
+
+def reach(agent: A2aAgent) -> RemoteAgent:
+    """`AgentFor` over HTTP."""
+    return HttpAgent(agent.name, agent.url, agent.card_url, agent.timeout_s)
+
+
+def _agents(config: Config, spot: Spot) -> list[A2aAgent]:
+    """The other agents that a node may ask: its own, and the shared ones that its ``tools`` allow."""
+    node = spot.node
+    allowed = node.tools
+    shared = [
+        agent
+        for agent in config.a2a
+        if allowed is None or any(fnmatch(f"{PREFIX}{agent.name}", pattern) for pattern in allowed)
+    ]
+    return [*shared, *node.a2a]
+
+
+def offered(spot: Spot) -> list[str] | None:
+    """Which tools of MCP servers the node at a place may use: names or globs, None for all."""
+    tools = spot.node.tools
+    return None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
+
+
+def _remote(config: Config, spot: Spot, agents: Sequence[A2aAgent], agent_for: AgentFor) -> RemoteStep:
+    peers = [Peer(agent.name, agent_for(agent), agent.description, agent.destructive) for agent in agents]
+    return RemoteStep(
+        peers={peer.tool: peer for peer in peers},
+        asking=_asking(config, spot),
+        max_result_bytes=config.limits.max_result_bytes,
+    )
+
+
+def _asking(config: Config, spot: Spot) -> Asking:
+    return Asking(
         name=spot.node.name,
+        output_key=spot.node.output_key or "",
         asks=spot.asks,
         expire_after_s=config.approval_timeout_s,
-        output_key=spot.node.output_key or "",
-        max_result_bytes=config.limits.max_result_bytes,
     )
 
 

@@ -4,15 +4,16 @@ from functools import partial
 
 import msgspec
 
-from mesh.conversation import ROOT, tool_step
+from mesh.conversation import ROOT
 from mesh.errors import LlmError
 from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
+from mesh.exchange import tool_step
 from mesh.failpoints import failpoint
 from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, ToolSpec, User
 from mesh.tree.node import Outcome
 from mesh.tree.step import Steps
 from mesh.tree.template import render
-from mesh.tree.tool_call import ToolStep
+from mesh.tree.tools import Tools
 
 EXIT_LOOP = ToolSpec(
     "exit_loop",
@@ -37,7 +38,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LlmWork:
     """`Work` of an llm node. At the root it has the turns before in front of it; below, the message alone."""
 
-    def __init__(self, settings: LlmSettings, llm: Llm, tools: ToolStep) -> None:
+    def __init__(self, settings: LlmSettings, llm: Llm, tools: Tools) -> None:
         self._settings = settings
         self._llm = llm
         self._tools = tools
@@ -78,7 +79,7 @@ class LlmWork:
         return self._settings.can_exit_loop and call.name == EXIT_LOOP.name
 
     async def _ask(self, steps: Steps, step: str, system: str, messages: tuple[Message, ...]) -> LlmCall:
-        settings, specs = self._settings, self._tools.toolbox.specs
+        settings, specs = self._settings, self._tools.specs
         request = LlmRequest(
             model=settings.model,
             system=system,

@@ -1,25 +1,30 @@
 """A whole tree in this process: `Tree` without actors."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from mesh.config import Config
+from mesh.a2a.port import RemoteAgent
+from mesh.config import A2aAgent, Config
 from mesh.events import ToolCall
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
-from mesh.tree.build import composite_node, llm_node, tool_step
+from mesh.tree.build import AgentFor, a2a_node, composite_node, llm_node, offered, reach, remote_of, tools_of
 from mesh.tree.children import path_of
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of
-from mesh.tree.tool_call import ToolStep
+from mesh.tree.tools import Calls
 from mesh.tree.turn import (
+    LeftOver,
     Recorder,
     TurnInput,
     TurnOutput,
     decode_input,
+    decode_left_over,
     decode_output,
     encode_input,
+    encode_left_over,
     encode_output,
 )
 
@@ -33,10 +38,13 @@ class LocalTree:
         sessions: Sequence[ToolSession],
         llm_for: Callable[[str], Llm],
         recorder: Recorder,
+        agent_for: AgentFor = reach,
     ) -> None:
         self._recorder = recorder
+        self._agents: list[RemoteAgent] = []
+        self._agent_for = partial(self._reached, agent_for)
         self._toolboxes: list[Toolbox] = []
-        self._tools: dict[str, ToolStep] = {}
+        self._callable: dict[str, Calls] = {}
         self._nodes: dict[str, Node] = {}
         for spot in tree_of(config).walk():
             self._nodes[spot.path] = self._node(config, spot, sessions, llm_for)
@@ -47,9 +55,11 @@ class LocalTree:
             await toolbox.start()
 
     async def close(self) -> None:
-        """Stops watching the tools."""
+        """Stops watching the tools, and lets go of other agents."""
         for toolbox in self._toolboxes:
             await toolbox.close()
+        for agent in self._agents:
+            await agent.close()
 
     async def run(self, turn: TurnInput) -> TurnOutput:
         node = self._nodes[path_of(turn.at)]
@@ -57,15 +67,25 @@ class LocalTree:
         return decode_output(encode_output(output))
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
-        return self._tools[path_of(node)].problems(ToolCall(id="", name=tool, arguments=arguments))
+        return self._callable[path_of(node)].problems(ToolCall(id="", name=tool, arguments=arguments))
+
+    async def call_off(self, task: LeftOver) -> None:
+        await self._callable[path_of(task.node)].call_off(decode_left_over(encode_left_over(task)))
+
+    def _reached(self, agent_for: AgentFor, config: A2aAgent) -> RemoteAgent:
+        self._agents.append(agent_for(config))
+        return self._agents[-1]
 
     def _node(
         self, config: Config, spot: Spot, sessions: Sequence[ToolSession], llm_for: Callable[[str], Llm]
     ) -> Node:
         if spot.children:
             return composite_node(spot, lambda _: self.run)
-        toolbox = Toolbox(sessions, offered=spot.node.tools)
+        if spot.node.type == "a2a":
+            self._callable[spot.path] = remote = remote_of(config, spot, self._agent_for)
+            return a2a_node(spot, remote)
+        toolbox = Toolbox(sessions, offered(spot))
         self._toolboxes.append(toolbox)
-        self._tools[spot.path] = tool_step(config, spot, toolbox)
+        self._callable[spot.path] = tools = tools_of(config, spot, toolbox, self._agent_for)
         llm = llm_for(spot.node.model or config.llm.model)
-        return llm_node(config, spot, llm, self._tools[spot.path])
+        return llm_node(config, spot, llm, tools)

@@ -6,7 +6,7 @@ Pure: from a `Config` to `Spot`s. A single llm agent is a tree of one node.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mesh.config import AgentNode, Config
+from mesh.config import A2aAgent, AgentNode, Config
 from mesh.conversation import ROOT
 from mesh.tree.children import place
 from mesh.tree.template import BUILT_IN, placeholders
@@ -54,6 +54,16 @@ def _spot(config: Config, path: str, node: AgentNode, *, asks: bool, at_once: bo
     )
     prompt = (node.prompt or config.prompt) if node.type == "llm" else node.prompt
     return Spot(path, node, prompt, asks, children)
+
+
+def other_agents(config: Config) -> list[A2aAgent]:
+    """Every other agent that one of the nodes may ask, or hand its work to."""
+    found = list(config.a2a)
+    for spot in tree_of(config).walk():
+        found += spot.node.a2a
+        if spot.node.type == "a2a":
+            found.append(spot.node.as_agent())
+    return found
 
 
 def hints(config: Config) -> list[str]:

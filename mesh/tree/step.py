@@ -54,6 +54,10 @@ class Steps:
         """The latest event of this kind for this step."""
         return next((e for e in reversed(self._known) if e.step == step and isinstance(e, kind)), None)
 
+    def told(self, step: str) -> list[AnyEvent]:
+        """All that is known of this step, in its order."""
+        return [event for event in self._known if event.step == step]
+
     def decision(self, approval: ApprovalRequired) -> ApprovalResolved | None:
         """What was decided about an approval."""
         for event in reversed(self._known):
@@ -129,9 +133,11 @@ class Steps:
             news = await self._recorder.decisions(turn.conversation_id, turn.turn, turn.run, after)
             if news is None:
                 raise Superseded
-            if news:
-                self._known += news
-                return [event.step for event in news]
+            if news.events:
+                lost = turn.lost_token and not news.token
+                self.turn = msgspec.structs.replace(turn, token=news.token, lost_token=lost)
+                self._known += news.events
+                return [event.step for event in news.events]
 
     # -- the end
 

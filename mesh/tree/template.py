@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mesh.llm.port import Assistant, Message, User
 from mesh.tree.turn import TurnInput
 
-BUILT_IN = ("user_message", "history", "conversation_id", "session_id", "turn", "iteration")
+BUILT_IN = ("user_message", "history", "message_id", "conversation_id", "session_id", "turn", "iteration")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -33,6 +33,7 @@ def render(template: str, turn: TurnInput) -> str:
     values: dict[str, str] = {key: turn.state[key] for key in asked & turn.state.keys()}
     values |= {
         "user_message": turn.user_message,
+        "message_id": turn.message_id,
         "conversation_id": turn.conversation_id,
         "session_id": turn.session_id,
         "turn": str(turn.turn),

@@ -12,8 +12,7 @@ Refused: a person said no and why, or nobody answered in time; the model sees th
 import asyncio
 import json
 import time
-from collections.abc import Coroutine
-from datetime import timedelta
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,16 +22,16 @@ from mesh.events import (
     ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
+    Artifact,
     ToolCall,
     ToolIntent,
     ToolResult,
-    moment,
 )
 from mesh.failpoints import failpoint
-from mesh.ids import approval_id
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
+from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.step import Steps
 
@@ -40,17 +39,10 @@ _SHOWN = 2_000
 
 
 class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs the tool calls of one node.
-
-    ``asks``: whether destructive ones wait for a person; ``expire_after_s`` how long, None for ever.
-    ``name`` and ``output_key`` are the node's, for the question.
-    """
+    """Runs the tool calls of one node."""
 
     toolbox: Toolbox
-    name: str = ""
-    asks: bool = True
-    expire_after_s: float | None = None
-    output_key: str = ""
+    asking: Asking = Asking()
     max_result_bytes: int = 65_536
 
     async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
@@ -91,7 +83,7 @@ class _Pending:
         refusal = self._node.problems(self._call)
         if refusal or self._tool is None:
             return self._record(refusal, is_error=True)
-        if self._tool.destructive and self._node.asks:
+        if self._tool.destructive and self._node.asking.asks:
             decision = self._ask("tool_call", 0, _describe(self._tool, self._call))
             if decision is None:
                 return PAUSED
@@ -117,7 +109,7 @@ class _Pending:
         description = (
             f"It is not known whether {name} ran: the process died, or the connection was lost, "
             f"after it was started and before its result arrived. Look at the real thing, then decide: "
-            f"retry (run it again) or skip (go on without running it).\n{_arguments(self._call)}"
+            f"retry (run it again) or skip (go on without running it).\n{listed(self._call.arguments)}"
         )
         resolved = self._ask("unknown_outcome", intent.attempt, description)
         if resolved is None:
@@ -146,7 +138,7 @@ class _Pending:
         intent = ToolIntent(run=run, tool=tool.name, arguments=self._call.arguments, attempt=attempt)
         await self._steps.claim(self._step, intent)
         failpoint("tool.claimed")
-        return await _to_its_end(self._claimed(tool, intent))
+        return await to_its_end(self._claimed(tool, intent))
 
     async def _claimed(self, tool: Tool, intent: ToolIntent) -> ToolResult | Outcome:
         started = time.monotonic()
@@ -162,33 +154,45 @@ class _Pending:
 
     def _returned(self, outcome: ToolOutcome, started: float) -> ToolResult:
         failpoint("tool.returned")
-        return self._record(self._note + outcome.content, is_error=outcome.is_error, started=started)
+        artifacts, content = self._kept(outcome.artifacts), self._note + outcome.content
+        if left_out := len(outcome.artifacts) - len(artifacts):
+            content += f"\n[{left_out} files left out: over {self._node.max_result_bytes} bytes]"
+        return self._record(content, is_error=outcome.is_error, started=started, artifacts=artifacts)
+
+    def _kept(self, artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
+        """Those for which there is room in the journal."""
+        room, kept = self._node.max_result_bytes, []
+        for artifact in artifacts:
+            room -= len(artifact.data) + len(artifact.url) + len(artifact.name)
+            if room >= 0:
+                kept.append(artifact)
+        return tuple(kept)
 
     def _ask(self, kind: ApprovalKind, attempt: int, description: str) -> ApprovalResolved | None:
         """What was decided; None after the question was recorded, or while it waits."""
         asked = self._steps.known(self._step, ApprovalRequired)
         if asked is not None and (asked.kind, asked.attempt) == (kind, attempt):
             return self._steps.decision(asked)
-        expires = self._node.expire_after_s if kind == "tool_call" else None
-        self._steps.record(
-            self._step,
-            ApprovalRequired(
-                uuid=approval_id(self._steps.turn.conversation_id),
-                call_id=self._call.id,
-                tool_name=self._call.name,
-                tool_args=self._call.arguments,
-                description=description,
-                kind=kind,
-                attempt=attempt,
-                asked_by=self._node.name,
-                output_key=self._node.output_key,
-                expires_at="" if expires is None else moment(timedelta(seconds=expires)),
-            ),
+        question = ApprovalRequired(
+            uuid="",
+            call_id=self._call.id,
+            tool_name=self._call.name,
+            tool_args=self._call.arguments,
+            description=description,
+            kind=kind,
+            attempt=attempt,
         )
+        self._node.asking.ask(self._steps, self._step, question)
         return None
 
     def _record(
-        self, content: str, *, is_error: bool, skipped: bool = False, started: float | None = None
+        self,
+        content: str,
+        *,
+        is_error: bool,
+        skipped: bool = False,
+        started: float | None = None,
+        artifacts: tuple[Artifact, ...] = (),
     ) -> ToolResult:
         return self._steps.record(
             self._step,
@@ -199,11 +203,12 @@ class _Pending:
                 is_error=is_error,
                 skipped=skipped,
                 duration_ms=0 if started is None else round((time.monotonic() - started) * 1000),
+                artifacts=artifacts,
             ),
         )
 
 
-async def _to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolResult | Outcome:
+async def to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolResult | Outcome:
     """A claimed call is not broken off: whoever cancels waits until its outcome is recorded. It ends within
     the tool's own bound."""
     task = asyncio.create_task(call)
@@ -218,11 +223,12 @@ async def _to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolRe
 
 def _describe(tool: Tool, call: ToolCall) -> str:
     about = f" ({tool.description.strip().splitlines()[0]})" if tool.description.strip() else ""
-    return bounded(f"Run {tool.name} on {tool.server}{about}\n{_arguments(call)}", _SHOWN)
+    return bounded(f"Run {tool.name} on {tool.server}{about}\n{listed(call.arguments)}", _SHOWN)
 
 
-def _arguments(call: ToolCall) -> str:
-    lines = (f"  {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items())
+def listed(arguments: Mapping[str, Any]) -> str:
+    """Arguments, one a line, for a person."""
+    lines = (f"  {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
     return bounded("\n".join(lines) or "  (no arguments)", _SHOWN)
 
 

@@ -25,6 +25,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``watched``: somebody looks on, so that what happens is told at once, and deltas are wanted.
 
     ``token`` is the caller's bearer token: it lives in memory for the turn and is written nowhere.
+    ``lost_token``: there was one, and the process that had it died.
     """
 
     conversation_id: str
@@ -36,10 +37,12 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: str = ROOT
     iteration: int = 0
     state: Mapping[str, str] = {}
+    message_id: str = ""
     history: Sequence[Message] = ()
     known: Sequence[AnyEvent] = ()
     pending: Sequence[AnyEvent] = ()
     token: str = ""
+    lost_token: bool = False
     traceparent: str = ""
     watched: bool = False
 
@@ -83,6 +86,16 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     watched: bool = False
 
 
+class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was decided, and the turn's `TurnInput.token` since then."""
+
+    events: Sequence[ApprovalResolved] = ()
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Decisions({self.events})"
+
+
 class Recorder(Protocol):
     """The keeper, as a node sees it."""
 
@@ -91,11 +104,9 @@ class Recorder(Protocol):
         among the others. Raises `Unavailable`."""
         ...
 
-    async def decisions(
-        self, conversation_id: str, turn: int, run: int, after: int
-    ) -> Sequence[ApprovalResolved] | None:
-        """What was decided in this turn since event ``after``; waits for it, but not for ever (then it is
-        empty). None: a newer run has taken the turn over. Raises `Unavailable`."""
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
+        """What was decided in this turn since event ``after``; waits for it, but not for ever (then there is
+        nothing). None: a newer run has taken the turn over. Raises `Unavailable`."""
         ...
 
 
@@ -110,6 +121,26 @@ class RunNode(Protocol):
         ...
 
 
+class LeftOver(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task of another agent that waits for an answer which nobody here will give any more. ``node`` is the
+    place of the node that asked, the rest as in `TurnInput`."""
+
+    digest: str
+    node: str
+    agent: str
+    task_id: str
+    session_id: str = ""
+    traceparent: str = ""
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"LeftOver({self.agent}, {self.task_id})"
+
+
+encode_left_over = msgspec.msgpack.Encoder().encode
+decode_left_over = msgspec.msgpack.Decoder(LeftOver).decode
+
+
 class Tree(Protocol):
     """A whole tree, as a keeper sees it."""
 
@@ -119,4 +150,8 @@ class Tree(Protocol):
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         """What is wrong with these arguments for a tool that a node is about to call; empty if nothing."""
+        ...
+
+    async def call_off(self, task: LeftOver) -> None:
+        """Asks another agent to cancel a task; whether it does is its affair. Raises `Unavailable`."""
         ...

@@ -32,6 +32,7 @@ class Approve(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     action: Literal["approve", "reject", "retry", "skip"] | msgspec.UnsetType = msgspec.UNSET
     edited_args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     reason: str | msgspec.UnsetType = msgspec.UNSET
+    answer: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Cancel(msgspec.Struct, forbid_unknown_fields=True):

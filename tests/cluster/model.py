@@ -3,6 +3,7 @@
 append a          calls ledger_append with the line "a", then says what came of it
 append a, b       calls it twice in one answer
 read              calls ledger_read, then says what came of it
+tell b hello      asks the agent b "hello", then says what came of it
 sleep 1.5         says "slept 1.5" after that many seconds
 anything else     is repeated
 """
@@ -31,6 +32,8 @@ class Obedient(Script):
             return Answer(
                 tool_calls=tuple(ScriptedCall(name="ledger_append", arguments={"line": x}) for x in lines)
             )
+        if said := re.fullmatch(r"tell (\w+) (.+)", call.last):
+            return Answer(tool_calls=(ScriptedCall(name=f"a2a_{said[1]}", arguments={"message": said[2]}),))
         if said := re.fullmatch(r"sleep ([\d.]+)", call.last):
             return Answer(text=f"slept {said[1]}", delay=float(said[1]))
         if call.last == "read":

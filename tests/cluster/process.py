@@ -26,6 +26,12 @@ _EDGE_PORTS = (
 )
 
 
+def edge_ports() -> dict[str, str]:
+    """Ports for a mesh alone. `mesh up` takes the usual ones if they are free: two that start at the same
+    time would collide."""
+    return {name: str(free_port()) for name in _EDGE_PORTS}
+
+
 class MeshProcess:
     """``mesh up`` of a config, from `start` to `stop`; may be killed and started again."""
 
@@ -38,9 +44,7 @@ class MeshProcess:
         self.config.write_text(yaml.safe_dump({**config, "port": self.port}))
         self.log = folder / "up.log"
         self._mark = uuid.uuid4().hex
-        # `mesh up` takes the usual ports if they are free: two that start at the same time would collide.
-        ports = {name: str(free_port()) for name in _EDGE_PORTS}
-        self._env = {**os.environ, **ports, **(env or {}), _MARK: self._mark}
+        self._env = {**os.environ, **edge_ports(), **(env or {}), _MARK: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

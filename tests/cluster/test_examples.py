@@ -5,6 +5,7 @@ break any white space or none, and UUID or UUID_X stands for a uuid: everywhere 
 commands that follow too.
 """
 
+import os
 import re
 import shutil
 import signal
@@ -23,7 +24,7 @@ from mesh.llm.offline import Offline
 from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
 from mesh.tree.plan import hints
-from tests.cluster.process import UP_WITHIN_S
+from tests.cluster.process import UP_WITHIN_S, edge_ports
 from tests.ports import free_port
 from tests.support import LocalMesh, ScriptedLlm
 
@@ -97,7 +98,12 @@ class Server:
         with self._log.open("wb") as log:
             # As in a terminal, whose Ctrl-C reaches the command and not what else runs here.
             self._process = subprocess.Popen(
-                ["sh", "-c", f"exec env {line}"], stdout=log, stderr=log, cwd=folder, start_new_session=True
+                ["sh", "-c", f"exec env {line}"],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={**os.environ, **edge_ports()},
+                start_new_session=True,
             )
         try:
             self._wait(ready)

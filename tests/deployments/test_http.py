@@ -2,10 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
+from jsonschema import Draft202012Validator
 
 from deployments.gateway.face import http_app
 from mesh.config import Config, parse
@@ -67,6 +69,35 @@ async def test_a_conversation_whose_queue_is_full_answers_429() -> None:
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             release.set()
             assert (await asyncio.wait_for(first, 5)).status_code == 200
+
+
+async def test_the_examples_of_the_document_are_what_it_promises() -> None:
+    async with client(ScriptedLlm(says("ok"))) as http:
+        document = (await http.get("/openapi.json")).json()
+    bodies = [*_with_examples(document["paths"])]
+    assert len(bodies) > 40
+    for body in bodies:
+        promised = Draft202012Validator({**body["schema"], "components": document["components"]})
+        for example in body["examples"].values():
+            promised.validate(example["value"])
+
+
+def _with_examples(node: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON body below a part of the document that has examples."""
+    if isinstance(node, dict):
+        if "examples" in node and "schema" in node:
+            yield node
+        for inner in node.values():
+            yield from _with_examples(inner)
+
+
+async def test_every_decision_that_the_document_shows_is_understood() -> None:
+    async with client(ScriptedLlm(says("ok"))) as http:
+        document = (await http.get("/openapi.json")).json()
+        shown = document["paths"]["/approvals/{uuid}"]["post"]["requestBody"]["content"]
+        for example in shown["application/json"]["examples"].values():
+            answer = await http.post("/approvals/none", json=example["value"])
+            assert answer.status_code == 404, (example, answer.text)
 
 
 async def test_every_route_is_documented_with_examples_under_a_tag() -> None:

@@ -315,6 +315,23 @@ async def test_a_session_is_a_conversation_with_one_stream() -> None:
             assert resumed.json()["conversation"]["messages"][-1]["content"] == "one two"
 
 
+async def test_a_question_in_a_session_is_answered_with_a_text() -> None:
+    config = "name: test\nllm: {model: scripted}\nagent: {name: a, type: llm, can_ask_user: true}\n"
+    asks = calls(("ask_user", {"question": "Which colour?"}))
+    with LiveMesh(Spoken(asks, says("Blue, then.")), config) as live:
+        async with client(live) as http:
+            session = (await http.post("/api/sessions")).json()["id"]
+            waits = await http.post(f"/conversations/{session}/messages", json={"message": "paint"})
+            uuid = waits.json()["result"]["approval"]["uuid"]
+            path = f"/api/sessions/{session}/approvals/{uuid}"
+            assert (await http.post(path, json={"answer": "blue"})).status_code == 202
+            async with http.stream("GET", f"/conversations/{session}/events?after=0") as response:
+                stream = Stream(response)
+                await stream.begin()
+                assert (await stream.until("tool_result"))["content"] == "blue"
+                assert (await stream.until("completed"))["response"] == "Blue, then."
+
+
 async def test_wrong_requests_to_sessions_are_refused_in_words() -> None:
     with LiveMesh(Spoken(calls(("add", {"n": 1})))) as live:
         async with client(live) as http:

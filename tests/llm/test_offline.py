@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.llm.offline import Offline
 from mesh.llm.port import Assistant, LlmRequest, Message, Result, Results, ToolSpec, User
+from tests.live import LiveMesh
 from tests.llm.providers import WEATHER, answer_of, events_of
 
 TEXT = {"type": "string"}
@@ -99,6 +101,71 @@ async def test_it_works_with_other_tools() -> None:
         {"level": "high", "loud": True},
     )
     assert await call_for("show the weather for the city Oslo", tools) == ("get_weather", {"city": "Oslo"})
+
+
+def takes(key: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {key: TEXT},
+        "required": [key],
+        "additionalProperties": False,
+    }
+
+
+PEOPLE = (
+    *RESOURCES,
+    ToolSpec("a2a_b", "Asks the agent b.", takes("message")),
+    ToolSpec("a2a_stock-keeper", "Asks the agent stock-keeper.", takes("message")),
+    ToolSpec("ask_user", "Asks the person a question and waits for the answer.", takes("question")),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "said"),
+    [
+        ("ask b to list all resources", "a2a_b", "list all resources"),
+        ("Please ask agent B: add resource web-1 with value 42", "a2a_b", "add resource web-1 with value 42"),
+        ("ask the agent b to ask the user which colour", "a2a_b", "ask the user which colour"),
+        ("tell a2a_b that the shop is closed", "a2a_b", "the shop is closed"),
+        ("ask stock keeper, what is there?", "a2a_stock-keeper", "what is there?"),
+        ("ask the stock-keeper agent to delete web-1", "a2a_stock-keeper", "delete web-1"),
+        ("ask me which colour", "ask_user", "which colour"),
+        ("ask the user: which colour?", "ask_user", "which colour?"),
+    ],
+)
+async def test_what_is_meant_for_somebody_else_is_passed_on_as_it_is(text: str, tool: str, said: str) -> None:
+    key = "question" if tool == "ask_user" else "message"
+    assert await call_for(text, PEOPLE) == (tool, {key: said})
+
+
+@pytest.mark.parametrize("text", ["ask c to list all resources", "ask about resources", "list what b has"])
+async def test_what_is_meant_for_nobody_who_is_there_is_read_as_before(text: str) -> None:
+    assert await call_for(text, PEOPLE) == await call_for(text, RESOURCES)
+
+
+async def test_the_answer_of_a_person_or_an_agent_is_told() -> None:
+    answers = (Result("1", "ask_user", "blue"), Result("2", "a2a_b", "no resources"))
+    answer = await answer_of(Offline(), asked(*results(*answers), tools=PEOPLE))
+    assert answer.text == "ask_user: blue\n\na2a_b: no resources"
+
+
+ASKING = "name: b\nllm: {model: offline}\nagent: {name: b, type: llm, can_ask_user: true}\n"
+
+
+def test_two_offline_agents_talk_and_the_answer_of_a_person_reaches_the_other() -> None:
+    with LiveMesh(Offline(), ASKING) as b:
+        config = f"name: a\nllm: {{model: offline}}\na2a: [{{name: b, url: {b.url}}}]\n"
+        with LiveMesh(Offline(), config) as a:
+            b.mesh.ledger.lines.append("one")
+            looks = httpx.post(f"{a.url}/conversations", json={"message": "ask b to look"}).json()
+            assert looks["result"]["response"].startswith("a2a_b: look: 2 results\n- one")
+            asks = httpx.post(
+                f"{a.url}/conversations", json={"message": "ask b to ask me which colour"}
+            ).json()
+            waits = asks["result"]["approval"]
+            assert (waits["kind"], waits["remote_agent_name"]) == ("question", "b")
+            answered = httpx.post(f"{a.url}/approvals/{waits['uuid']}", json={"answer": "blue"}).json()
+            assert answered["result"]["response"] == "a2a_b: ask_user: blue"
 
 
 async def test_without_tools_it_says_so() -> None:
@@ -191,7 +258,22 @@ TOOLS = st.lists(
 ).map(tuple)
 SENTENCES = st.lists(
     st.sampled_from(
-        ["add", "remove", "list", "all", "name", "value", "web-1", "42", "-1.5", '"a b"', "id", "with"]
+        [
+            "add",
+            "remove",
+            "list",
+            "all",
+            "name",
+            "value",
+            "web-1",
+            "42",
+            "-1.5",
+            '"a b"',
+            "id",
+            "with",
+            "ask",
+            "to",
+        ]
     )
     | st.text(max_size=6),
     max_size=8,

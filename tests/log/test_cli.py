@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
+from mesh.cli.where import shown
 from mesh.events import ConversationCompleted, encode
 from tests.journal.golden.record import HERE, ID
 
@@ -55,6 +56,17 @@ class TestLog:
             result = mesh("log", ID, *asked)
             assert result.exit_code == 0, result.stderr
             assert "cost         $0.00\n" in result.stdout
+
+    def test_an_agent_with_a_folder_of_its_own_below_data_dir_is_found_there(self, data: Path) -> None:
+        home = data / "agents" / "shop"
+        (home / "configs").mkdir(parents=True)
+        (data / f"conversation_{ID}.jsonl").rename(home / f"conversation_{ID}.jsonl")
+        config = data.parent / "shop.yaml"
+        config.write_text(f"name: shop\ndata_dir: {data}\nllm: {{model: offline}}\n")
+        result = mesh("log", ID[:4], "--config", config)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "user: Go." in result.stdout
+        assert mesh("export", ID, "--config", config).stdout_bytes == SIMPLE
 
     def test_json_is_the_journal_as_it_is(self, data: Path) -> None:
         result = mesh("log", ID, "--data-dir", data, "--json")
@@ -243,3 +255,8 @@ class TestExport:
         result = mesh("export", ID, "--data-dir", data, "-o", "talk.jsonl")
         assert (result.exit_code, Path("talk.jsonl").exists()) == (1, False)
         assert "there is no event in it that can be read" in result.stderr
+
+
+def test_a_url_is_told_with_its_path_and_without_its_secrets() -> None:
+    assert shown("http://ann:pass@h:1/b/?key=x#y") == "http://h:1/b"
+    assert shown("http://h:1/") == shown("http://h:1") == "http://h:1"

@@ -18,6 +18,7 @@ from mesh.events import (
     Error,
     LlmCall,
     NodeCompleted,
+    RemoteQuestion,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -121,6 +122,76 @@ class TestWhoAndWhat:
         ]
 
 
+WORK: dict[str, Any] = {"turn": 1, "step": "0/tool/0.0"}
+
+
+def wants(second: int, **more: Any) -> ApprovalRequired:
+    about: dict[str, Any] = {"uuid": "u", "tool_name": "drop", "tool_args": {"n": 1}, "description": "Which?"}
+    return ApprovalRequired(**WORK, time=at(second), call_id="c", **{**about, **more})
+
+
+def of_b(second: int, form: Any, **more: Any) -> ApprovalRequired:
+    return wants(
+        second,
+        remote_agent_name="b",
+        remote_task_id="t1",
+        remote_question=RemoteQuestion("c1", "q1", form),
+        **{"description": "Agent b asks: Which?", **more},
+    )
+
+
+def tells(second: int, answers: str = "", attempt: int = 0) -> ToolIntent:
+    words = {"message": "paint it\nin full"}
+    return ToolIntent(
+        **WORK, time=at(second), run=1, tool="a2a_b", arguments=words, attempt=attempt, answers=answers
+    )
+
+
+class TestOtherAgents:
+    def test_what_is_said_to_another_agent_and_what_comes_back_is_told(self) -> None:
+        heard = ToolResult(**WORK, call_id="c", tool="a2a_b", content="Painted.", time=at(9))
+        text = shown([asked(), tells(2), tells(3, attempt=1), heard])
+        assert "node 0 tells agent b: paint it\n            in full\n" in text
+        assert "            in full  [again]\n" in text
+        assert "node 0 hears from agent b: Painted." in text
+        assert "agents asked 1 (b 1)" in text and "tools run" not in text
+        failed = shown([asked(), msgspec.structs.replace(heard, is_error=True)])
+        assert "node 0 agent b failed → Painted." in failed and "agents asked 1 (b 1), 1 failed" in failed
+
+    def test_what_it_asks_who_answered_and_what_it_was_told_is_one_story(self) -> None:
+        answers = ApprovalResolved(
+            **WORK, uuid="u", decision="answer", answer="dark blue", by="ann", time=at(8)
+        )
+        text = shown([asked(), of_b(2, "hitl", kind="question"), answers, tells(9, "u", 1)])
+        assert "node 0 passes on what agent b asks: Which?  [approval u, task t1 there]" in text
+        assert "ann answered the question of agent b: dark blue  [after 6.0 s]" in text
+        assert "node 0 tells agent b: the answer: dark blue\n" in text
+        assert "decisions    1 (answer 1)" in text
+
+    def test_a_tool_there_that_was_approved_with_other_arguments_is_told(self) -> None:
+        edits = ApprovalResolved(**WORK, uuid="u", decision="approve", edited_args={"n": 2}, time=at(8))
+        text = shown([asked(), of_b(2, "mesh"), edits, tells(9, "u", 1)])
+        assert "passes on what agent b asks: run drop(n=1)?" in text
+        assert "somebody approved drop of agent b, as drop(n=2)" in text
+        assert "tells agent b: approved with edited arguments\n" in text
+
+    def test_a_token_is_told_of_and_never_told(self) -> None:
+        user = UserMessage(turn=1, time=at(1), text="Hi", had_token=True)
+        sends = ApprovalResolved(**WORK, uuid="u", decision="approve", had_token=True, time=at(8))
+        text = shown([user, of_b(2, "text", kind="auth_required"), sends])
+        assert "user: Hi  [with a bearer token]" in text
+        assert "node 0 waits for a bearer token for agent b: Which?" in text
+        assert "somebody sent a bearer token for b  [after 6.0 s, with a bearer token]" in text
+
+    def test_a_question_of_our_own_agent_is_asked_and_answered(self) -> None:
+        answers = ApprovalResolved(**WORK, uuid="u", decision="answer", answer="blue", time=at(8))
+        text = shown([asked(), wants(2, kind="question"), answers])
+        assert "node 0 asks: Which?  [approval u]" in text
+        assert "somebody answered the question: blue" in text
+        waits = shown([asked(), wants(2, kind="question")])
+        assert "waits for    node 0: the question, approval u" in waits
+
+
 class TestSummary:
     def test_tokens_and_cost_are_added_up(self) -> None:
         calls: list[AnyEvent] = [
@@ -162,6 +233,13 @@ STRANGERS: list[AnyEvent] = [
         turn=1, uuid=HOSTILE, call_id="c", tool_name=HOSTILE, tool_args={"a": HOSTILE}, description=HOSTILE,
         asked_by=HOSTILE, expires_at=HOSTILE,
     ),
+    ApprovalRequired(
+        turn=1, uuid=HOSTILE, call_id="c", tool_name=HOSTILE, tool_args={}, description=HOSTILE,
+        kind="question", remote_agent_name=HOSTILE, remote_task_id=HOSTILE,
+    ),
+    ToolIntent(turn=1, run=1, tool=f"a2a_{HOSTILE}", arguments={"message": HOSTILE}),
+    ToolResult(turn=1, call_id="c", tool=f"a2a_{HOSTILE}", content=HOSTILE),
+    ApprovalResolved(turn=1, uuid=HOSTILE, decision="answer", by=HOSTILE, answer=HOSTILE),
     ApprovalResolved(
         turn=1, uuid=HOSTILE, decision="approve", by=HOSTILE, edited_args={"a": HOSTILE}, reason=HOSTILE
     ),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh.events import Artifact
 from mesh.mcp.content import outcome_of
 from mesh.mcp.port import ToolOutcome
 
@@ -40,7 +41,24 @@ def outcome(*content: dict[str, Any], bound: int = 1000, **rest: Any) -> ToolOut
     ],
 )
 def test_each_part_has_its_text(content: list[dict[str, Any]], text: str) -> None:
-    assert outcome(*content) == ToolOutcome(content=text)
+    assert outcome(*content).content == text
+
+
+def test_files_are_kept_besides_and_what_is_no_file_is_not() -> None:
+    content = [
+        TEXT,
+        {"type": "image", "data": "AAAA", "mimeType": "image/png"},
+        {"type": "resource_link", "name": "doc", "uri": "https://x.example/a", "mimeType": "text/html"},
+        {"type": "resource", "resource": {"uri": "file:///b/c.txt", "text": "in it"}},
+        {"type": "resource", "resource": {"uri": "x:1", "blob": "AAAA", "mimeType": "a/b"}},
+        {"type": "resource", "resource": {"uri": "x:2", "blob": "no base64!"}},
+    ]
+    assert outcome(*content).artifacts == (
+        Artifact("image", "image/png", data="AAAA"),
+        Artifact("doc", "text/html", url="https://x.example/a"),
+        Artifact("c.txt", "text/plain", data="aW4gaXQ="),
+        Artifact("x:1", "a/b", data="AAAA"),
+    )
 
 
 def test_structured_content_is_not_said_twice() -> None:

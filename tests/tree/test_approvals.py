@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from mesh.a2a.memory import MemoryAgent
+from mesh.a2a.port import Asked, Incoming, Question
 from mesh.events import ApprovalResolved, ToolIntent
-from mesh.keeper.requests import Page
+from mesh.journal.memory import MemoryJournal
+from mesh.keeper.requests import Caller, Cancel, Decide, Page
 from tests.support import LocalMesh, calls, says
 from tests.tree.trees import ByNode, add, config, llm, loop, parallel, sequential
 
@@ -263,3 +266,66 @@ async def test_an_approval_expires_as_a_rejection_that_says_so() -> None:
         assert "nobody decided before" in told.content and "approval_timeout_s" in told.content
         status, body = await mesh.decide(uuid, "approve")
         assert status == 409 and "reject by mesh" in body["error"]
+
+
+# -- decisions that come while a pass ends
+
+
+class SlowJournal(MemoryJournal):
+    """Takes a moment to write, as a disk does."""
+
+    async def append(self, *about: Any) -> int:
+        await asyncio.sleep(0.003)
+        return await super().append(*about)
+
+
+@pytest.mark.parametrize("moment", range(10))
+async def test_a_decision_that_comes_while_a_pass_ends_is_acted_on_all_the_same(moment: int) -> None:
+    tree = parallel(llm("a"), llm("b"), llm("c"), approvals="ask")
+    model = ByNode(a=[add(1), says("a")], b=[add(2), says("b")], c=[add(3), says("c")])
+    async with LocalMesh(model, SlowJournal(), config=config(tree)) as mesh:
+        _, body = await mesh.create("go")
+        asked = numbers(body["conversation"])
+        caller = Caller(session_id="s1")
+        await mesh.ask(Decide(asked[1], caller, "approve", wait=False))
+        await asyncio.sleep(0.001 * moment)
+        _, body = await mesh.decide(asked[2], "approve")
+        assert ids(body["conversation"]) == [asked[3]]
+        assert sorted(mesh.ledger.lines) == ["add 1", "add 2"]
+
+
+async def test_what_is_said_while_a_turn_is_called_off_is_a_turn_of_its_own() -> None:
+    gate = asyncio.Event()
+
+    class Waiting(MemoryAgent):
+        async def cancel(self, task_id: str, hop: Any) -> None:
+            await gate.wait()
+
+    async def asks_once(message: Any, hop: Any) -> Incoming:
+        question = Question("q", "mesh", (Asked("Run drop", "1"),))
+        return Incoming("input-required", "?", "task-1", "c", question)
+
+    tree = {"name": "b", "type": "a2a", "url": "http://b.example"}
+    async with LocalMesh(ByNode(), config=config(tree), agent_for=lambda _: Waiting(asks_once)) as mesh:
+        _, body = await mesh.create("go")
+        conversation = body["conversation"]["id"]
+        cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
+        await until(lambda: _is_cancelled(mesh, conversation))
+        _, body = await mesh.say(conversation, "again")
+        assert body["result"]["waiting_approval"] is True, "the second turn is none of the cancellation's"
+        gate.set()
+        await cancelling
+
+
+async def _is_cancelled(mesh: LocalMesh, conversation: str) -> bool:
+    return bool((await mesh.show(conversation))["turn"]["state"] == "cancelled")
+
+
+async def test_a_decision_that_is_sent_again_while_it_is_being_journaled_counts_once() -> None:
+    async with LocalMesh(ByNode(a=[add(1), says("a")]), SlowJournal(), config=config(llm("a"))) as mesh:
+        _, body = await mesh.create("go")
+        uuid = body["result"]["approval"]["uuid"]
+        same = {"idempotency_key": "k1", "body_hash": "h1"}
+        answers = await asyncio.gather(*(mesh.decide(uuid, "approve", **same) for _ in range(3)))
+        assert [(status, body["result"]["response"]) for status, body in answers] == [(200, "a")] * 3
+        assert mesh.ledger.lines == ["add 1"]

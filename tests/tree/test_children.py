@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from mesh.conversation import is_below
 from mesh.errors import Unavailable
-from mesh.events import AnyEvent, ApprovalResolved, LlmCall, NodeCompleted
+from mesh.events import AnyEvent, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children, path_of, place
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.step import Steps, Superseded
-from mesh.tree.turn import Ack, Status, TurnInput, TurnOutput
+from mesh.tree.turn import Ack, Decisions, Status, TurnInput, TurnOutput
 
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4)
 
@@ -59,9 +59,7 @@ class Alone:
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         raise AssertionError("nothing is sent ahead here")
 
-    async def decisions(
-        self, conversation_id: str, turn: int, run: int, after: int
-    ) -> Sequence[ApprovalResolved] | None:
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         raise AssertionError("nothing waits here")
 
 

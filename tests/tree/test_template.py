@@ -78,13 +78,14 @@ def test_the_placeholders_are_the_names_that_filling_asks_for(template: str) -> 
 
 def turn(**more: object) -> TurnInput:
     values = {"conversation_id": "c1", "session_id": "s1", "digest": "d", "turn": 3, "run": 1}
-    return TurnInput(**{"user_message": "do it", "iteration": 2, **values, **more})  # type: ignore[arg-type]
+    said = {"user_message": "do it", "message_id": "m1", "iteration": 2}
+    return TurnInput(**{**said, **values, **more})  # type: ignore[arg-type]
 
 
 def test_the_built_in_placeholders_are_always_there() -> None:
     history = [User("hi"), Assistant("hello"), Assistant("", ())]
     asked = "|".join(f"{{{name}}}" for name in BUILT_IN)
-    assert render(asked, turn(history=history)) == "do it|user: hi\n\nassistant: hello|c1|s1|3|2"
+    assert render(asked, turn(history=history)) == "do it|user: hi\n\nassistant: hello|m1|c1|s1|3|2"
 
 
 @settings(deadline=None)

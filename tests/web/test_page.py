@@ -2,13 +2,14 @@
 
 import asyncio
 
+import httpx
 import pytest
 from playwright.async_api import Route, expect
 
 from mesh.errors import LlmError
 from mesh.events import LlmCall
 from mesh.llm.port import LlmRequest
-from tests.live import Spoken
+from tests.live import LiveMesh, Spoken
 from tests.support import calls, says
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Cast, Gate
@@ -208,6 +209,50 @@ async def test_a_tool_whose_outcome_nobody_knows_is_asked_about(stage: OpenStage
     await person.cards.get_by_role("button", name="Run it again").click()
     await person.sees("Added.")
     assert live.mesh.ledger.lines == ["add 1"]
+
+
+async def test_a_question_of_another_agent_is_answered_in_a_text_field(stage: OpenStage) -> None:
+    asks = calls(("ask_user", {"question": "Which colour?"}))
+    painter = "name: b\nllm: {model: scripted}\nagent: {name: painter, type: llm, can_ask_user: true}\n"
+    with LiveMesh(Spoken(asks, asks, says("Painted.")), painter) as b:
+        config = f"name: a\nllm: {{model: scripted}}\na2a: [{{name: b, url: {b.url}}}]\n"
+        tell = calls(("a2a_b", {"message": "paint it"}))
+        live, person = await stage(Spoken(tell, says("It is done.")), config=config)
+        await person.say("have it painted")
+        await expect(person.cards).to_contain_text("agent b asks in a", timeout=WITHIN_MS)
+        await expect(person.cards).to_contain_text("Which colour?")
+        await person.cards.get_by_role("textbox", name="Answer").fill("yes, blue")
+        await person.cards.get_by_role("button", name="Send").click()
+        await expect(person.turn.locator(".decision")).to_have_count(1, timeout=WITHIN_MS)
+        await person.cards.get_by_role("button", name="Skip").click()
+        await person.sees("It is done.")
+        await person.turn.locator("details.tool summary").click()
+        await expect(person.turn.locator(".decision").first).to_contain_text(
+            "agent b asked: Which colour? Answered: yes, blue"
+        )
+        assert "the person skipped the question" in str(b.mesh.llm.requests[-1].messages)  # type: ignore[attr-defined]
+        await person.sees_cards(0)
+    del live
+
+
+@pytest.mark.servers_go_away
+async def test_a_token_that_is_needed_can_be_set_and_sent_along(stage: OpenStage) -> None:
+    with LiveMesh(Spoken(says("Painted."))) as b:
+        config = f"name: a\nllm: {{model: scripted}}\na2a: [{{name: b, url: {b.url}}}]\n"
+        tell = calls(("a2a_b", {"message": "paint it"}))
+        live, person = await stage(Spoken(ADD_1, tell, says("It is done.")), config=config)
+        async with httpx.AsyncClient(headers={"Authorization": "Bearer s3cret"}) as client:
+            begun = await client.post(f"{live.url}/conversations", json={"message": "go"})
+        live.restart()  # and the token is gone
+        await person.page.goto(f"{person.page.url}#{begun.json()['conversation']['id']}")
+        await person.cards.get_by_role("button", name="Approve").click()
+        await expect(person.cards).to_contain_text("An access token is needed", timeout=WITHIN_MS)
+        await expect(person.cards.get_by_role("button", name="Go on")).to_be_disabled()
+        await person.cards.get_by_role("button", name="Set token…").click()
+        await person.page.get_by_label("Access token", exact=False).last.fill("s3cret")
+        await person.page.get_by_role("button", name="Use").click()
+        await person.cards.get_by_role("button", name="Go on").click()
+        await person.sees("It is done.")
 
 
 async def test_a_turn_can_be_stopped(stage: OpenStage) -> None:

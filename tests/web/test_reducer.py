@@ -107,6 +107,49 @@ async def test_an_approval_is_pending_until_it_is_decided_or_its_step_has_a_resu
         assert await page.evaluate(pending, [said(), asked, end]) == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({}, ["", True, False, "Run drop"]),
+        ({"remote": "mesh"}, ["agent b", True, False, "Run drop"]),
+        ({"remote": "hitl"}, ["agent b", False, False, "Run drop"]),
+        ({"remote": "text"}, ["agent b", False, True, "Run drop"]),
+        ({"remote": "text", "kind": "question"}, ["agent b", False, False, "Run drop\n  n = 1"]),
+        ({"kind": "auth_required"}, ["", False, False, "Run drop\n  n = 1"]),
+        ({"kind": "unknown_outcome"}, ["", False, False, "Run drop"]),
+    ],
+)
+async def test_who_asks_and_what_may_be_done_about_it(
+    page: Page, fields: dict[str, str], seen: list[Any]
+) -> None:
+    form = fields.get("remote")
+    remote = {
+        "remote_agent_name": "b",
+        "remote_question": {"context_id": "c", "question_id": "q", "form": form},
+        "description": "Agent b asks: Run drop\n  n = 1",
+    }
+    more = remote if form else {"description": "Run drop\n  n = 1"}
+    kind = {"kind": fields["kind"]} if "kind" in fields else {}
+    asked = event("approval_required", "0/tool/1.0", 2, uuid="u", tool_name="drop", tool_args={}, **more)
+    asked |= kind
+    read = """async (events) => {
+      const { fold } = await import("/static/js/conversation.js");
+      const { peerOf, canEdit, isInWords, described } = await import("/static/js/asked.js");
+      const [one] = fold(events).turns[0].approvals;
+      return [peerOf(one), canEdit(one), isInWords(one), described(one)];
+    }"""
+    assert await page.evaluate(read, [said(), asked]) == seen
+
+
+async def test_an_answer_is_kept_with_its_question_and_the_call_goes_on(page: Page) -> None:
+    asked = event("approval_required", "0/tool/1.0", 2, uuid="u", tool_name="a", tool_args={})
+    asked["kind"] = "question"
+    answered = event("approval_resolved", "0/tool/1.0", 3, uuid="u", decision="answer", answer="blue")
+    turn = (await page.evaluate(FOLD, [said(), asked, answered]))["turns"][0]
+    assert [(one["kind"], one["answer"]) for one in turn["approvals"]] == [("question", "blue")]
+    assert turn["items"][0]["phase"] == "called"
+
+
 async def test_any_prefix_of_a_journal_and_any_nonsense_is_a_conversation(page: Page) -> None:
     nonsense = [
         event("unheard_of", seq=1),

@@ -240,6 +240,7 @@ async def test_every_answer_carries_the_rules_for_the_browser() -> None:
         ("/api/approve", '{"approved": true}'),
         ("/api/approve", '{"uuid": "..", "approved": true}'),
         ("/api/approve", '{"uuid": "u", "action": "explode"}'),
+        ("/api/approve", '{"uuid": "u", "answer": 7}'),
         ("/api/cancel", "{}"),
         ("/api/conversation", '{"message": "x"}'),
     ],

@@ -19,6 +19,9 @@ from typing import Any
 
 import msgspec
 
+from mesh.a2a.memory import MemoryAgent
+from mesh.a2a.port import Asked, Hop, Incoming, Outgoing, Question
+from mesh.config import A2aAgent
 from mesh.conversation import fold, view
 from mesh.errors import LlmError
 from mesh.events import AnyEvent, Completed, Error, Event, Paused, decode, encode
@@ -45,13 +48,26 @@ class End(msgspec.Struct):
     added: list[str]
 
 
+def _another(agent: A2aAgent) -> MemoryAgent:
+    """Another agent, which asks once and is content with any decision."""
+
+    async def answers(message: Outgoing, hop: Hop) -> Incoming:
+        if message.decided is not None:
+            return Incoming("completed", f"{agent.name} did it.", "task-1", "context-1")
+        asked = Asked("Run drop", "asked-1", "tool_call", "drop", {"n": 7})
+        question = Question("question-1", "mesh", (asked,))
+        return Incoming("input-required", "Run drop?", "task-1", "context-1", question)
+
+    return MemoryAgent(answers)
+
+
 class Mesh(LocalMesh):
     """A mesh on files, with a model that answers each node by its name."""
 
     def __init__(self, model: ByNode, folder: Path, text: str) -> None:
         super().__init__(ScriptedLlm(says("never said")), FileJournal(folder), text)
         self.model = model
-        self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: model, self)
+        self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: model, self, _another)
 
     async def __aenter__(self) -> "Mesh":
         await super().__aenter__()
@@ -61,9 +77,9 @@ class Mesh(LocalMesh):
         await super().__aexit__(*about)
         await self.journal.close()
 
-    async def started(self, message: str = "Go.") -> dict[str, Any]:
+    async def started(self, message: str = "Go.", token: str = "") -> dict[str, Any]:
         """The conversation after its first message."""
-        caller = Caller(session_id="s1", idempotency_key="k1", body_hash="b1")
+        caller = Caller(session_id="s1", idempotency_key="k1", body_hash="b1", token=token)
         _, body = await self.ask(Create(ID, caller, message))
         conversation: dict[str, Any] = body["conversation"]
         return conversation
@@ -116,6 +132,18 @@ async def _died_while_a_tool_ran(mesh: Mesh, decision: str | None = "retry") -> 
         await mesh.decided(decision)
 
 
+async def _lost_its_token(mesh: Mesh) -> None:
+    """The process died while another agent's question waited, and the caller's token with it."""
+    await mesh.started(token="secret")
+    await mesh.crash()
+    await mesh.decided("approve")
+
+
+async def _answered(mesh: Mesh) -> None:
+    asked = (await mesh.started())["pending_approval"]
+    await mesh.answer(asked["uuid"], "Blue.")
+
+
 async def _one_branch_of_three_waits(mesh: Mesh) -> None:
     await mesh.started()
     await mesh.decided("approve", edited={"n": 10})
@@ -140,6 +168,15 @@ def _asks() -> ByNode:
     return ByNode(only=[add(1), says("Done.")])
 
 
+def _only_asking() -> str:
+    return config(llm("only", "Be kind.", can_ask_user=True))
+
+
+def _wonders() -> ByNode:
+    return ByNode(only=[calls(("ask_user", {"question": "Which colour?"})), says("Blue it is.")])
+
+
+ANOTHER = {"name": "other", "type": "a2a", "url": "http://other.example"}
 PIPELINE = sequential(
     llm("plan", "{user_message}", output_key="plan"),
     sequential(llm("check"), llm("change", "{plan}", output_key="change"), name="act"),
@@ -183,6 +220,11 @@ def scenarios() -> dict[str, Scenario]:
         "parallel_one_pending": Scenario(config(THREE), three, _one_branch_of_three_waits),
         "loop_exit": Scenario(config(ROUNDS), ByNode(judge=EXIT), lambda mesh: mesh.started()),
         "failed": Scenario(config(FAILS), _Failing(), lambda mesh: mesh.started()),
+        "asks_the_person": Scenario(_only_asking(), _wonders(), lambda mesh: mesh.started()),
+        "answered": Scenario(_only_asking(), _wonders(), _answered),
+        "asked_by_another": Scenario(config(ANOTHER), ByNode(), lambda mesh: mesh.started()),
+        "told_another": Scenario(config(ANOTHER), ByNode(), lambda mesh: _then(mesh, "approve")),
+        "lost_its_token": Scenario(config(ANOTHER), ByNode(), _lost_its_token),
         "completed": Scenario(_only(), _asks(), _decided_and_closed),
     }
 
@@ -201,9 +243,15 @@ async def go_on(events: Sequence[AnyEvent], text: str, folder: Path) -> tuple[En
     asked: list[str] = []
     async with asyncio.timeout(WITHIN_S), Mesh(ByNode(), folder, text) as mesh:
         while (await mesh.ask(Finish(ID)))[0] == 409:
-            kind = (await mesh.show(ID))["pending_approval"]["kind"]
-            asked.append(kind)
-            await mesh.decided("approve" if kind == "tool_call" else "retry")
+            pending = (await mesh.show(ID))["pending_approval"]
+            asked.append(pending["kind"])
+            match pending["kind"]:
+                case "question":
+                    await mesh.answer(pending["uuid"], "Blue.")
+                case "unknown_outcome":
+                    await mesh.decided("retry")
+                case _:
+                    await mesh.decided("approve", token="fresh")
         after = await mesh.journal.read(ID)
         conversation = fold(after)
         last = conversation.last_answer
@@ -227,6 +275,8 @@ def steady(events: Sequence[AnyEvent], without: tuple[type[Event], ...] = ()) ->
         if uuid := getattr(event, "uuid", ""):
             assert uuid[-8:] == approval_id(ID)[-8:]
             fields["uuid"] = names.setdefault(uuid, f"00000000-0000-4000-8000-{len(names) + 1:04}{ID[-8:]}")
+        if answers := getattr(event, "answers", ""):
+            fields["answers"] = names[answers]
         if getattr(event, "expires_at", ""):
             fields["expires_at"] = "2999-01-01T00:00:00.000Z"
         for measured in ("latency_ms", "duration_ms"):

@@ -51,7 +51,7 @@ const CHANGES = {
   },
   approval_required: (turn, event) => {
     const item = itemOf(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
-    const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), { ...event, decision: "" }];
+    const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), { kind: "tool_call", ...event, decision: "" }];
     return { ...put(turn, { ...item, phase: "waiting" }), approvals };
   },
   approval_resolved: (turn, event) => {
@@ -136,7 +136,7 @@ function ended(turn, event) {
   return { ...turn, items, endedAt: event.time };
 }
 
-const decisionOf = ({ decision, by, reason, edited_args }) => ({ decision, by, reason, edited_args });
+const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decision, by, reason, edited_args, answer });
 const itemOf = (turn, step) => turn.items.find((item) => item.step === step);
 const newText = ({ step, node }) => ({ kind: "text", step, node, text: nothing, done: false, model: "" });
 const newTool = (step, node, name) => ({

@@ -1,4 +1,5 @@
 // The whole page.
+import { announced } from "../asked.js";
 import { isOpen, lastTurn, title } from "../conversation.js";
 import { visible } from "../exact-json.js";
 import { Component, html } from "../html.js";
@@ -27,6 +28,7 @@ export class App extends Component {
   }
 
   #close = () => this.state.drawer && this.setState({ drawer: "" });
+  #identify = () => this.setState({ isAsking: true });
   #toggle = (drawer) => this.setState((now) => ({ drawer: now.drawer === drawer ? "" : drawer }));
 
   #open = (id) => {
@@ -44,15 +46,15 @@ export class App extends Component {
   render({ chat, directory, state, list }, { drawer, isAsking }) {
     const { conversation, tree } = state;
     const turn = lastTurn(conversation);
+    const access = { hasToken: Boolean(chat.api.token), identify: this.#identify };
     return html`
       <a class="skip" href="#message" onClick=${skip}>To the message box</a>
       <div class="frame">
         <${Sidebar} ...${{ list, directory, open: this.#open }} current=${conversation.id} isOpen=${drawer === "list"} close=${this.#close} />
         <main>
-          <${Header} ...${{ conversation, turn, drawer }} connection=${state.connection} toggle=${this.#toggle}
-            identify=${() => this.setState({ isAsking: true })} hasToken=${Boolean(chat.api.token)} />
+          <${Header} ...${{ conversation, turn, drawer }} connection=${state.connection} toggle=${this.#toggle} ...${access} />
           ${problems(chat, state)}
-          <${Transcript} key=${`t${conversation.id}`} ...${{ conversation }} names=${this.#namesOf(tree)} deciding=${state.deciding}
+          <${Transcript} key=${`t${conversation.id}`} ...${{ conversation, ...access }} names=${this.#namesOf(tree)} deciding=${state.deciding}
             decide=${(uuid, decision) => chat.decide(uuid, decision)} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
           <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
         </main>
@@ -106,6 +108,6 @@ const Welcome = ({ tree, isNew }) => isNew && html`
 // What a screen reader is told: states, not every word as it streams.
 function announcement(turn) {
   const asked = pending(turn);
-  if (asked.length) return `Approval needed: ${asked.map((one) => one.tool_name).join(", ")}`;
+  if (asked.length) return asked.map(announced).join(". ");
   return { running: "The agent is working", completed: "The answer is complete", cancelled: "Stopped", failed: "The turn failed" }[turn?.status] ?? "";
 }

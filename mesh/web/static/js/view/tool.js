@@ -1,4 +1,5 @@
 // A tool call: one line, with arguments and result folded under it.
+import { described, peerOf } from "../asked.js";
 import * as exact from "../exact-json.js";
 import { html } from "../html.js";
 import { Icon } from "./icons.js";
@@ -32,10 +33,11 @@ export function Tool({ item, approvals }) {
 
 const Decision = ({ approval }) => html`
   <p class="decision">
-    <strong>${DECISION[approval.decision]}</strong>
+    ${peerOf(approval) && html`<span>${peerOf(approval)} asked: ${described(approval).slice(0, 300)} </span>`}
+    <strong>${approval.kind === "auth_required" && approval.decision === "approve" ? "Token sent" : DECISION[approval.decision]}</strong>
     ${approval.by && ` by ${exact.visible(approval.by)}`}
     ${approval.edited_args && ", with edited arguments"}
-    ${approval.reason && html`: <q>${approval.reason}</q>`}
+    ${(approval.answer || approval.reason) && html`: <q>${exact.visible(approval.answer || approval.reason)}</q>`}
   </p>
 `;
 

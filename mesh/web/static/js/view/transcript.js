@@ -34,13 +34,13 @@ export class Transcript extends Component {
     if (isAtEnd !== this.state.isAtEnd) this.setState({ isAtEnd });
   };
 
-  render({ conversation, names, deciding, decide, empty }) {
+  render({ conversation, names, deciding, decide, hasToken, identify, empty }) {
     return html`
       <div class="transcript" role="region" aria-label="Conversation" tabindex="-1" onScroll=${this.#scrolled}
         ref=${(element) => (this.#element = element)}>
         <div class="turns">
           ${conversation.turns.length === 0 && empty}
-          ${conversation.turns.map((turn) => html`<${Turn} key=${turn.number} ...${{ turn, names, deciding, decide }} />`)}
+          ${conversation.turns.map((turn) => html`<${Turn} key=${turn.number} ...${{ turn, names, deciding, decide, hasToken, identify }} />`)}
         </div>
       </div>
       ${!this.state.isAtEnd && html`

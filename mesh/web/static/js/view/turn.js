@@ -13,11 +13,12 @@ import { count, duration } from "./words.js";
 
 export class Turn extends Component {
   shouldComponentUpdate(next) {
-    const { turn, names, deciding } = this.props;
-    return next.turn !== turn || next.names !== names || (isOpen(turn) && next.deciding !== deciding);
+    const { turn, names, deciding, hasToken } = this.props;
+    if (next.turn !== turn || next.names !== names) return true;
+    return isOpen(turn) && (next.deciding !== deciding || next.hasToken !== hasToken);
   }
 
-  render({ turn, names, deciding, decide }) {
+  render({ turn, names, deciding, decide, hasToken, identify }) {
     const asked = pending(turn);
     const answer = turn.endedAt ? answerOf(turn) : "";
     return html`
@@ -27,7 +28,7 @@ export class Turn extends Component {
           ${groups(turn).map(([place, items]) => html`<${Group} key=${place} ...${{ place, items, turn, names }} />`)}
           ${turn.notes.length > 0 && isOpen(turn) && html`<p class="note">${turn.notes.at(-1)}</p>`}
           ${asked.map((approval, index) => html`
-            <${Approval} key=${approval.uuid} approval=${approval} state=${deciding[approval.uuid]} decide=${decide}
+            <${Approval} key=${approval.uuid} approval=${approval} state=${deciding[approval.uuid]} ...${{ decide, hasToken, identify }}
               where=${approval.asked_by || nameAt(turn, names, approval.node)}
               position=${asked.length > 1 ? `${index + 1} of ${asked.length}` : ""} />
           `)}

@@ -8,7 +8,7 @@ export const PHASE = {
   failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped",
 };
 
-export const DECISION = { approve: "Approved", reject: "Rejected", retry: "Run again", skip: "Skipped" };
+export const DECISION = { approve: "Approved", reject: "Rejected", retry: "Run again", skip: "Skipped", answer: "Answered" };
 
 export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;

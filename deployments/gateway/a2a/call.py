@@ -1,0 +1,66 @@
+"""One call as the handler needs it: who asks, in which dialect, with which extensions."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
+from a2a.server.context import ServerCallContext
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.utils.errors import InvalidParamsError
+from starlette.requests import Request
+
+from deployments.gateway.body import caller_of
+from mesh.errors import BadRequest
+from mesh.ids import id_for_key, new_id
+from mesh.keeper.requests import Caller
+
+_CALL = "mesh.call"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@dataclass(frozen=True)
+class Call:
+    """``key``: the same call counts once, however often it comes; empty: each counts. ``is_plain``: see
+    `plain`."""
+
+    caller: Caller
+    extensions: frozenset[str]
+    key: str
+    is_plain: bool
+
+    def new_task(self) -> str:
+        """The id of the task that it begins, if it begins one. The message may come again with another
+        token: its own id is enough."""
+        return id_for_key(self.key, "") if self.key else new_id()
+
+
+class Calls(ServerCallContextBuilder):
+    """Makes the SDK's context of a request, whose body was read before."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        extensions = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
+        try:
+            caller = caller_of(request, request.state.a2a_raw)
+        except BadRequest as problem:
+            raise InvalidParamsError(str(problem)) from None
+        key = _unique_id(request.state.a2a_message_id)
+        if key:
+            caller = msgspec.structs.replace(caller, idempotency_key=key, body_hash=request.state.a2a_hash)
+        call = Call(caller, frozenset(extensions), key, request.state.a2a_is_plain)
+        headers: Mapping[str, str] = request.headers
+        return ServerCallContext(
+            state={"headers": dict(headers), _CALL: call}, requested_extensions=set(extensions)
+        )
+
+
+def call_of(context: ServerCallContext) -> Call:
+    """The call of a context that `Calls` made."""
+    call: Call = context.state[_CALL]
+    return call
+
+
+def _unique_id(message_id: str) -> str:
+    """A message id that can only be meant to be unique. Others are often the same for every message."""
+    return message_id if _UUID.fullmatch(message_id) else ""

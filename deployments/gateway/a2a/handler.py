@@ -1,0 +1,377 @@
+"""A2A's operations over the keepers: every one is a REST request in other words.
+
+    SendMessage          Create, Say or Decide, and the task as it stands then
+    GetTask, ListTasks   Show, Recent
+    CancelTask           Cancel
+    push configs         PushSet, PushList, PushDelete (`webhooks`)
+    streams              the same, told by `Narration` from what a watch sees
+
+No state here: a task is its conversation. Raises the SDK's `A2AError`s, which its dispatchers write down.
+"""
+
+import asyncio
+import heapq
+import re
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import msgspec
+from a2a.server.context import ServerCallContext
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    ExtendedAgentCardNotConfiguredError,
+    InternalError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from a2a.utils.task import (
+    apply_history_length,
+    decode_page_token,
+    encode_page_token,
+    validate_history_length,
+    validate_page_size,
+)
+from starlette.exceptions import HTTPException
+
+from deployments.gateway.a2a.call import Call, call_of
+from deployments.gateway.a2a.careful import careful
+from deployments.gateway.a2a.streaming import WAITS, Telling
+from deployments.gateway.a2a.webhooks import PushOperations, form_of, webhook_in
+from deployments.gateway.port import Backend
+from deployments.gateway.stream import Streams
+from mesh.a2a.narration import Narration
+from mesh.a2a.said import Decided, Unreadable, decisions_in, has_decisions, text_of
+from mesh.a2a.task import STATES, TERMINAL, direct_answer, expected, task_of
+from mesh.config import Config
+from mesh.conversation import ConversationView
+from mesh.errors import BadRequest, RequestError, Unavailable
+from mesh.ids import is_id, new_id
+from mesh.keeper.answer import Recency
+from mesh.keeper.index import Entry
+from mesh.keeper.requests import (
+    Cancel,
+    Create,
+    Decide,
+    PushSet,
+    Recent,
+    Repeat,
+    Reply,
+    Request,
+    Say,
+    Show,
+    Watch,
+)
+from mesh.push.webhook import Form
+
+_PAGE = 50
+_SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_BY_STATE = {state: name or "" for name, state in STATES.items()}
+
+
+class _Body(msgspec.Struct, frozen=True):
+    conversation: ConversationView | None = None
+    error: str = ""
+
+
+_unpack = msgspec.json.Decoder(_Body).decode
+_unpack_recency = msgspec.json.Decoder(Recency).decode
+
+
+class _Taken(msgspec.Struct, frozen=True):
+    """What came of a message. ``note`` is for who sent it; ``turn`` is the turn that it started or woke, and
+    ``seq`` the last event before what that does next; 0: none goes on."""
+
+    view: ConversationView
+    note: str = ""
+    turn: int = 0
+    seq: int = 0
+
+
+@careful
+class Handler(PushOperations):
+    """See the module's text."""
+
+    def __init__(self, backend: Backend, streams: Streams, config: Config) -> None:
+        self._backend = backend
+        self._streams = streams
+        self._telling = Telling(streams, self._show)
+        self._max_message_bytes = config.limits.max_message_bytes
+        self._direct_answers = config.card.direct_answers
+
+    # -- messages
+
+    async def on_message_send(
+        self, params: "pb.SendMessageRequest", context: ServerCallContext
+    ) -> "pb.Task | pb.Message":
+        call = call_of(context)
+        validate_history_length(params.configuration)
+        taken = await self._take(params, context, wait=not params.configuration.return_immediately)
+        direct = direct_answer(taken.view) if self._may_be_direct(params) else None
+        task = task_of(taken.view, call.extensions, taken.note)
+        return direct or apply_history_length(task, params.configuration)
+
+    async def on_message_send_stream(
+        self, params: "pb.SendMessageRequest", context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        call = call_of(context)
+        validate_history_length(params.configuration)
+        taken = await self._take(params, context, wait=False, watched=True)
+        task = task_of(taken.view, call.extensions, taken.note)
+        task = apply_history_length(task, params.configuration)
+        if not taken.turn:
+            yield task
+            return
+        narration = Narration(taken.view, taken.turn, call.extensions)
+        watch = Watch(taken.view.id, new_id(), taken.seq, wait=False)
+        may_be_direct = self._may_be_direct(params)
+        async with aclosing(self._telling.after(task, narration, watch, may_be_direct)) as updates:
+            async for update in updates:
+                yield update
+
+    def _may_be_direct(self, params: "pb.SendMessageRequest") -> bool:
+        return self._direct_answers and not params.message.task_id
+
+    async def _take(
+        self, params: "pb.SendMessageRequest", context: ServerCallContext, wait: bool, watched: bool = False
+    ) -> _Taken:
+        call, form, message = call_of(context), form_of(context), params.message
+        if not message.message_id:
+            raise InvalidParamsError("message.messageId is missing")
+        if not message.task_id:
+            return await self._begin(params, call, form, wait, watched)
+        view = await self._show(message.task_id)
+        if message.context_id and message.context_id != view.session_id:
+            raise InvalidParamsError(f"task {view.id} is in context {view.session_id!r}, not in that one")
+        if call.key and (first := await self._first(view.id, call)):
+            return first
+        decided = _decisions(message, view, has_token=bool(call.caller.token))
+        state = view.turn.state if view.turn else None
+        if decided is None and state in TERMINAL and not call.is_plain:
+            raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
+        if webhook := webhook_in(params.configuration, view.id, form):
+            await self._answered(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
+        if decided is None:
+            return await self._say(view.id, message, call, wait, watched)
+        return await self._decide(view, decided, call, wait, watched)
+
+    async def _begin(
+        self, params: "pb.SendMessageRequest", call: Call, form: Form, wait: bool, watched: bool
+    ) -> _Taken:
+        message, caller, task = params.message, call.caller, call.new_task()
+        text, webhook = self._text(message), webhook_in(params.configuration, task, form)
+        context = message.context_id or caller.session_id or secrets.token_hex(4)
+        if not _SESSION.fullmatch(context):
+            raise InvalidParamsError("contextId must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+        create = Create(task, caller, text, wait, watched, context, message.message_id, webhook)
+        return await self._taken(task, create)
+
+    async def _first(self, task: str, call: Call) -> _Taken | None:
+        """The first answer to a message that came before."""
+        reply = await _asked(self._backend.ask(task, Repeat(task, call.caller)))
+        return None if reply.status == 204 else _taken(reply)
+
+    async def _say(self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool) -> _Taken:
+        say = Say(task, call.caller, self._text(message), wait, watched, message.message_id)
+        return await self._taken(task, say)
+
+    async def _decide(
+        self, view: ConversationView, decided: list[Decided], call: Call, wait: bool, watched: bool
+    ) -> _Taken:
+        """Decides; what is no decision is answered with what is expected."""
+        if not decided:
+            return _Taken(view, f"That is no decision. Expected: {expected(view.pending_approvals[0])}.")
+        for index, each in enumerate(decided[:-1]):
+            taken = await self._taken(view.id, _decide(each, call, index, wait=False))
+            if not taken.turn:  # the first answer to a message that came before, when other approvals waited
+                return taken
+        last = _decide(decided[-1], call, len(decided) - 1, wait=wait, watched=watched)
+        return await self._taken(view.id, last)
+
+    def _text(self, message: "pb.Message") -> str:
+        with _readable():
+            text = text_of(message)
+        if len(text.encode()) > self._max_message_bytes:
+            limit = f"{self._max_message_bytes} bytes (limits.max_message_bytes)"
+            raise InvalidParamsError(f"the message is over {limit}")
+        return text
+
+    # -- tasks
+
+    async def on_get_task(self, params: "pb.GetTaskRequest", context: ServerCallContext) -> "pb.Task":
+        validate_history_length(params)
+        task = task_of(await self._show(params.id), call_of(context).extensions)
+        return apply_history_length(task, params)
+
+    async def on_list_tasks(
+        self, params: "pb.ListTasksRequest", context: ServerCallContext
+    ) -> "pb.ListTasksResponse":
+        validate_history_length(params)
+        if params.HasField("page_size"):
+            validate_page_size(params.page_size)
+        call_of(context)
+        limit = params.page_size or _PAGE
+        entries, total = await self._recent(_recent_of(params, limit + 1))
+        page = entries[:limit]
+        views = await asyncio.gather(*(self._show(entry.id) for entry in page))
+        tasks = [apply_history_length(task_of(view), params) for view in views]
+        for task in tasks:
+            if not params.include_artifacts:
+                task.ClearField("artifacts")
+        more = encode_page_token(_place(page[-1])) if len(entries) > limit else ""
+        return pb.ListTasksResponse(tasks=tasks, total_size=total, page_size=limit, next_page_token=more)
+
+    async def on_cancel_task(self, params: "pb.CancelTaskRequest", context: ServerCallContext) -> "pb.Task":
+        view = await self._show(params.id)
+        if view.turn is None or view.turn.state in TERMINAL:
+            state = view.turn.state if view.turn else "no message yet"
+            raise TaskNotCancelableError(f"task {view.id} does not run ({state})")
+        view = (await self._taken(view.id, Cancel(view.id))).view
+        if view.turn is None or view.turn.state != "cancelled":
+            raise TaskNotCancelableError(f"task {view.id} ended before it could be canceled")
+        return task_of(view, call_of(context).extensions)
+
+    async def on_subscribe_to_task(
+        self, params: "pb.SubscribeToTaskRequest", context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        call = call_of(context)
+        await self._show(params.id)
+        # The watch begins before the look at the task: what happens between the two is told twice, not never.
+        watch = Watch(params.id, new_id(), wait=False)
+        seen = await _asked(self._streams.begun(watch))
+        view = await self._show(params.id)
+        if view.turn is not None and view.turn.state in TERMINAL:
+            raise UnsupportedOperationError(f"task {view.id} has ended ({view.turn.state})")
+        yield task_of(view, call.extensions)
+        turn = view.turn.number if view.turn else 1
+        narration = Narration(view, turn, call.extensions)
+        async with aclosing(self._telling.told(narration, watch, seen)) as updates:
+            async for update in updates:
+                yield update
+
+    async def on_get_extended_agent_card(
+        self, params: "pb.GetExtendedAgentCardRequest", context: ServerCallContext
+    ) -> "pb.AgentCard":
+        raise ExtendedAgentCardNotConfiguredError("this agent shows everybody the same card")
+
+    # -- the keepers
+
+    async def _answered(self, task: str, request: Request) -> bytes:
+        reply: Reply = await _asked(self._backend.ask(_known(task), request))
+        if reply.status != 200:
+            raise _refused(reply, _unpack(reply.body).error)
+        return reply.body
+
+    async def _show(self, task: str) -> ConversationView:
+        return (await self._taken(_known(task), Show(task))).view
+
+    async def _taken(self, owner: str, request: Request) -> _Taken:
+        return _taken(await _asked(self._backend.ask(owner, request)))
+
+    async def _recent(self, request: Recent) -> tuple[list[Entry], int]:
+        replies = await _asked(self._backend.ask_all(request))
+        for reply in replies:
+            if reply.status != 200:
+                raise _refused(reply, _unpack(reply.body).error)
+        parts = [_unpack_recency(reply.body) for reply in replies]
+        entries = (entry for part in parts for entry in part.conversations)
+        return heapq.nlargest(request.limit, entries, key=_place), sum(part.total for part in parts)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What is wrong with a message, in A2A's errors."""
+    try:
+        yield
+    except Unreadable as problem:
+        raise ContentTypeNotSupportedError(str(problem)) from None
+    except BadRequest as problem:
+        raise InvalidParamsError(str(problem)) from None
+
+
+def _decisions(message: "pb.Message", view: ConversationView, *, has_token: bool) -> list[Decided] | None:
+    """What a message to a task decides, maybe nothing; None: it is something new to say."""
+    is_waiting = view.turn is not None and view.turn.state in WAITS
+    if not is_waiting and not has_decisions(message):
+        return None
+    with _readable():
+        return decisions_in(message, view.pending_approvals, has_token=has_token)
+
+
+def _known(task: str) -> str:
+    if not is_id(task):
+        raise TaskNotFoundError(f"Task not found: there is no task {task[:64]!r}")
+    return task
+
+
+def _busy(message: str, retry_after_s: int) -> HTTPException:
+    """The mesh cannot answer just now, and a request may have had its effect: no answer of the protocol,
+    which would be one of the agent."""
+    return HTTPException(503, message, {"Retry-After": str(retry_after_s)})
+
+
+def _taken(reply: Reply) -> _Taken:
+    body = _unpack(reply.body)
+    if body.conversation is None:
+        raise _refused(reply, body.error)
+    return _Taken(body.conversation, turn=reply.turn, seq=reply.seq)
+
+
+async def _asked(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except Unavailable as problem:
+        raise _busy(str(problem), problem.retry_after_s) from None
+    except RequestError as problem:
+        raise InvalidParamsError(str(problem)) from None
+
+
+def _refused(reply: Reply, message: str) -> Exception:
+    match reply.status:
+        case 404:
+            return TaskNotFoundError(f"Task not found: {message}")
+        case 409:
+            return UnsupportedOperationError(message)
+        case 429 | 503:
+            return _busy(message, reply.retry_after_s or 1)
+        case status if status < 500:
+            return InvalidParamsError(message)
+        case _:
+            return InternalError(message)
+
+
+def _decide(decided: Decided, call: Call, index: int, *, wait: bool, watched: bool = False) -> Decide:
+    caller = call.caller
+    if index:  # each decision of a message counts once, by itself
+        key = f"{caller.idempotency_key}/{index}"
+        caller = msgspec.structs.replace(caller, idempotency_key=key)
+    return Decide(
+        decided.uuid,
+        caller,
+        decided.decision,
+        decided.edited_args,
+        decided.reason,
+        wait,
+        watched,
+        decided.answer,
+    )
+
+
+def _recent_of(params: "pb.ListTasksRequest", limit: int) -> Recent:
+    states: tuple[str, ...] | None = None
+    if params.status:
+        states = (_BY_STATE[params.status],) if params.status in _BY_STATE else ()
+    since = ""
+    if params.HasField("status_timestamp_after"):
+        moment = params.status_timestamp_after.ToDatetime()
+        since = moment.isoformat(timespec="milliseconds") + "Z"
+    before = decode_page_token(params.page_token) if params.page_token else ""
+    return Recent(limit, before, since, params.context_id, states)
+
+
+def _place(entry: Entry) -> str:
+    return f"{entry.updated_at}|{entry.id}"

@@ -1,0 +1,289 @@
+"""The A2A endpoints: JSON-RPC and HTTP+JSON under ``/a2a``, and the card where the specification says.
+
+The SDK's dispatchers do the work; here is what they leave out: a bound on bodies, the plain form
+(`mesh.a2a.plain`), and the error codes of 0.3 for parameters that are wrong.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate, parsedate_to_datetime
+from time import time
+from typing import Any
+
+from a2a.server.routes import jsonrpc_dispatcher  # isort: skip  # first: the SDK imports itself in a circle
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+from a2a.server.jsonrpc_models import JSONParseError
+from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.server.routes.rest_dispatcher import RestDispatcher
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, VERSION_HEADER
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    InvalidRequestError,
+    VersionNotSupportedError,
+)
+from fastapi import FastAPI
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from deployments.gateway.a2a.call import Calls
+from deployments.gateway.a2a.handler import Handler
+from deployments.gateway.a2a.place import public_url
+from deployments.gateway.body import read
+from deployments.gateway.port import Backend
+from deployments.gateway.stream import Streams
+from mesh.a2a.agent_card import ENDPOINT, card_of, shown
+from mesh.a2a.plain import answered as plainly
+from mesh.a2a.plain import as_0_3, is_plain
+from mesh.config import Config
+from mesh.errors import MeshError, TooLarge
+
+CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+_CARD_AGE_S = 60
+_INVALID_PARAMS = -32602
+_ANSWERED_WITH_NOTHING = "tasks/pushNotificationConfig/delete"
+"""Its result is null (0.3, section 7.8), and the SDK leaves out what is null."""
+
+# What clients send wrong they are told; the SDK writes a traceback of each to the log.
+for _name in ("a2a.server.routes", "a2a.compat", "a2a.utils"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+
+def add_routes(app: FastAPI, backend: Backend, streams: Streams, config: Config) -> None:
+    """Adds the routes."""
+    handler = Handler(backend, streams, config)
+    rpc = _Rpc(handler, config.limits.max_body_bytes)
+    card = _CardRoute(backend, config)
+    routes = [Route(path, rpc.answer, methods=["POST"]) for path in (ENDPOINT, f"{ENDPOINT}/")]
+    routes += [Route(path, card.answer, methods=["GET"]) for path in CARDS]
+    routes += _rest_routes(_Rest(handler, Calls()), config.limits.max_body_bytes)
+    app.router.routes.extend(routes)
+
+
+class _Rpc:
+    """JSON-RPC, in all its dialects."""
+
+    def __init__(self, handler: Handler, max_body_bytes: int) -> None:
+        self._dispatcher = jsonrpc_dispatcher.JsonRpcDispatcher(handler, Calls(), enable_v0_3_compat=True)
+        self._max_body_bytes = max_body_bytes
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            raw = await read(request, self._max_body_bytes)
+            body = _parsed(raw, request)
+        except TooLarge as problem:
+            return JSONResponse(build_error_response(None, InvalidRequestError(str(problem))), 413)
+        except ContentTypeNotSupportedError as problem:
+            return JSONResponse(build_error_response(None, problem))
+        except _NotJson as problem:
+            return JSONResponse(build_error_response(None, JSONParseError(message=str(problem))))
+        plain = is_plain(body)
+        body = as_0_3(body) if plain else body
+        if refused := _refused(body, request):
+            return JSONResponse(refused)
+        params = body.get("params") if isinstance(body, dict) else None
+        _prepare(request, raw, params, plain=plain)
+        request._json = body  # read and changed here: the dispatcher takes what is there
+        response = await self._dispatcher.handle_requests(request)
+        if not isinstance(response, JSONResponse):
+            return response
+        if plain:
+            return JSONResponse(plainly(json.loads(bytes(response.body))))
+        if isinstance(body, dict) and body.get("method") == _ANSWERED_WITH_NOTHING:
+            return JSONResponse({"result": None, **json.loads(bytes(response.body))})
+        return response
+
+
+class _NotJson(Exception):
+    """A body that is no JSON."""
+
+
+def _parsed(raw: bytes, request: Request) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        content_type = request.headers.get("content-type", "")
+        if content_type and "json" not in content_type:
+            raise ContentTypeNotSupportedError(f"{content_type[:100]}: send application/json") from None
+        raise _NotJson("the body is not JSON") from None
+
+
+def _refused(body: Any, request: Request) -> dict[str, Any] | None:
+    """The error that the dispatcher would not give as its version says."""
+    if not isinstance(body, dict):
+        return None
+    number = body.get("id")
+    if number is not None and _id(number) is None:
+        return build_error_response(None, InvalidRequestError("id must be a string or a number"))
+    if not isinstance(body.get("method"), str):
+        return None
+    version = request.headers.get(VERSION_HEADER, "")
+    if version and version.partition(".")[0] not in ("0", "1"):
+        problem = VersionNotSupportedError(
+            f"A2A version {version[:20]!r} is not spoken here: 1.0 and 0.3 are"
+        )
+        return build_error_response(_id(number), problem)
+    model = JSONRPC03Adapter.METHOD_TO_MODEL.get(body["method"])
+    if model is None or body.get("jsonrpc") != "2.0":
+        return None
+    try:
+        model.model_validate(body)
+    except ValidationError as problem:
+        wrong = problem.errors(include_url=False, include_input=False)
+        if any(error["loc"][:1] == ("params",) for error in wrong):
+            where = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in wrong[:5])
+            error = {"code": _INVALID_PARAMS, "message": "Invalid parameters", "data": where}
+            return {"jsonrpc": "2.0", "id": _id(number), "error": error}
+    return None
+
+
+def _id(number: Any) -> str | int | None:
+    return number if isinstance(number, str | int) and not isinstance(number, bool) else None
+
+
+def _prepare(request: Request, raw: bytes, params: Any, *, plain: bool = False) -> None:
+    """Notes on the request what `Calls` makes a call of."""
+    message = params.get("message") if isinstance(params, dict) else None
+    said = message if isinstance(message, dict) else {}
+    message_id = said.get("messageId") or said.get("message_id")
+    request.state.a2a_raw = raw
+    request.state.a2a_is_plain = plain
+    request.state.a2a_message_id = message_id if isinstance(message_id, str) else ""
+    request.state.a2a_hash = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class _Rest(RestDispatcher):
+    """The SDK's dispatcher, which makes an unknown error of a mesh that is busy: so that is noted on the
+    request, and `_busy_or` answers it."""
+
+    async def _handle_non_streaming(self, request: Request, *args: Any, **more: Any) -> Any:
+        return await _noted(request, super()._handle_non_streaming(request, *args, **more))
+
+    async def _handle_streaming(self, request: Request, *args: Any, **more: Any) -> Any:
+        return await _noted(request, super()._handle_streaming(request, *args, **more))
+
+
+async def _noted(request: Request, work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except HTTPException as problem:
+        request.state.a2a_busy = problem
+        raise
+
+
+def _busy_or(response: Response, request: Request) -> Response:
+    busy: HTTPException | None = getattr(request.state, "a2a_busy", None)
+    if busy is None:
+        return response
+    error = {"code": busy.status_code, "status": "UNAVAILABLE", "message": busy.detail}
+    return JSONResponse({"error": error}, busy.status_code, busy.headers)
+
+
+def _rest_routes(rest: RestDispatcher, max_body_bytes: int) -> list[Route]:
+    """The HTTP+JSON binding (specification 1.0.1, section 11)."""
+    task, configs = "/tasks/{id}", "/tasks/{id}/pushNotificationConfigs"
+    table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        ("POST", "/message:send", rest.on_message_send),
+        ("POST", "/message:stream", rest.on_message_send_stream),
+        ("GET", "/tasks", rest.list_tasks),
+        ("POST", f"{task}:cancel", rest.on_cancel_task),
+        ("GET", f"{task}:subscribe", rest.on_subscribe_to_task),
+        ("POST", f"{task}:subscribe", rest.on_subscribe_to_task),
+        ("POST", configs, rest.set_push_notification),
+        ("GET", configs, rest.list_push_notifications),
+        ("GET", configs + "/{push_id}", rest.get_push_notification),
+        ("DELETE", configs + "/{push_id}", rest.delete_push_notification),
+        ("GET", task, rest.on_get_task),
+        ("GET", "/extendedAgentCard", rest.handle_authenticated_agent_card),
+    ]
+    return [
+        Route(ENDPOINT + path, _bounded(work, max_body_bytes), methods=[method])
+        for method, path, work in table
+    ]
+
+
+def _bounded(
+    work: Callable[[Request], Awaitable[Response]], max_body_bytes: int
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        response = await answered(request)
+        # Whoever sends plain JSON gets it back (specification 11.1 allows both).
+        if request.headers.get("content-type", "").startswith("application/json"):
+            kind = response.headers.get("content-type", "")
+            if kind.startswith(A2A_JSON_MEDIA_TYPE):
+                response.headers["content-type"] = "application/json"
+        return response
+
+    async def answered(request: Request) -> Response:
+        try:
+            raw = await read(request, max_body_bytes)
+            params = _parsed(raw, request) if raw else {}
+        except TooLarge as problem:
+            return JSONResponse(build_rest_error_payload(InvalidRequestError(str(problem))), 413)
+        except ContentTypeNotSupportedError as problem:
+            return JSONResponse(build_rest_error_payload(problem), 415)
+        except _NotJson as problem:
+            return JSONResponse(build_rest_error_payload(InvalidRequestError(str(problem))), 400)
+        _prepare(request, raw, params)
+        request._body = raw  # read here, within its bound
+        return _busy_or(await work(request), request)
+
+    return answer
+
+
+class _CardRoute:
+    """The agent's card, as of its tools now; the tools it had, while their servers do not answer."""
+
+    def __init__(self, backend: Backend, config: Config) -> None:
+        self._backend = backend
+        self._config = config
+        self._tools: list[dict[str, Any]] | None = None
+        self._since = _second()
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            tools = await self._backend.tools()
+        except MeshError as problem:
+            if self._tools is None:
+                return JSONResponse({"error": f"the agent's tools are not known yet: {problem}"}, 503)
+            tools = self._tools
+        if tools != self._tools:
+            self._tools, self._since = tools, _second()
+        card = card_of(self._config, tools, public_url(request, self._config.card))
+        body = json.dumps(shown(card, only_1_0=_knows_1_0(request))).encode()
+        headers = {
+            "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+            "Last-Modified": formatdate(self._since, usegmt=True),
+            "Cache-Control": f"public, max-age={_CARD_AGE_S}",
+            "Vary": f"Host, {VERSION_HEADER}",
+            "Access-Control-Allow-Origin": "*",
+        }
+        if self._is_known(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        return Response(body, headers=headers, media_type="application/json")
+
+    def _is_known(self, request: Request, etag: str) -> bool:
+        """RFC 9110, section 13: a client that names tags is not asked for dates."""
+        known = request.headers.get("if-none-match")
+        if known is not None:
+            tags = [tag.strip().removeprefix("W/") for tag in known.split(",")]
+            return "*" in tags or etag in tags
+        try:
+            since = parsedate_to_datetime(request.headers.get("if-modified-since", ""))
+        except ValueError:
+            return False
+        return since.timestamp() >= self._since
+
+
+def _second() -> int:
+    """The last whole second that is over: no date of ours is ahead of an HTTP server's own clock."""
+    return int(time()) - 1
+
+
+def _knows_1_0(request: Request) -> bool:
+    return request.headers.get(VERSION_HEADER, "").startswith("1")

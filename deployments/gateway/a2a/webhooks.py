@@ -1,0 +1,90 @@
+"""A2A's operations on push notification configs, over the keepers. A config is a webhook of the task.
+
+One that is set without an id gets the task's: there is one such a task. Whoever may see a task sees its
+configs as they were set, secrets included, as the SDK's own handlers show them.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+import msgspec
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import RequestHandler
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import TaskNotFoundError
+
+from mesh.keeper.requests import PushDelete, PushList, PushSet
+from mesh.push.webhook import Form, Webhook
+
+
+class _Body(msgspec.Struct, frozen=True):
+    webhooks: tuple[Webhook, ...]
+
+
+_unpack = msgspec.json.Decoder(_Body).decode
+
+
+def form_of(context: ServerCallContext) -> Form:
+    """The version of A2A that a call is in: methods of 0.3 have a slash in their names."""
+    return "0.3" if "/" in context.state.get("method", "") else "1.0"
+
+
+def webhook_of(config: "pb.TaskPushNotificationConfig", task: str, form: Form) -> Webhook:
+    """The webhook that a config asks for."""
+    asked = config.authentication
+    return Webhook(config.id or task, config.url, config.token, asked.scheme, asked.credentials, form)
+
+
+def webhook_in(asked: "pb.SendMessageConfiguration", task: str, form: Form) -> Webhook | None:
+    """The webhook that comes with a message, if one does."""
+    if not asked.HasField("task_push_notification_config"):
+        return None
+    return webhook_of(asked.task_push_notification_config, task, form)
+
+
+def config_of(webhook: Webhook, task: str) -> "pb.TaskPushNotificationConfig":
+    """The config of a webhook."""
+    config = pb.TaskPushNotificationConfig(id=webhook.id, task_id=task, url=webhook.url, token=webhook.token)
+    if webhook.scheme or webhook.credentials:
+        config.authentication.scheme = webhook.scheme
+        config.authentication.credentials = webhook.credentials
+    return config
+
+
+class PushOperations(RequestHandler):
+    """The part of a handler that is about push notification configs."""
+
+    @abstractmethod
+    async def _answered(self, task: str, request: PushSet | PushList | PushDelete) -> bytes:
+        """The body of a keeper's answer. Raises `A2AError`."""
+
+    async def on_create_task_push_notification_config(
+        self, params: "pb.TaskPushNotificationConfig", context: ServerCallContext
+    ) -> "pb.TaskPushNotificationConfig":
+        webhook = webhook_of(params, params.task_id, form_of(context))
+        [kept] = await self._webhooks(params.task_id, PushSet(params.task_id, webhook))
+        return config_of(kept, params.task_id)
+
+    async def on_get_task_push_notification_config(
+        self, params: "pb.GetTaskPushNotificationConfigRequest", context: ServerCallContext
+    ) -> "pb.TaskPushNotificationConfig":
+        webhooks = await self._webhooks(params.task_id, PushList(params.task_id))
+        for webhook in webhooks:
+            if webhook.id == params.id or not params.id:  # clients of 0.3 may leave out which
+                return config_of(webhook, params.task_id)
+        raise TaskNotFoundError(f"task {params.task_id} has no push notification config {params.id[:128]!r}")
+
+    async def on_list_task_push_notification_configs(
+        self, params: "pb.ListTaskPushNotificationConfigsRequest", context: ServerCallContext
+    ) -> "pb.ListTaskPushNotificationConfigsResponse":
+        webhooks = await self._webhooks(params.task_id, PushList(params.task_id))
+        configs = [config_of(webhook, params.task_id) for webhook in webhooks]
+        return pb.ListTaskPushNotificationConfigsResponse(configs=configs)
+
+    async def on_delete_task_push_notification_config(
+        self, params: "pb.DeleteTaskPushNotificationConfigRequest", context: ServerCallContext
+    ) -> None:
+        await self._webhooks(params.task_id, PushDelete(params.task_id, params.id))
+
+    async def _webhooks(self, task: str, request: Any) -> tuple[Webhook, ...]:
+        return _unpack(await self._answered(task, request)).webhooks

@@ -1,0 +1,66 @@
+"""What stands at ``/`` when agents are served below it: who they are and whether they are up. No Ray here."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An agent. ``unready`` gives the names of what does not answer; empty when all is well."""
+
+    name: str
+    description: str
+    unready: Callable[[], Awaitable[list[str]]]
+
+
+def index_app(entries: Sequence[Entry]) -> Starlette:
+    """``/``, ``/health`` and ``/ready`` for these agents, and a word for whoever asks for anything else."""
+    names = ", ".join(f"/{entry.name}" for entry in entries)
+
+    async def index(request: Request) -> JSONResponse:
+        return JSONResponse({"agents": [_shown(entry, request) for entry in entries]})
+
+    async def health(_: Request) -> JSONResponse:
+        # Whoever asks this restarts what does not answer at once: no agent is waited for.
+        return JSONResponse({"status": "ok", "agents": [entry.name for entry in entries]})
+
+    async def ready(_: Request) -> JSONResponse:
+        states = await _states(entries)
+        missing = [f"{name}: {state}" for name, state in states.items() if state != "ready"]
+        if missing:
+            return JSONResponse({"error": "; ".join(missing), "agents": states}, 503, {"Retry-After": "1"})
+        return JSONResponse({"status": "ready", "agents": states})
+
+    async def elsewhere(request: Request, problem: Exception) -> JSONResponse:
+        assert isinstance(problem, HTTPException)
+        error = f"{request.method} {request.url.path}: {problem.detail}; the agents here are at {names}"
+        return JSONResponse({"error": error}, problem.status_code, problem.headers)
+
+    routes = [Route("/", index), Route("/health", health), Route("/ready", ready)]
+    return Starlette(routes=routes, exception_handlers={HTTPException: elsewhere})
+
+
+async def _states(entries: Sequence[Entry]) -> dict[str, str]:
+    missing = await asyncio.gather(*(entry.unready() for entry in entries))
+    return {
+        entry.name: f"not ready: {', '.join(of)}" if of else "ready"
+        for entry, of in zip(entries, missing, strict=True)
+    }
+
+
+def _shown(entry: Entry, request: Request) -> dict[str, str]:
+    url = f"{request.base_url}{entry.name}"
+    return {
+        "name": entry.name,
+        "description": entry.description,
+        "url": url,
+        "card": f"{url}/.well-known/agent-card.json",
+        "docs": f"{url}/docs",
+    }

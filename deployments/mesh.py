@@ -1,0 +1,260 @@
+"""What one ``mesh up`` brings up and takes down again.
+
+start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve ingresses ─► ready ─► wait ─► down
+"""
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from deployments import cluster, descendants, edge
+from deployments.agent import Agent
+from deployments.blueprint import demand
+from deployments.cluster import CannotStart
+from mesh.config import Config
+
+_START_WITHIN_S = 120.0
+_START_EACH_S = 3.0
+_LOOK_UP_S = 0.2
+_CLOSE_WITHIN_S = 4.0
+_STOP_WITHIN_S = 5.5
+
+
+class Mesh:
+    """The agents, and the Ray and the edge that they share."""
+
+    def __init__(
+        self, configs: Sequence[Config], console: Console, will: descendants.LastWill, scratch: Path
+    ) -> None:
+        self._console = console
+        self._will = will
+        self._scratch = scratch
+        self.is_ours = not os.environ.get("RAY_ADDRESS")
+        self._is_alone = len(configs) == 1
+        self._agents = [Agent(config, alone=self._is_alone, one_machine=self.is_ours) for config in configs]
+        self._host, self._port = configs[0].host, configs[0].port
+        self._serving = False
+        self._brought_serve = False
+        self._dashboard = ""
+        self._lacking = ""
+
+    def start(self, stop: threading.Event) -> None:
+        """Returns when all answers, or as soon as somebody wants to stop."""
+        begun = time.monotonic()
+        steps = (
+            self._start_ray,
+            self._make_actors,
+            self._start_serve,
+            partial(self._await_actors, stop),
+            self._start_edge,
+            partial(self._await_answer, stop),
+        )
+        for step in steps:
+            if not stop.is_set():
+                step()
+                self._will.update()
+        if not stop.is_set():
+            self._say_ready(time.monotonic() - begun)
+
+    def stop(self) -> None:
+        """Takes down everything that was started, within a bounded time."""
+        self._say("stopping")
+        ours = descendants.all_of_them()
+        watchdog = threading.Timer(_STOP_WITHIN_S, self.end_now, (1,))
+        watchdog.daemon = True
+        watchdog.start()
+        self._leave_ray()
+        descendants.sweep(ours, grace_s=1.0)
+        watchdog.cancel()
+        self._say("stopped")
+
+    def end_now(self, status: int) -> NoReturn:
+        """Ray does not let go in time: all that was started dies, and so does this process."""
+        descendants.sweep(descendants.all_of_them(), grace_s=1.0)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._say("stopped")
+        os._exit(status)
+
+    def _leave_ray(self) -> None:
+        import ray
+
+        if not ray.is_initialized():
+            return
+        try:
+            if self._serving and not self.is_ours:
+                ours = [name for name, _ in self._applications()]
+                cluster.leave_serve(ours, shut_down=self._brought_serve, within_s=_CLOSE_WITHIN_S)
+            closing = [actor.close.remote() for agent in self._agents for actor in agent.closable()]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
+            for actor in self._actors.values():
+                ray.kill(actor)
+        except ray.exceptions.RayError as problem:
+            # Whoever told us to stop may have told Ray's processes too.
+            self._console.print(
+                f"[dim]mesh:[/] Ray is gone already ({type(problem).__name__})", highlight=False
+            )
+        ray.shutdown()
+
+    def _start_ray(self) -> None:
+        self._say("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
+        self._dashboard = cluster.start_local() if self.is_ours else cluster.join(os.environ["RAY_ADDRESS"])
+
+    def _make_actors(self) -> None:
+        """Asks for all of them; they start beside each other, and beside Serve."""
+        asked: Counter[str] = Counter()
+        for agent in self._agents:
+            asked.update(demand(agent.blueprint))
+        self._lacking = ", ".join(cluster.lacking(asked))
+        if self._lacking and self.is_ours:
+            raise CannotStart(f"this machine has too little for the nodes' resources: {self._lacking}")
+        for agent in self._agents:
+            agent.make_actors()
+
+    def _start_serve(self) -> None:
+        from ray import serve
+
+        self._say(f"starting {len(self._actors)} actors and the HTTP edge")
+        self._serving = True
+        self._brought_serve = not cluster.has_serve()
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        with _edge_trouble():
+            serve.start(
+                http_options={"host": self._host, "port": self._port, "location": "EveryNode"},
+                logging_config={"enable_access_log": False, "log_level": "WARNING"},
+            )
+
+    def _await_actors(self, stop: threading.Event) -> None:
+        import ray
+
+        waiting = {actor.ready.remote(): name for name, actor in self._actors.items()}
+        total = len(waiting)
+        within_s = _START_WITHIN_S + _START_EACH_S * total
+        deadline = time.monotonic() + within_s
+        while waiting and not stop.is_set():
+            done, _ = ray.wait(list(waiting), timeout=_LOOK_UP_S)
+            if not done and time.monotonic() < deadline:
+                continue
+            if not done:
+                why = f"the cluster has too little of {self._lacking}" if self._lacking else _logs()
+                raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {why}")
+            name = waiting.pop(done[0])
+            try:
+                ray.get(done[0])
+            except ray.exceptions.RayError as problem:
+                raise CannotStart(f"{name} cannot start: {_cause(problem)}") from problem
+            self._say(f"actor {total - len(waiting)} of {total}: {name}")
+
+    def _start_edge(self) -> None:
+        from ray import serve
+
+        self._say("starting the gateway" if self._is_alone else f"starting {len(self._agents)} gateways")
+        from ray.serve.api import RunTarget
+
+        from deployments import app, index
+
+        built = [app.build(agent.blueprint, path=agent.path) for agent in self._agents]
+        if not self._is_alone:
+            built.append(index.build([agent.blueprint for agent in self._agents]))
+        with _edge_trouble():
+            serve.run_many([RunTarget(a, *to) for a, to in zip(built, self._applications(), strict=True)])
+
+    def _applications(self) -> list[tuple[str, str]]:
+        """Serve's applications: the name of each, and the path that it is served below."""
+        from deployments import index
+
+        found = [(agent.name, agent.path) for agent in self._agents]
+        if not self._is_alone:
+            found.append((index.name_of([agent.blueprint for agent in self._agents]), "/"))
+        return found
+
+    def _await_answer(self, stop: threading.Event) -> None:
+        """Serve says that it runs a moment before its edge routes to it."""
+        import httpx
+
+        deadline = time.monotonic() + _START_WITHIN_S
+        waiting = list(dict.fromkeys([self._edge, *(agent.url(self._edge) for agent in self._agents)]))
+        while waiting and time.monotonic() < deadline and not stop.is_set():
+            try:
+                if httpx.get(f"{waiting[0]}/ready", timeout=5).status_code == 200:
+                    waiting.pop(0)
+                    continue
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        if waiting and not stop.is_set():
+            raise CannotStart(f"{waiting[0]}/ready does not answer after {_START_WITHIN_S:g} s; {_logs()}")
+
+    @property
+    def _actors(self) -> dict[str, Any]:
+        """All that were asked for, of all agents."""
+        return {name: actor for agent in self._agents for name, actor in list(agent.actors.items())}
+
+    @property
+    def _edge(self) -> str:
+        host = "127.0.0.1" if edge.is_open(self._host) else self._host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    def _say_ready(self, seconds: float) -> None:
+        say, url = self._console.print, self._agents[0].url(self._edge)
+        names = ", ".join(f"[bold]{agent.name}[/]" for agent in self._agents)
+        agents = "agent" if self._is_alone else f"{len(self._agents)} agents:"
+        say(f"\n[bold green]ready[/] after {seconds:.1f} s: {agents} {names}", highlight=False)
+        for name, value in self._addresses():
+            say(f"  {name:14} {value}", highlight=False, soft_wrap=True)
+        if self.is_ours and self._dashboard:
+            say(f"  {'':14} (it asks for a token: .venv/bin/ray get-auth-token)", highlight=False)
+        if edge.is_open(self._host):
+            say(f"  {'':14} open on every interface; --host 127.0.0.1 closes it", highlight=False)
+        say("\ntry it:\n", highlight=False)
+        command = f"""curl -s {url}/conversations -d '{{"message": "list all resources"}}'"""
+        say(f"  {command}\n", highlight=False, soft_wrap=True)
+        say("Ctrl-C stops everything.", style="dim", highlight=False)
+
+    def _addresses(self) -> Iterator[tuple[str, str]]:
+        if self._is_alone:
+            yield from (("API", self._edge), ("docs", f"{self._edge}/docs"))
+        else:
+            for agent in self._agents:
+                yield agent.name, agent.url(self._edge)
+                yield "", f"keeps conversations in {agent.config.data_dir}"
+            yield "docs", "/docs below each"
+        if self._dashboard:
+            yield "Ray dashboard", f"http://{self._dashboard}"
+
+    def _say(self, text: str) -> None:
+        self._console.print(
+            f"[dim]mesh:[/] {text} …" if text != "stopped" else "[dim]mesh:[/] stopped", highlight=False
+        )
+
+
+@contextmanager
+def _edge_trouble() -> Iterator[None]:
+    """What Serve raises, as a line for people."""
+    import ray.serve.exceptions
+
+    try:
+        yield
+    except (RuntimeError, ray.serve.exceptions.RayServeException) as problem:
+        raise CannotStart(f"the HTTP edge cannot start: {_cause(problem)}; {_logs()}") from problem
+
+
+def _cause(problem: Exception) -> str:
+    """What went wrong, in a line: without Ray's wrapping, and without the notices of a program's output."""
+    inner = getattr(problem, "cause", None) or problem
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip() and "[NOTICE]" not in line]
+    return (lines[-1] if inner is problem else lines[0])[:500] if lines else repr(inner)
+
+
+def _logs() -> str:
+    return "the actors' logs are in /tmp/ray/session_latest/logs"

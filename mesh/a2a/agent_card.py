@@ -1,0 +1,110 @@
+"""The card an agent shows to others (specification 1.0.1, section 8), from its config and its tools. Pure.
+
+For readers of 0.3 the fields of that version stand beside those of 1.0, unless the config offers 1.0 alone.
+"""
+
+import fnmatch
+from collections.abc import Sequence
+from typing import Any
+
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.constants import TransportProtocol
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from mesh.a2a.extensions import HITL, MESH
+from mesh.config import A2aAgent, Config
+from mesh.tree.plan import Spot, other_agents, tree_of
+
+ENDPOINT = "/a2a"
+_TEXT = "text/plain"
+_DATA = "application/json"
+
+
+def card_of(config: Config, tools: Sequence[dict[str, Any]], url: str) -> "pb.AgentCard":
+    """The card of an agent at ``url``. ``tools`` as ``GET /tools`` lists them."""
+    card = config.card
+    made = pb.AgentCard(
+        name=config.name,
+        description=config.description or f"The agent {config.name}.",
+        version=card.version or config.digest,
+        supported_interfaces=_interfaces(config, url),
+        capabilities=_capabilities(),
+        default_input_modes=[_TEXT, _DATA],
+        default_output_modes=[_TEXT],
+        skills=_skills(config, tools),
+    )
+    if card.documentation_url:
+        made.documentation_url = card.documentation_url
+    if card.organization:
+        made.provider.organization = card.organization
+        made.provider.url = card.organization_url or url
+    for name, scheme in card.security.items():
+        ParseDict(scheme, made.security_schemes[name])
+        made.security_requirements.add().schemes[name].SetInParent()
+    return made
+
+
+def shown(card: "pb.AgentCard", *, only_1_0: bool = False) -> dict[str, Any]:
+    """The card as JSON; ``only_1_0``: to a reader who says that it knows that version."""
+    return MessageToDict(card) if only_1_0 else agent_card_to_dict(card)
+
+
+def _interfaces(config: Config, url: str) -> list["pb.AgentInterface"]:
+    endpoint = url.rstrip("/") + ENDPOINT
+    offered = [
+        (TransportProtocol.JSONRPC, "1.0"),
+        (TransportProtocol.HTTP_JSON, "1.0"),
+        (TransportProtocol.JSONRPC, "0.3"),
+    ]
+    return [
+        pb.AgentInterface(url=endpoint, protocol_binding=binding.value, protocol_version=version)
+        for binding, version in offered
+        if version in config.card.versions
+    ]
+
+
+def _capabilities() -> "pb.AgentCapabilities":
+    return pb.AgentCapabilities(
+        streaming=True,
+        push_notifications=True,
+        extended_agent_card=False,
+        extensions=[
+            pb.AgentExtension(uri=HITL, description="Approvals of tool calls, and questions to a person"),
+            pb.AgentExtension(
+                uri=MESH,
+                description="Approvals decided one by one, with edited arguments; message ids count once",
+            ),
+        ],
+    )
+
+
+def _skills(config: Config, tools: Sequence[dict[str, Any]]) -> list["pb.AgentSkill"]:
+    tree = tree_of(config)
+    skills = [_tool_skill(tool) for tool in tools if _is_offered(tree, tool["name"])]
+    skills += [_agent_skill(agent) for agent in other_agents(config)]
+    if skills:
+        return skills
+    about = config.description or "Answers messages."
+    return [pb.AgentSkill(id=config.name, name=config.name, description=about, tags=["chat"])]
+
+
+def _tool_skill(tool: dict[str, Any]) -> "pb.AgentSkill":
+    tags = ["tool", str(tool["server"]), *(["approval"] if tool["destructiveHint"] else [])]
+    about = tool["description"] or tool["name"]
+    return pb.AgentSkill(id=tool["name"], name=tool["name"], description=about, tags=tags)
+
+
+def _agent_skill(agent: A2aAgent) -> "pb.AgentSkill":
+    tags = ["agent", *(["approval"] if agent.destructive else [])]
+    about = agent.description or f"Asks the agent {agent.name}."
+    return pb.AgentSkill(id=f"a2a_{agent.name}", name=agent.name, description=about, tags=tags)
+
+
+def _is_offered(tree: Spot, tool: str) -> bool:
+    """Whether some node of the tree may use a tool."""
+    return any(
+        spot.node.tools is None or any(fnmatch.fnmatch(tool, pattern) for pattern in spot.node.tools)
+        for spot in tree.walk()
+        if spot.node.type == "llm"
+    )

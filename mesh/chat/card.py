@@ -1,0 +1,85 @@
+"""An approval as a person reads it, and the keys that decide it. Pure."""
+
+from collections.abc import Sequence
+
+from mesh.chat.transcript import Note, in_words
+from mesh.chat.words import as_json, clean, one_line
+from mesh.events import ApprovalRequired
+
+_MOST_DESCRIPTION = 4_000
+_MOST_LINE = 160
+_MOST_LINES = 12
+_VIEW = {"v": "view all of it"}
+_OFFERS_TOKEN = "  a sends the token of this chat along"
+_LACKS_TOKEN = "  this chat has no token: leave with Ctrl-D, come back with --token or MESH_TOKEN"
+
+
+def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Note]:
+    """Who wants what, with which arguments, and what to do."""
+    text = clean(described(asked)[:_MOST_DESCRIPTION])
+    lines = [line for line in text.splitlines() if line.strip()]
+    if asked.kind == "question":
+        told = [Note(f"  {line}", "plain") for line in lines]
+    else:
+        told = [Note(f"  {one_line(line, _MOST_LINE)}", "plain") for line in lines[:_MOST_LINES]]
+        if len(lines) > _MOST_LINES or any(len(line) > _MOST_LINE for line in lines):
+            told.append(Note("  … v shows all of it"))
+    if asked.kind == "auth_required":
+        told.append(Note(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
+    if asked.expires_at:
+        told.append(Note(f"  counts as rejected at {one_line(asked.expires_at, 40)}"))
+    return [Note(f"? {_head(asked)}{place}", "ask"), *told]
+
+
+def _head(asked: ApprovalRequired) -> str:
+    tool, peer = one_line(asked.tool_name, 60), _peer(asked)
+    where = f" ({one_line(asked.asked_by, 60)})" if asked.asked_by else ""
+    match asked.kind:
+        case "unknown_outcome":
+            return f"{peer and f'{peer} asks: '}{tool}{where}: nobody knows whether it ran"
+        case "question":
+            return f"{peer or one_line(asked.asked_by, 60) or 'the agent'} asks{peer and where}"
+        case "auth_required":
+            return f"{peer or tool}{where} needs a bearer token"
+        case "tool_call" if peer:
+            return f"{peer} asks{where}" if in_words(asked) else f"{peer} asks: {tool}{where} wants to run"
+        case "tool_call":
+            return f"{tool}{where} wants to run"
+
+
+def _peer(asked: ApprovalRequired) -> str:
+    """The other agent that asks; empty: one of our own nodes does."""
+    return f"agent {one_line(asked.remote_agent_name, 60)}" if asked.remote_agent_name else ""
+
+
+def described(asked: ApprovalRequired) -> str:
+    """The description, without who asks: that is said beside it."""
+    return asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
+
+
+def in_full(asked: ApprovalRequired) -> list[Note]:
+    """All that is known of it, every character of the arguments visible."""
+    arguments = Note(as_json(asked.tool_args, indent=2), "plain")
+    return [Note(clean(asked.description), "plain"), arguments] if asked.remote_agent_name else [arguments]
+
+
+def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
+    """What a single key does. None decides a question: it is answered with a text."""
+    match asked.kind:
+        case "question":
+            return {}
+        case "unknown_outcome":
+            return {"t": "retry", "s": "skip", **_VIEW}
+        case "auth_required":
+            return {**({"a": "send the token"} if has_token else {}), "r": "reject", **_VIEW}
+        case "tool_call" if in_words(asked):
+            return {"a": "approve", "r": "reject", "w": "answer in words", **_VIEW}
+        case "tool_call" if asked.remote_question is not None and asked.remote_question.form != "mesh":
+            return {"a": "approve", "r": "reject", **_VIEW}
+        case "tool_call":
+            return {"a": "approve", "r": "reject", "e": "edit arguments", "v": "view all arguments"}
+
+
+def place_of(index: int, asked: Sequence[ApprovalRequired]) -> str:
+    """Which of several; nothing when there is one."""
+    return f"  ({index + 1} of {len(asked)})" if len(asked) > 1 else ""

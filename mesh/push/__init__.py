@@ -1,0 +1,1 @@
+"""Push notifications: news of conversations, sent to whoever left an address for them."""

@@ -1,0 +1,135 @@
+"""The store in files, for nobody's eyes but their owner's.
+
+    folder/{conversation id}.json    the webhooks of a conversation, a JSON list
+    folder/shard_{n}.epoch           the fence: a number, guarded by a lock on the same file
+
+All work is done by one thread, in the order in which it was asked for. A file is replaced as a whole, under
+the shard's shared lock; `open` takes it exclusively, so that no older writer can follow.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from mesh.errors import JournalError, StaleEpoch
+from mesh.push.webhook import Webhook
+
+_SUFFIX, _DRAFT = ".json", ".tmp"
+_log = logging.getLogger("mesh.push")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(tuple[Webhook, ...]).decode
+
+
+class FilePushStore:
+    """See the module's text. One object a process; any number of processes on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._locks: dict[int, int] = {}
+        self._thread = ThreadPoolExecutor(1, "webhooks")
+
+    async def open(
+        self, shard: int, epoch: int, owns: Callable[[str], bool]
+    ) -> dict[str, tuple[Webhook, ...]]:
+        def taken() -> dict[str, tuple[Webhook, ...]]:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take(shard, epoch)
+            return self._found(owns)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, taken)
+
+    async def put(self, shard: int, epoch: int, conversation_id: str, webhooks: Sequence[Webhook]) -> None:
+        content = _encode(webhooks) if webhooks else None
+
+        def write() -> None:
+            with self._fence(shard, epoch):
+                self._write(self._folder / f"{conversation_id}{_SUFFIX}", content)
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, write)
+        except OSError as problem:
+            what = f"the webhooks of conversation {conversation_id} cannot be written"
+            raise JournalError(f"{what}: {problem.strerror or problem}") from None
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close_files)
+        self._thread.shutdown()
+
+    def _write(self, path: Path, content: bytes | None) -> None:
+        if content is None:
+            path.unlink(missing_ok=True)
+        else:
+            draft = path.with_suffix(f".{os.getpid()}{_DRAFT}")
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb", buffering=0) as file:  # noqa: PTH123 - a file that is open already
+                file.write(content)
+                os.fsync(fd)
+            draft.replace(path)
+        self._sync_folder()
+
+    def _found(self, owns: Callable[[str], bool]) -> dict[str, tuple[Webhook, ...]]:
+        found: dict[str, tuple[Webhook, ...]] = {}
+        for path in self._folder.iterdir():
+            conversation_id = path.name.partition(".")[0]
+            if not owns(conversation_id):
+                continue
+            if path.suffix == _DRAFT:
+                path.unlink(missing_ok=True)  # a write that a crash cut off; nobody was told of it
+                continue
+            try:
+                found[conversation_id] = _decode(path.read_bytes())
+            except msgspec.DecodeError:  # its text might show a part of a secret
+                _log.error("event=webhooks_damaged file=%s", path.name)
+        return found
+
+    def _take(self, shard: int, epoch: int) -> None:
+        fd = self._lock_fd(shard)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            if (present := _read(fd)) > epoch:
+                raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
+            os.pwrite(fd, b"%020d\n" % epoch, 0)
+            os.fsync(fd)
+            self._sync_folder()
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _fence(self, shard: int, epoch: int) -> Iterator[None]:
+        fd = self._lock_fd(shard)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        try:
+            if (present := _read(fd)) != epoch:
+                raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
+            yield
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _lock_fd(self, shard: int) -> int:
+        if shard not in self._locks:
+            path = self._folder / f"shard_{shard}.epoch"
+            self._locks[shard] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._locks[shard]
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _close_files(self) -> None:
+        for fd in self._locks.values():
+            os.close(fd)
+        self._locks.clear()
+
+
+def _read(fd: int) -> int:
+    return int(os.pread(fd, 32, 0) or b"0")

@@ -1,0 +1,36 @@
+"""Another agent, as a tool of this one."""
+
+from typing import Any
+
+import msgspec
+
+from mesh.a2a.port import RemoteAgent
+from mesh.llm.port import ToolSpec
+
+PREFIX = "a2a_"
+"""Begins the names of the tools that are other agents."""
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "description": "What to say to the agent, in full."}},
+    "required": ["message"],
+    "additionalProperties": False,
+}
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another agent, as the config names it."""
+
+    name: str
+    agent: RemoteAgent
+    description: str = ""
+    destructive: bool = False
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that it is."""
+        return f"{PREFIX}{self.name}"
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as models see it."""
+        return ToolSpec(self.tool, self.description or f"Asks the agent {self.name}.", _SCHEMA)

@@ -1,0 +1,134 @@
+"""What a person reads of an approval: who asks for what, and which keys decide it."""
+
+from typing import Any, get_args
+from unicodedata import category
+
+import msgspec
+import pytest
+
+from mesh.chat.card import card, in_full, keys
+from mesh.chat.transcript import Transcript
+from mesh.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, RemoteQuestion
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
+
+
+def asked(kind: ApprovalKind = "tool_call", form: Any = "", **more: Any) -> ApprovalRequired:
+    """Something of our own, or with a ``form`` of agent b."""
+    about: dict[str, Any] = {
+        "uuid": "u1",
+        "call_id": "c",
+        "tool_name": "drop",
+        "tool_args": {"n": 1},
+        "description": "Which?",
+        "asked_by": "painter",
+    }
+    question = RemoteQuestion("c1", "q1", form) if form else None
+    remote = {"remote_agent_name": "b", "remote_task_id": "t", "description": "Agent b asks: Which?"}
+    return ApprovalRequired(
+        step="0/tool/1.0",
+        kind=kind,
+        remote_question=question,
+        **{**about, **(remote if form else {}), **more},
+    )
+
+
+def read(asked: ApprovalRequired, has_token: bool = False) -> list[str]:
+    return [note.text for note in card(asked, "", has_token)]
+
+
+@pytest.mark.parametrize(
+    ("it", "head"),
+    [
+        (asked(), "? drop (painter) wants to run"),
+        (asked(form="mesh"), "? agent b asks: drop (painter) wants to run"),
+        (asked(form="text"), "? agent b asks (painter)"),
+        (asked("question"), "? painter asks"),
+        (asked("question", asked_by=""), "? the agent asks"),
+        (asked("question", "hitl"), "? agent b asks (painter)"),
+        (asked("auth_required"), "? drop (painter) needs a bearer token"),
+        (asked("auth_required", "text"), "? agent b (painter) needs a bearer token"),
+        (asked("unknown_outcome", "mesh"), "? agent b asks: drop (painter): nobody knows whether it ran"),
+    ],
+)
+def test_the_head_names_who_asks_and_the_rest_says_what(it: ApprovalRequired, head: str) -> None:
+    assert read(it)[:2] == [head, "  Which?"]
+
+
+def test_who_needs_a_token_is_told_how_to_give_it() -> None:
+    assert any("MESH_TOKEN" in line for line in read(asked("auth_required")))
+    assert "a" not in keys(asked("auth_required"), has_token=False)
+    assert read(asked("auth_required"), has_token=True)[-1] == "  a sends the token of this chat along"
+    assert keys(asked("auth_required"), has_token=True)["a"] == "send the token"
+
+
+def test_only_what_the_asking_agent_takes_can_be_edited_or_said_in_words() -> None:
+    assert "".join(keys(asked(), False)) == "".join(keys(asked(form="mesh"), False)) == "arev"
+    assert "".join(keys(asked(form="text"), False)) == "arwv"
+    assert "".join(keys(asked(form="hitl"), False)) == "arv"
+
+
+def test_a_question_is_shown_to_its_end() -> None:
+    long = "\n".join(f"line {number} {'x' * 200}" for number in range(15))
+    assert len(read(asked("question", description=long))) == 16
+    assert read(asked(description=long))[-1] == "  … v shows all of it"
+    assert in_full(asked(form="mesh", description=long))[0].text == long
+
+
+@pytest.mark.parametrize("kind", get_args(ApprovalKind))
+@pytest.mark.parametrize("form", ["", "mesh", "hitl", "text"])
+def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKind, form: str) -> None:
+    it = asked(kind, form)
+    hostile = msgspec.structs.replace(
+        it,
+        tool_name=HOSTILE,
+        tool_args={HOSTILE: HOSTILE},
+        description=HOSTILE,
+        asked_by=HOSTILE,
+        remote_agent_name=HOSTILE if form else "",
+    )
+    transcript = Transcript()
+    shown = [*transcript.see(hostile)]
+    for decision in get_args(Decision):
+        transcript.see(it)
+        shown += transcript.see(
+            ApprovalResolved(uuid="u1", decision=decision, by=HOSTILE, answer=HOSTILE, reason=HOSTILE)
+        )
+    texts = [str(msgspec.to_builtins(part)["text"]) for part in [*shown, *card(hostile, "", True)]]
+    texts += [note.text for note in in_full(hostile)]
+    assert len(texts) > 7 and bool(keys(it, False)) is (kind != "question")
+    assert not [c for text in texts for c in text if category(c) in ("Cc", "Cf") and c != "\n"]
+
+
+@pytest.mark.parametrize(
+    ("it", "how", "told"),
+    [
+        (asked("question"), {"decision": "answer", "answer": "blue"}, "→ the question answered: blue"),
+        (
+            asked("question", "mesh"),
+            {"decision": "answer", "answer": "blue", "by": "ann"},
+            "→ the question of agent b answered by ann: blue",
+        ),
+        (asked(form="mesh"), {"decision": "approve"}, "→ drop of agent b approved"),
+        (asked(form="text"), {"decision": "answer", "answer": "both"}, "→ what agent b asks answered: both"),
+        (asked("auth_required", "text"), {"decision": "approve"}, "→ a bearer token for b sent"),
+    ],
+)
+def test_a_decision_names_what_and_whose_it_was(it: ApprovalRequired, how: Any, told: str) -> None:
+    transcript = Transcript()
+    transcript.see(it)
+    (note,) = transcript.see(ApprovalResolved(uuid="u1", **how))
+    assert msgspec.to_builtins(note)["text"] == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "note"),
+    [
+        ("question", "", "waits for an answer"),
+        ("question", "hitl", "agent b asks, waits for an answer"),
+        ("auth_required", "text", "agent b asks, waits for a bearer token"),
+    ],
+)
+def test_the_line_of_the_call_says_what_it_waits_for(kind: ApprovalKind, form: str, note: str) -> None:
+    (ended,) = Transcript().see(asked(kind, form))
+    assert msgspec.to_builtins(ended)["note"] == note
