@@ -35,7 +35,8 @@ def garbled(draw: st.DrawFn) -> list[AnyEvent]:
     chosen = draw(st.lists(st.sampled_from(EVENTS), max_size=30))
     found: list[AnyEvent] = []
     for seq, event in enumerate(chosen, 1):
-        changed = {"turn": draw(st.integers(0, 3)), "step": draw(STEPS)} if draw(st.booleans()) else {}
+        steps = PLACES if isinstance(event, NodeCompleted) else STEPS  # the step of a node is its place
+        changed = {"turn": draw(st.integers(0, 3)), "step": draw(steps)} if draw(st.booleans()) else {}
         found.append(msgspec.structs.replace(event, seq=seq, **changed))
     return found
 
