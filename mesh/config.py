@@ -234,9 +234,11 @@ class Card(Part):
     ``url``: of this agent as the world sees it; None: as the request says, and if it came from one of
     ``proxies`` (addresses or networks), as that forwards it. ``version`` None: the digest of this config.
     ``versions`` of the protocol that the card offers. ``security``: security schemes by name, as the
-    specification writes them; a caller needs one of them. ``push_hosts``: those that notifications may go to
-    although their address is private. ``direct_answers``: a first message that is answered without a tool
-    and without asking anybody gets a message as its answer, and not a task.
+    specification writes them; a caller needs one of them. ``public_skills``: globs of the skills that
+    everybody sees; the others are in the extended card alone, which is behind ``security`` as the rest of the
+    endpoint; None: all. ``push_hosts``: those that notifications may go to although their address is private.
+    ``direct_answers``: a first message that is answered without a tool and without asking anybody gets a
+    message as its answer, and not a task.
     """
 
     url: Url | None = None
@@ -247,6 +249,7 @@ class Card(Part):
     organization_url: Url | None = None
     documentation_url: Url | None = None
     security: dict[Key, Annotated[dict[str, Any], AfterValidator(_security_scheme)]] = {}
+    public_skills: Many[Text] | None = None
     push_hosts: Many[Text] = ()
     direct_answers: bool = False
 

@@ -43,6 +43,7 @@ def broken_rules(data: Any) -> Iterator[Problem]:
     config = _mapping(data)
     yield from _servers(config)
     yield from _repeated(_named(config.get("a2a"), ("a2a",)))
+    yield from _card(_mapping(config.get("card")))
     if isinstance(config.get("agent"), dict):
         yield from _tree(config)
 
@@ -69,6 +70,12 @@ def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:
         for key in _FOREIGN[kinds[0]]:
             if key in server:
                 yield (*loc, key), f"does not go with {kinds[0]}; remove it"
+
+
+def _card(card: dict[str, Any]) -> Iterator[Problem]:
+    """The specification (1.0.1, section 3.1.11) gives an extended card to authenticated callers alone."""
+    if card.get("public_skills") is not None and not card.get("security"):
+        yield ("card", "public_skills"), "the others are for callers who log in; say how in card.security"
 
 
 def _tree(config: dict[str, Any]) -> Iterator[Problem]:

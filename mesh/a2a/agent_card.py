@@ -21,18 +21,21 @@ _TEXT = "text/plain"
 _DATA = "application/json"
 
 
-def card_of(config: Config, tools: Sequence[dict[str, Any]], url: str) -> "pb.AgentCard":
-    """The card of an agent at ``url``. ``tools`` as ``GET /tools`` lists them."""
+def card_of(
+    config: Config, tools: Sequence[dict[str, Any]], url: str, *, extended: bool = False
+) -> "pb.AgentCard":
+    """The card of an agent at ``url``. ``tools`` as ``GET /tools`` lists them. ``extended``: with the skills
+    that the config keeps out of the public one (section 3.1.11)."""
     card = config.card
     made = pb.AgentCard(
         name=config.name,
         description=config.description or f"The agent {config.name}.",
         version=card.version or config.digest,
         supported_interfaces=_interfaces(config, url),
-        capabilities=_capabilities(),
+        capabilities=_capabilities(config),
         default_input_modes=[_TEXT, _DATA],
         default_output_modes=[_TEXT],
-        skills=_skills(config, tools),
+        skills=_skills(config, tools, extended=extended),
     )
     if card.documentation_url:
         made.documentation_url = card.documentation_url
@@ -64,11 +67,11 @@ def _interfaces(config: Config, url: str) -> list["pb.AgentInterface"]:
     ]
 
 
-def _capabilities() -> "pb.AgentCapabilities":
+def _capabilities(config: Config) -> "pb.AgentCapabilities":
     return pb.AgentCapabilities(
         streaming=True,
         push_notifications=True,
-        extended_agent_card=False,
+        extended_agent_card=config.card.public_skills is not None,
         extensions=[
             pb.AgentExtension(uri=HITL, description="Approvals of tool calls, and questions to a person"),
             pb.AgentExtension(
@@ -79,10 +82,12 @@ def _capabilities() -> "pb.AgentCapabilities":
     )
 
 
-def _skills(config: Config, tools: Sequence[dict[str, Any]]) -> list["pb.AgentSkill"]:
-    tree = tree_of(config)
+def _skills(config: Config, tools: Sequence[dict[str, Any]], *, extended: bool) -> list["pb.AgentSkill"]:
+    tree, public = tree_of(config), config.card.public_skills
     skills = [_tool_skill(tool) for tool in tools if _is_offered(tree, tool["name"])]
     skills += [_agent_skill(agent) for agent in other_agents(config)]
+    if public is not None and not extended:
+        skills = [skill for skill in skills if _fits(skill.id, public)]
     if skills:
         return skills
     about = config.description or "Answers messages."
@@ -104,7 +109,11 @@ def _agent_skill(agent: A2aAgent) -> "pb.AgentSkill":
 def _is_offered(tree: Spot, tool: str) -> bool:
     """Whether some node of the tree may use a tool."""
     return any(
-        spot.node.tools is None or any(fnmatch.fnmatch(tool, pattern) for pattern in spot.node.tools)
+        spot.node.tools is None or _fits(tool, spot.node.tools)
         for spot in tree.walk()
         if spot.node.type == "llm"
     )
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)

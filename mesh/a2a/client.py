@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from mesh.a2a.dialects import Endpoint, NeedsToken, NotSpoken, result_of
+from mesh.a2a.dialects import Endpoint, NeedsToken, NotSpoken, NoWord, result_of
 from mesh.a2a.discovery import Peer, find
 from mesh.a2a.extensions import MESH
 from mesh.a2a.port import Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
@@ -155,6 +155,10 @@ class HttpAgent:
             result = await self._ask(lambda endpoint: endpoint.send(message, self._name), hop)
         except (NeedsToken, NotSpoken, Unreachable):
             trail.unsaid = was_unsaid
+            raise
+        except NoWord as error:
+            if self._peer is not None and MESH in self._peer.extensions:  # it may be asked again
+                raise RemoteLost(str(error)) from None
             raise
         return self._standing(result, message.task_id)
 
@@ -342,6 +346,8 @@ def _looking() -> Iterator[None]:
         yield
     except (NeedsToken, Unreachable, NotKnown):
         raise
+    except NoWord as error:  # a look may be repeated
+        raise RemoteLost(str(error)) from None
     except RemoteFailed as error:
         raise NotKnown(str(error), is_offered=not isinstance(error, NotSpoken)) from None
 

@@ -44,6 +44,11 @@ class NotSpoken(RemoteFailed):
         return type(self), (str(self), self.stale)
 
 
+class NoWord(RemoteFailed):
+    """HTTP 5xx and no JSON: maybe not the agent's own word, but of something in front of it that lost it. Ray
+    Serve's proxy says 500 of a replica that died."""
+
+
 class NeedsToken(RemoteFailed):
     """HTTP 401 or 403; the text is the agent's."""
 
@@ -101,11 +106,11 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def result_of(request: Request, response: Response) -> Any:
-    """What a request came to: JSON. Raises `NotSpoken`, `NeedsToken`, `RemoteFailed`."""
+    """What a request came to: JSON. Raises `NotSpoken`, `NeedsToken`, `NoWord`, `RemoteFailed`."""
     try:
         body = response.json()
     except ValueError:
-        _raise_for(response.status, said(response.text(_MOST_READ)))
+        _raise_for(response.status, said(response.text(_MOST_READ)), NoWord)
         what = response.content_type or "no content type"
         raise RemoteFailed(f"it answered what is not JSON ({what})") from None
     error = body.get("error") if isinstance(body, dict) else None
@@ -137,13 +142,14 @@ def _raise_error(error: Any, status: int, *, is_rpc: bool, body: Any) -> None:
     raise RemoteFailed(f"it failed: {message or 'without a word'} (HTTP {status})")
 
 
-def _raise_for(status: int, message: str) -> None:
+def _raise_for(status: int, message: str, of_server: type[RemoteFailed] = RemoteFailed) -> None:
     if status in WANTS_TOKEN:
         raise NeedsToken(message or f"HTTP {status}")
     if status in _NO_SUCH_PLACE:
         raise NotSpoken(f"it answered HTTP {status}: {message}".rstrip(": "), stale=True)
     if status >= http.HTTPStatus.BAD_REQUEST:
-        raise RemoteFailed(f"it answered HTTP {status}: {message}".rstrip(": "))
+        kind = of_server if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR else RemoteFailed
+        raise kind(f"it answered HTTP {status}: {message}".rstrip(": "))
 
 
 def _message_in(holder: Any) -> str:

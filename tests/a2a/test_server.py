@@ -337,6 +337,26 @@ def test_the_card_says_what_the_agent_can_and_where() -> None:
             assert rpc.http.get("/.well-known/agent-card.json", headers=known).status_code == 304
 
 
+def test_skills_that_not_everybody_sees_are_in_the_extended_card() -> None:
+    setting = """card:
+  public_skills: [lo*]
+  security: {bearer: {httpAuthSecurityScheme: {scheme: Bearer}}}
+"""
+
+    def skills(card: Json) -> set[str]:
+        return {skill["id"] for skill in card["skills"]}
+
+    with served(setting=SIMPLE + setting) as (rpc, live), Rpc(live.url, version=None) as old:
+        public = rpc.http.get("/.well-known/agent-card.json").json()
+        assert skills(public) == {"look"} and public["capabilities"]["extendedAgentCard"] is True
+        extended = rpc.result("GetExtendedAgentCard")
+        assert skills(extended) == {"look", "add"}
+        assert {**extended, "skills": public["skills"]} == public
+        assert rpc.http.get("/a2a/extendedAgentCard").json() == extended
+        earlier = old.result("agent/getAuthenticatedExtendedCard")
+        assert skills(earlier) == {"look", "add"} and earlier["supportsAuthenticatedExtendedCard"] is True
+
+
 def url_of(live: LiveMesh, **headers: str) -> str:
     card = httpx.get(f"{live.url}/.well-known/agent-card.json", headers=headers).json()
     return str(card["url"])

@@ -117,6 +117,7 @@ async def test_a_name_that_nobody_has_is_said_so() -> None:
 async def test_garbage_is_a_failure_that_says_what_came(
     agent: HttpAgent, peer: Agent, fault: Fault, told: str
 ) -> None:
+    peer.once = False
     peer.faults.append(fault)
     assert told in await failure(agent)
 
@@ -170,6 +171,7 @@ def test_a_short_token_may_be_a_word_and_stays() -> None:
 
 
 async def test_a_token_in_what_is_no_json_is_masked(agent: HttpAgent, peer: Agent) -> None:
+    peer.once = False
     peer.faults.append(answers(500, text=f"you sent {TOKEN * 3000}"))
     told = await failure(agent)
     assert "you sent ***" in told and TOKEN[:5] not in told
@@ -182,7 +184,9 @@ async def test_an_answer_about_another_task_is_refused(agent: HttpAgent, peer: A
         await agent.send(message("", asked.task_id), HOP)
 
 
-@pytest.mark.parametrize("fault", [cut, cut_before, cut_halfway, answers(502), answers(503), answers(504)])
+@pytest.mark.parametrize(
+    "fault", [cut, cut_before, cut_halfway, answers(500), answers(502), answers(503), answers(504)]
+)
 async def test_a_connection_lost_after_sending_leaves_the_outcome_open(
     agent: HttpAgent, peer: Agent, fault: Fault
 ) -> None:

@@ -25,6 +25,7 @@ from tests.a2a_client.peers import (
 )
 from tests.ports import free_port
 
+CRASHED = answers(500, text="Internal Server Error")
 HOP = Hop(session_id="s1")
 
 
@@ -75,6 +76,20 @@ async def test_another_process_recovers_as_well(agent: HttpAgent, peer: Agent, u
     found = await other.recover(said, HOP)
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
     await other.close()
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_task_is_asked_about_again_when_what_carries_the_question_broke(
+    agent: HttpAgent, peer: Agent, once: bool
+) -> None:
+    peer.once = once
+    said = message("work 2")
+    peer.faults += [no_fault, CRASHED]
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("done", ["done"])
+    assert len(peer.heard) == 1
 
 
 @pytest.mark.parametrize("dialect", ["1.0", "1.0 rest"])
@@ -229,7 +244,7 @@ async def test_an_agent_that_comes_back_is_waited_for(peer: Agent) -> None:
     recovering = asyncio.create_task(agent.recover(said, HOP))
     done, _ = await asyncio.wait([recovering], timeout=0.3)
     assert not done
-    peer.faults += [answers(503), cut_before]
+    peer.faults += [answers(503), CRASHED, cut_before]
     async with served(peer.app(), port):
         found = await asyncio.wait_for(recovering, 10)
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
@@ -249,7 +264,6 @@ NOTHING = [
     replies("hello"),
     replies({"task": {"id": "other", "status": {"state": "TASK_STATE_WORKING"}}}),
     answers(text="<html>", content_type="text/html"),
-    answers(500, text="boom"),
     answers(404, text="gone"),
 ]
 

@@ -29,6 +29,7 @@ class Call:
     extensions: frozenset[str]
     key: str
     is_plain: bool
+    request: Request
 
     def new_task(self) -> str:
         """The id of the task that it begins, if it begins one. The message may come again with another
@@ -48,7 +49,7 @@ class Calls(ServerCallContextBuilder):
         key = _unique_id(request.state.a2a_message_id)
         if key:
             caller = msgspec.structs.replace(caller, idempotency_key=key, body_hash=request.state.a2a_hash)
-        call = Call(caller, frozenset(extensions), key, request.state.a2a_is_plain)
+        call = Call(caller, frozenset(extensions), key, request.state.a2a_is_plain, request)
         headers: Mapping[str, str] = request.headers
         return ServerCallContext(
             state={"headers": dict(headers), _CALL: call}, requested_extensions=set(extensions)

@@ -39,6 +39,7 @@ from a2a.utils.task import (
 from starlette.exceptions import HTTPException
 
 from deployments.gateway.a2a.call import Call, call_of
+from deployments.gateway.a2a.cards import Cards
 from deployments.gateway.a2a.careful import careful
 from deployments.gateway.a2a.streaming import WAITS, Telling
 from deployments.gateway.a2a.webhooks import PushOperations, form_of, webhook_in
@@ -96,12 +97,13 @@ class _Taken(msgspec.Struct, frozen=True):
 class Handler(PushOperations):
     """See the module's text."""
 
-    def __init__(self, backend: Backend, streams: Streams, config: Config) -> None:
+    def __init__(self, backend: Backend, streams: Streams, cards: Cards, config: Config) -> None:
         self._backend = backend
+        self._cards = cards
         self._streams = streams
         self._telling = Telling(streams, self._show)
         self._max_message_bytes = config.limits.max_message_bytes
-        self._direct_answers = config.card.direct_answers
+        self._card = config.card
 
     # -- messages
 
@@ -134,7 +136,7 @@ class Handler(PushOperations):
                 yield update
 
     def _may_be_direct(self, params: "pb.SendMessageRequest") -> bool:
-        return self._direct_answers and not params.message.task_id
+        return self._card.direct_answers and not params.message.task_id
 
     async def _take(
         self, params: "pb.SendMessageRequest", context: ServerCallContext, wait: bool, watched: bool = False
@@ -256,7 +258,10 @@ class Handler(PushOperations):
     async def on_get_extended_agent_card(
         self, params: "pb.GetExtendedAgentCardRequest", context: ServerCallContext
     ) -> "pb.AgentCard":
-        raise ExtendedAgentCardNotConfiguredError("this agent shows everybody the same card")
+        if self._card.public_skills is None:
+            raise ExtendedAgentCardNotConfiguredError("this agent shows everybody the same card")
+        card: pb.AgentCard = await _asked(self._cards.made(call_of(context).request, extended=True))
+        return card
 
     # -- the keepers
 

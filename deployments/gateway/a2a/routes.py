@@ -8,8 +8,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from email.utils import formatdate, parsedate_to_datetime
-from time import time
 from typing import Any
 
 from a2a.server.routes import jsonrpc_dispatcher  # isort: skip  # first: the SDK imports itself in a circle
@@ -32,19 +30,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deployments.gateway.a2a.call import Calls
+from deployments.gateway.a2a.cards import Cards
 from deployments.gateway.a2a.handler import Handler
-from deployments.gateway.a2a.place import public_url
 from deployments.gateway.body import read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
-from mesh.a2a.agent_card import ENDPOINT, card_of, shown
+from mesh.a2a.agent_card import ENDPOINT
 from mesh.a2a.plain import answered as plainly
 from mesh.a2a.plain import as_0_3, is_plain
 from mesh.config import Config
-from mesh.errors import MeshError, TooLarge
+from mesh.errors import TooLarge
 
 CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-_CARD_AGE_S = 60
 _INVALID_PARAMS = -32602
 _ANSWERED_WITH_NOTHING = "tasks/pushNotificationConfig/delete"
 """Its result is null (0.3, section 7.8), and the SDK leaves out what is null."""
@@ -56,11 +53,11 @@ for _name in ("a2a.server.routes", "a2a.compat", "a2a.utils"):
 
 def add_routes(app: FastAPI, backend: Backend, streams: Streams, config: Config) -> None:
     """Adds the routes."""
-    handler = Handler(backend, streams, config)
+    cards = Cards(backend, config)
+    handler = Handler(backend, streams, cards, config)
     rpc = _Rpc(handler, config.limits.max_body_bytes)
-    card = _CardRoute(backend, config)
     routes = [Route(path, rpc.answer, methods=["POST"]) for path in (ENDPOINT, f"{ENDPOINT}/")]
-    routes += [Route(path, card.answer, methods=["GET"]) for path in CARDS]
+    routes += [Route(path, cards.answer, methods=["GET"]) for path in CARDS]
     routes += _rest_routes(_Rest(handler, Calls()), config.limits.max_body_bytes)
     app.router.routes.extend(routes)
 
@@ -234,56 +231,3 @@ def _bounded(
         return _busy_or(await work(request), request)
 
     return answer
-
-
-class _CardRoute:
-    """The agent's card, as of its tools now; the tools it had, while their servers do not answer."""
-
-    def __init__(self, backend: Backend, config: Config) -> None:
-        self._backend = backend
-        self._config = config
-        self._tools: list[dict[str, Any]] | None = None
-        self._since = _second()
-
-    async def answer(self, request: Request) -> Response:
-        try:
-            tools = await self._backend.tools()
-        except MeshError as problem:
-            if self._tools is None:
-                return JSONResponse({"error": f"the agent's tools are not known yet: {problem}"}, 503)
-            tools = self._tools
-        if tools != self._tools:
-            self._tools, self._since = tools, _second()
-        card = card_of(self._config, tools, public_url(request, self._config.card))
-        body = json.dumps(shown(card, only_1_0=_knows_1_0(request))).encode()
-        headers = {
-            "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',
-            "Last-Modified": formatdate(self._since, usegmt=True),
-            "Cache-Control": f"public, max-age={_CARD_AGE_S}",
-            "Vary": f"Host, {VERSION_HEADER}",
-            "Access-Control-Allow-Origin": "*",
-        }
-        if self._is_known(request, headers["ETag"]):
-            return Response(status_code=304, headers=headers)
-        return Response(body, headers=headers, media_type="application/json")
-
-    def _is_known(self, request: Request, etag: str) -> bool:
-        """RFC 9110, section 13: a client that names tags is not asked for dates."""
-        known = request.headers.get("if-none-match")
-        if known is not None:
-            tags = [tag.strip().removeprefix("W/") for tag in known.split(",")]
-            return "*" in tags or etag in tags
-        try:
-            since = parsedate_to_datetime(request.headers.get("if-modified-since", ""))
-        except ValueError:
-            return False
-        return since.timestamp() >= self._since
-
-
-def _second() -> int:
-    """The last whole second that is over: no date of ours is ahead of an HTTP server's own clock."""
-    return int(time()) - 1
-
-
-def _knows_1_0(request: Request) -> bool:
-    return request.headers.get(VERSION_HEADER, "").startswith("1")
