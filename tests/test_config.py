@@ -387,9 +387,8 @@ class TestTheCard:
 
     def test_skills_that_not_everybody_sees_need_a_way_to_log_in(self) -> None:
         (problem,) = problems("name: x\ncard:\n  public_skills: []\n")
-        assert problem == (
-            "agent.yaml:3: card.public_skills: the others are for callers who log in; say how in card.security"
-        )
+        told = "the others are for callers who log in; say how in card.security"
+        assert problem == f"agent.yaml:3: card.public_skills: {told}"
 
     def test_it_is_no_part_of_what_the_agent_is(self) -> None:
         assert read("name: x").digest == read("name: x\ncard: {url: 'https://x.example'}").digest
