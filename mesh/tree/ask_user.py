@@ -8,8 +8,8 @@ from mesh.events import ApprovalRequired, ToolCall, ToolResult
 from mesh.llm.port import ToolSpec
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
+from mesh.tree.result import bounded, record_result
 from mesh.tree.step import Steps
-from mesh.tree.tool_call import bounded
 
 _MOST = 4_000
 _SCHEMA: dict[str, Any] = {
@@ -27,13 +27,14 @@ class AskUser(msgspec.Struct, frozen=True):
     """Runs a node's questions."""
 
     asking: Asking
+    max_result_bytes: int
 
     async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
         """The answer, recorded; or how the node's pass ends, if there is none yet."""
         if done := steps.known(step, ToolResult):
             return done
         if refusal := self.problems(call):
-            return steps.record(step, _result(call, refusal, is_error=True))
+            return self._record(steps, step, call, refusal, is_error=True)
         asked = steps.known(step, ApprovalRequired)
         if asked is None:
             self.asking.ask(steps, step, _question(call))
@@ -42,10 +43,15 @@ class AskUser(msgspec.Struct, frozen=True):
         if decision is None:
             return PAUSED
         if decision.decision == "answer":
-            return steps.record(step, _result(call, decision.answer))
+            return self._record(steps, step, call, decision.answer)
         if not decision.reason:
             return REJECTED
-        return steps.record(step, _result(call, f"There is no answer: {decision.reason}", is_error=True))
+        return self._record(steps, step, call, f"There is no answer: {decision.reason}", is_error=True)
+
+    def _record(
+        self, steps: Steps, step: str, call: ToolCall, content: str, *, is_error: bool = False
+    ) -> ToolResult:
+        return record_result(steps, step, call, content, most=self.max_result_bytes, is_error=is_error)
 
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made; empty if it can."""
@@ -64,7 +70,3 @@ def _question(call: ToolCall) -> ApprovalRequired:
         description=bounded(call.arguments["question"], _MOST),
         kind="question",
     )
-
-
-def _result(call: ToolCall, content: str, *, is_error: bool = False) -> ToolResult:
-    return ToolResult(call_id=call.id, tool=call.name, content=content, is_error=is_error)

@@ -46,7 +46,7 @@ def tools_of(config: Config, spot: Spot, toolbox: Toolbox, agent_for: AgentFor) 
     asking, most = _asking(config, spot), config.limits.max_result_bytes
     mcp = ToolStep(toolbox=toolbox, asking=asking, max_result_bytes=most)
     remote = _remote(config, spot, _agents(config, spot), agent_for)
-    return Tools(mcp, remote, AskUser(asking) if spot.node.can_ask_user else None)
+    return Tools(mcp, remote, AskUser(asking, most) if spot.node.can_ask_user else None)
 
 
 def remote_of(config: Config, spot: Spot, agent_for: AgentFor) -> RemoteStep:

@@ -42,8 +42,9 @@ from mesh.failpoints import failpoint
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.peer import PREFIX, Peer
+from mesh.tree.result import bounded, record_result
 from mesh.tree.step import Steps
-from mesh.tree.tool_call import bounded, listed, to_its_end
+from mesh.tree.tool_call import listed, to_its_end
 from mesh.tree.turn import LeftOver
 
 _IDS = UUID("6c1c5e0e-7d1b-4b7e-9d2c-0a6a2f4b8e11")
@@ -350,18 +351,9 @@ class _Talk:
         await self._steps.send_ahead()
         return result
 
-    def _record(self, content: str, *, is_error: bool = False, skipped: bool = False) -> ToolResult:
-        return self._steps.record(
-            self._step,
-            ToolResult(
-                call_id=self._call.id,
-                tool=self._call.name,
-                content=bounded(content, self._node.max_result_bytes),
-                is_error=is_error,
-                skipped=skipped,
-                duration_ms=round((time.monotonic() - self._started) * 1000),
-            ),
-        )
+    def _record(self, content: str, **more: Any) -> ToolResult:
+        most, since = self._node.max_result_bytes, self._started
+        return record_result(self._steps, self._step, self._call, content, most=most, since=since, **more)
 
 
 def _was_refused(asked: ApprovalRequired) -> bool:

@@ -33,6 +33,7 @@ from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
+from mesh.tree.result import bounded, record_result
 from mesh.tree.step import Steps
 
 _SHOWN = 2_000
@@ -129,7 +130,7 @@ class _Pending:
             try:
                 return self._returned(await self._node.toolbox.call(tool, self._call.arguments), started)
             except ToolSessionError as problem:
-                return self._record(str(problem), is_error=True, started=started)
+                return self._record(str(problem), is_error=True, since=started)
         try:
             await self._node.toolbox.reach(tool)
         except ToolSessionError as problem:
@@ -147,7 +148,7 @@ class _Pending:
         except ToolSessionError as problem:
             if problem.may_have_run:
                 return await self._outcome_unknown(intent)
-            return self._record(str(problem), is_error=True, started=started)
+            return self._record(str(problem), is_error=True, since=started)
         result = self._returned(outcome, started)
         await self._steps.send_ahead()
         return result
@@ -157,7 +158,7 @@ class _Pending:
         artifacts, content = self._kept(outcome.artifacts), self._note + outcome.content
         if left_out := len(outcome.artifacts) - len(artifacts):
             content += f"\n[{left_out} files left out: over {self._node.max_result_bytes} bytes]"
-        return self._record(content, is_error=outcome.is_error, started=started, artifacts=artifacts)
+        return self._record(content, is_error=outcome.is_error, since=started, artifacts=artifacts)
 
     def _kept(self, artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
         """Those for which there is room in the journal."""
@@ -185,27 +186,9 @@ class _Pending:
         self._node.asking.ask(self._steps, self._step, question)
         return None
 
-    def _record(
-        self,
-        content: str,
-        *,
-        is_error: bool,
-        skipped: bool = False,
-        started: float | None = None,
-        artifacts: tuple[Artifact, ...] = (),
-    ) -> ToolResult:
-        return self._steps.record(
-            self._step,
-            ToolResult(
-                call_id=self._call.id,
-                tool=self._call.name,
-                content=bounded(content, self._node.max_result_bytes),
-                is_error=is_error,
-                skipped=skipped,
-                duration_ms=0 if started is None else round((time.monotonic() - started) * 1000),
-                artifacts=artifacts,
-            ),
-        )
+    def _record(self, content: str, **more: Any) -> ToolResult:
+        most = self._node.max_result_bytes
+        return record_result(self._steps, self._step, self._call, content, most=most, **more)
 
 
 async def to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolResult | Outcome:
@@ -230,12 +213,3 @@ def listed(arguments: Mapping[str, Any]) -> str:
     """Arguments, one a line, for a person."""
     lines = (f"  {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
     return bounded("\n".join(lines) or "  (no arguments)", _SHOWN)
-
-
-def bounded(text: str, limit: int) -> str:
-    """The text, cut to a number of UTF-8 bytes, saying so where it was cut."""
-    encoded = text.encode()
-    if len(encoded) <= limit:
-        return text
-    kept = encoded[:limit].decode(errors="ignore")
-    return f"{kept}\n[cut: {len(encoded)} bytes in all, {limit} kept]"

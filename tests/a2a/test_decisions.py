@@ -115,6 +115,15 @@ def test_a_question_of_the_agent_is_answered_in_any_words() -> None:
         assert results == ["yes", "Paris"]
 
 
+def test_of_a_long_answer_to_a_question_the_model_sees_what_fits_a_result() -> None:
+    tree = config(llm("a", can_ask_user=True), limits={"max_result_bytes": 1024})
+    ask = calls(("ask_user", {"question": "Which city?"}))
+    with served(model=ByNode(a=[ask, says("too long")]), setting=tree) as (rpc, _):
+        task = rpc.send("P" * 5000, rpc.send("book")["id"])
+        (result,) = [m["content"] for m in rest_messages(rpc, task) if m["role"] == "tool"]
+        assert result == "P" * 1024 + "\n[cut: 5000 bytes in all, 1024 kept]"
+
+
 def test_a_waiting_task_can_be_canceled() -> None:
     with served(ADD, says("added")) as (rpc, live):
         task = rpc.result("CancelTask", {"id": rpc.send("add")["id"]})
