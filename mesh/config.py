@@ -238,7 +238,8 @@ class Card(Part):
     everybody sees; the others are in the extended card alone, which is behind ``security`` as the rest of the
     endpoint; None: all. ``push_hosts``: those that notifications may go to although their address is private.
     ``direct_answers``: a first message that is answered without a tool and without asking anybody gets a
-    message as its answer, and not a task.
+    message as its answer, and not a task. ``files`` in a message are refused, as no model here reads them, or
+    mentioned to it.
     """
 
     url: Url | None = None
@@ -252,6 +253,7 @@ class Card(Part):
     public_skills: Many[Text] | None = None
     push_hosts: Many[Text] = ()
     direct_answers: bool = False
+    files: Literal["refuse", "mention"] = "refuse"
 
 
 class Cluster(Part):

@@ -19,6 +19,7 @@ from mesh.tree.plan import Spot, other_agents, tree_of
 ENDPOINT = "/a2a"
 _TEXT = "text/plain"
 _DATA = "application/json"
+_ANYTHING = "*/*"
 
 
 def card_of(
@@ -33,7 +34,7 @@ def card_of(
         version=card.version or config.digest,
         supported_interfaces=_interfaces(config, url),
         capabilities=_capabilities(config),
-        default_input_modes=[_TEXT, _DATA],
+        default_input_modes=[_TEXT, _DATA, *([_ANYTHING] if card.files == "mention" else [])],
         default_output_modes=[_TEXT],
         skills=_skills(config, tools, extended=extended),
     )

@@ -82,6 +82,26 @@ def text_of(message: "pb.Message") -> str:
     return text
 
 
+def with_files_mentioned(message: "pb.Message") -> "pb.Message":
+    """The message with a line of text in the place of each file: its URL, or that it cannot be read."""
+    mentioned = pb.Message()
+    mentioned.CopyFrom(message)
+    for part in mentioned.parts:
+        match part.WhichOneof("content"):
+            case "url":
+                part.text = f"[{_file(part)}: {part.url}]"
+            case "raw":
+                part.text = f"[{_file(part)}, {len(part.raw)} bytes: this agent cannot read it]"
+            case _:
+                pass
+    return mentioned
+
+
+def _file(part: "pb.Part") -> str:
+    kind = f"({part.media_type})" if part.media_type else ""
+    return " ".join(word for word in ("file", part.filename, kind) if word)
+
+
 def has_decisions(message: "pb.Message") -> bool:
     """Whether a message has data that decides: then its text is for people, and never a message by itself."""
     return MESH in message.metadata or HITL in message.metadata

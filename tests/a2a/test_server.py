@@ -14,9 +14,11 @@ from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.llm.port import LlmRequest
 from tests.a2a.rpc import Json, Rpc, answer, question, said, state, text_part
-from tests.a2a.serving import ADD, served
+from tests.a2a.serving import ADD, rest_messages, served
 from tests.live import LiveMesh, Spoken
 from tests.support import SIMPLE, calls, says
+
+CARD = "/.well-known/agent-card.json"
 
 # -- tasks
 
@@ -179,6 +181,25 @@ def test_tasks_are_listed_newest_change_first_in_pages_with_filters() -> None:
             assert rpc.code("ListTasks", wrong) == -32602, wrong
 
 
+def test_files_are_refused_or_mentioned_to_the_model() -> None:
+    files = [
+        {"url": "https://x.example/a.pdf", "filename": "a.pdf", "mediaType": "application/pdf"},
+        {"raw": "aGVsbG8=", "mediaType": "image/png"},
+    ]
+    parts = [text_part("look"), *files]
+    with served() as (rpc, _):
+        assert rpc.code("SendMessage", {"message": said("", parts=parts)}) == -32005
+        assert "*/*" not in rpc.http.get(CARD).json()["defaultInputModes"]
+    with served(setting=SIMPLE + "card: {files: mention}\n") as (rpc, _):
+        task = rpc.send("", message={"parts": parts})
+        (heard, *_) = [m["content"] for m in rest_messages(rpc, task) if m["role"] == "user"]
+        assert heard == (
+            "look\n[file a.pdf (application/pdf): https://x.example/a.pdf]\n"
+            "[file (image/png), 5 bytes: this agent cannot read it]"
+        )
+        assert "*/*" in rpc.http.get(CARD).json()["defaultInputModes"]
+
+
 # -- dialects
 
 
@@ -317,7 +338,7 @@ def test_the_card_says_what_the_agent_can_and_where() -> None:
         rpc,
         live,
     ):
-        card = rpc.http.get("/.well-known/agent-card.json", headers={"A2A-Version": ""})
+        card = rpc.http.get(CARD, headers={"A2A-Version": ""})
         assert card.json() == rpc.http.get("/.well-known/agent.json", headers={"A2A-Version": ""}).json()
         body = card.json()
         assert [(i["protocolBinding"], i["protocolVersion"]) for i in body["supportedInterfaces"]] == [
@@ -329,12 +350,12 @@ def test_the_card_says_what_the_agent_can_and_where() -> None:
         assert {skill["id"] for skill in body["skills"]} == {"add", "look", "a2a_b"}
         assert all(skill["tags"] and skill["description"] for skill in body["skills"])
         assert {e["uri"] for e in body["capabilities"]["extensions"]} == {HITL, MESH}
-        modern = rpc.http.get("/.well-known/agent-card.json").json()
+        modern = rpc.http.get(CARD).json()
         assert "url" not in modern and "protocolVersion" not in modern
         for condition in ("If-None-Match", "If-Modified-Since"):
             header = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}[condition]
             known = {condition: card.headers[header], "A2A-Version": ""}
-            assert rpc.http.get("/.well-known/agent-card.json", headers=known).status_code == 304
+            assert rpc.http.get(CARD, headers=known).status_code == 304
 
 
 def test_skills_that_not_everybody_sees_are_in_the_extended_card() -> None:
@@ -347,7 +368,7 @@ def test_skills_that_not_everybody_sees_are_in_the_extended_card() -> None:
         return {skill["id"] for skill in card["skills"]}
 
     with served(setting=SIMPLE + setting) as (rpc, live), Rpc(live.url, version=None) as old:
-        public = rpc.http.get("/.well-known/agent-card.json").json()
+        public = rpc.http.get(CARD).json()
         assert skills(public) == {"look"} and public["capabilities"]["extendedAgentCard"] is True
         extended = rpc.result("GetExtendedAgentCard")
         assert skills(extended) == {"look", "add"}
@@ -358,7 +379,7 @@ def test_skills_that_not_everybody_sees_are_in_the_extended_card() -> None:
 
 
 def url_of(live: LiveMesh, **headers: str) -> str:
-    card = httpx.get(f"{live.url}/.well-known/agent-card.json", headers=headers).json()
+    card = httpx.get(live.url + CARD, headers=headers).json()
     return str(card["url"])
 
 

@@ -46,7 +46,14 @@ from deployments.gateway.a2a.webhooks import PushOperations, form_of, webhook_in
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
 from mesh.a2a.narration import Narration
-from mesh.a2a.said import Decided, Unreadable, decisions_in, has_decisions, text_of
+from mesh.a2a.said import (
+    Decided,
+    Unreadable,
+    decisions_in,
+    has_decisions,
+    text_of,
+    with_files_mentioned,
+)
 from mesh.a2a.task import STATES, TERMINAL, direct_answer, expected, task_of
 from mesh.config import Config
 from mesh.conversation import ConversationView
@@ -144,6 +151,8 @@ class Handler(PushOperations):
         call, form, message = call_of(context), form_of(context), params.message
         if not message.message_id:
             raise InvalidParamsError("message.messageId is missing")
+        if self._card.files == "mention":
+            message.CopyFrom(with_files_mentioned(message))
         if not message.task_id:
             return await self._begin(params, call, form, wait, watched)
         view = await self._show(message.task_id)
