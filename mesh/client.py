@@ -23,11 +23,11 @@ from urllib.parse import quote, urlsplit
 import httpx
 import msgspec
 
-from mesh.conversation import ConversationView
 from mesh.errors import MeshError
 from mesh.events import AnyEvent, CutOff, Decision, decode
 from mesh.keeper.answer import Answer, Listing
 from mesh.llm.sse import SseError, payloads
+from mesh.view import ConversationView
 
 CONNECT_S = 10.0
 ANSWER_S = 30.0

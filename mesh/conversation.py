@@ -18,7 +18,6 @@ Theory of operation
     step it asks about has a result after all (a tool whose outcome nobody knew may still report it).
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -26,7 +25,6 @@ import msgspec
 
 from mesh.events import (
     AnyEvent,
-    ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
     Artifact,
@@ -45,7 +43,6 @@ from mesh.exchange import asked_for, exchange
 from mesh.llm.port import Assistant, Message, User
 
 Status = Literal["active", "waiting_approval", "completed"]
-TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
 StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
 
 ROOT = "0"
@@ -71,59 +68,6 @@ class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: str
     tool_call: ToolCallView | None = None
     message_id: str = ""
-
-
-class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the newest turn stands, since when. ``response`` is its answer, or why it failed; ``artifacts`` are
-    the files that tools gave. A turn is ``cancelled`` when somebody called it off; one in which an approval
-    was rejected is ``completed``."""
-
-    number: int
-    state: TurnState
-    since: str
-    response: str = ""
-    artifacts: tuple[Artifact, ...] = ()
-
-
-class PendingApproval(msgspec.Struct, frozen=True):
-    """An approval as REST shows it. ``asked_by`` is the name of the node that waits, ``remote_*`` are set
-    when the question came over A2A."""
-
-    uuid: str
-    conversation_id: str
-    tool_name: str
-    tool_args: dict[str, Any]
-    description: str
-    kind: ApprovalKind
-    created_at: str
-    asked_by: str | None = None
-    expires_at: str | None = None
-    remote_task_id: str | None = None
-    remote_agent_name: str | None = None
-
-
-class PipelineState(msgspec.Struct, frozen=True):
-    """Where in the tree the oldest pending approval waits: indices of ``agents`` below the root."""
-
-    paused_node_path: list[int]
-    paused_node_output_key: str | None
-    session_state: dict[str, str]
-    user_message: str
-
-
-class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it."""
-
-    id: str
-    session_id: str
-    status: Status
-    messages: list[MessageView]
-    created_at: str
-    updated_at: str
-    pending_approval: PendingApproval | None = None
-    pending_approvals: list[PendingApproval] = []
-    pipeline_state: PipelineState | None = None
-    turn: TurnView | None = None
 
 
 class KeyedRequest(msgspec.Struct, frozen=True):
@@ -353,72 +297,6 @@ def fold(events: Iterable[AnyEvent]) -> Conversation:
     for event in events:
         conversation.apply(event)
     return conversation
-
-
-def view(conversation: Conversation) -> ConversationView:
-    """The conversation as clients see it."""
-    pending = [pending_approval(conversation.id, event) for event in conversation.pending]
-    return ConversationView(
-        id=conversation.id,
-        session_id=conversation.session_id,
-        status=conversation.status,
-        messages=conversation.messages,
-        created_at=conversation.created_at,
-        updated_at=conversation.updated_at,
-        pending_approval=pending[0] if pending else None,
-        pending_approvals=pending,
-        pipeline_state=_pipeline_state(conversation),
-        turn=turn_view(conversation),
-    )
-
-
-def turn_view(conversation: Conversation) -> TurnView | None:
-    """How the newest turn stands; None before the first."""
-    number, since = conversation.turn, conversation.updated_at
-    if not number:
-        return None
-    if conversation.turn_open:
-        waiting = {asked.kind for asked in conversation.pending}
-        if not waiting:
-            return TurnView(number, "working", since)
-        return TurnView(number, "auth_required" if "auth_required" in waiting else "waiting_approval", since)
-    match conversation.last_answer:
-        case Error(message=message, time=time):
-            return TurnView(number, "failed", time, message)
-        case Completed(response=response, called_off=called_off, time=time):
-            state: TurnState = "cancelled" if called_off else "completed"
-            return TurnView(number, state, time, response, conversation.artifacts)
-        case None:
-            return None
-
-
-def _pipeline_state(conversation: Conversation) -> PipelineState | None:
-    asked = next(iter(conversation.pending), None)
-    if asked is None or asked.node == ROOT:
-        return None
-    return PipelineState(
-        paused_node_path=[int(i) for i in re.findall(r"\.(\d+)", asked.node)],
-        paused_node_output_key=asked.output_key or None,
-        session_state=conversation.session_state,
-        user_message=conversation.user_message,
-    )
-
-
-def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingApproval:
-    """An approval as clients see it."""
-    return PendingApproval(
-        uuid=event.uuid,
-        conversation_id=conversation_id,
-        tool_name=event.tool_name,
-        tool_args=event.tool_args,
-        description=event.description,
-        kind=event.kind,
-        created_at=event.time,
-        asked_by=event.asked_by or None,
-        expires_at=event.expires_at or None,
-        remote_task_id=event.remote_task_id or None,
-        remote_agent_name=event.remote_agent_name or None,
-    )
 
 
 def is_below(place: str, above: str) -> bool:

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.conversation import fold, view
+from mesh.conversation import fold
 from mesh.events import (
     AnyEvent,
     ApprovalRequired,
@@ -25,6 +25,7 @@ from mesh.events import (
     decode,
     encode,
 )
+from mesh.view import view
 
 STEPS = st.sampled_from(["0/llm/0", "0/tool/0.0", "0/tool/0.1", "0/llm/1"])
 TEXT = st.text(max_size=8)

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.conversation import Conversation, fold, is_below, view
+from mesh.conversation import Conversation, fold, is_below
 from mesh.events import (
     AnyEvent,
     ApprovalRequired,
@@ -21,6 +21,7 @@ from mesh.events import (
 )
 from mesh.exchange import exchange
 from mesh.llm.port import Assistant, Results
+from mesh.view import view
 from tests.journal.golden.record import HERE, read
 
 JOURNALS: list[list[AnyEvent]] = [read(path) for path in sorted(HERE.glob("v*/*.jsonl"))]

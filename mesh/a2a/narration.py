@@ -11,7 +11,7 @@ import msgspec
 from a2a.types import a2a_pb2 as pb
 
 from mesh.a2a.task import ARTIFACT, artifact_id, file_of, status_of
-from mesh.conversation import ROOT, ConversationView, TurnState, TurnView
+from mesh.conversation import ROOT
 from mesh.events import (
     AnyEvent,
     ApprovalRequired,
@@ -23,6 +23,7 @@ from mesh.events import (
     ToolIntent,
     ToolResult,
 )
+from mesh.view import ConversationView, TurnState, TurnView
 
 _WORK = ToolIntent | ToolResult | ApprovalRequired | Paused | Error
 Update = pb.TaskArtifactUpdateEvent | pb.TaskStatusUpdateEvent

@@ -15,9 +15,9 @@ from google.protobuf.json_format import MessageToDict
 
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact
-from mesh.conversation import PendingApproval
 from mesh.errors import BadRequest
 from mesh.events import Decision
+from mesh.view import PendingApproval
 from mesh.words import CONTINUE, NO, decision_in
 
 

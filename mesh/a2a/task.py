@@ -22,8 +22,9 @@ from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.struct_pb2 import Value
 
 from mesh.a2a.extensions import HITL, MESH
-from mesh.conversation import ConversationView, MessageView, PendingApproval, TurnState, TurnView
+from mesh.conversation import MessageView
 from mesh.events import Artifact
+from mesh.view import ConversationView, PendingApproval, TurnState, TurnView
 
 STATES: dict[TurnState | None, "pb.TaskState"] = {
     None: pb.TASK_STATE_SUBMITTED,

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mesh.conversation import Conversation, ConversationView, PendingApproval, fold, pending_approval, view
+from mesh.conversation import Conversation, fold
 from mesh.events import AnyEvent, Completed, Error
 from mesh.keeper.index import Entry, Index
 from mesh.keeper.requests import Page, Recent, Reply, reply
+from mesh.view import ConversationView, PendingApproval, pending_approval, view
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mesh.conversation import Conversation, PendingApproval, Status, TurnState, pending_approval, turn_view
+from mesh.conversation import Conversation, Status
 from mesh.ids import tail
 from mesh.keeper.requests import Recent
+from mesh.view import PendingApproval, TurnState, pending_approval, turn_view
 
 _TITLE = 80
 

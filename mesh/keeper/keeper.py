@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mesh.conversation import view
 from mesh.errors import (
     Conflict,
     JournalDamaged,
@@ -65,6 +64,7 @@ from mesh.keeper.requests import (
 from mesh.keeper.watching import Watching
 from mesh.push.push import Push
 from mesh.tree.turn import Ack, Decisions, Tree
+from mesh.view import view
 from mesh.words import decision_in
 
 _log = logging.getLogger("mesh.keeper")

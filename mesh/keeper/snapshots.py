@@ -11,9 +11,10 @@ import time
 
 import msgspec
 
-from mesh.conversation import Conversation, view
+from mesh.conversation import Conversation
 from mesh.journal.port import Journal
 from mesh.keeper.index import Index
+from mesh.view import view
 
 _DELAY_S = 0.7
 _INDEX_EVERY_S = 30.0

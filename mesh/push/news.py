@@ -14,9 +14,10 @@ from google.protobuf.json_format import MessageToDict
 
 from mesh.a2a.narration import Narration, Update
 from mesh.a2a.task import task_of
-from mesh.conversation import Conversation, view
+from mesh.conversation import Conversation
 from mesh.events import AnyEvent, Completed, Error, Paused, UserMessage
 from mesh.push.webhook import Form, Webhook
+from mesh.view import view
 
 _MOST_NEWS = 16
 _MOST_BYTES = 1024 * 1024

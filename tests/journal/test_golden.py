@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh.conversation import fold, view
+from mesh.conversation import fold
 from mesh.events import AnyEvent, ApprovalRequired, LlmCall, ToolIntent
 from mesh.journal.files import parse
+from mesh.view import view
 from tests.journal.golden.record import HERE, End, go_on, read, record, scenarios
 
 JOURNALS = sorted(HERE.glob("v*/*.jsonl"))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from mesh.conversation import Conversation, fold, view
+from mesh.conversation import Conversation, fold
 from mesh.events import (
     AnyEvent,
     ApprovalRequired,
@@ -25,6 +25,7 @@ from mesh.events import (
 from mesh.keeper import watching
 from mesh.tree import step
 from mesh.tree.plan import tree_of
+from mesh.view import view
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Trouble, cases, troubles
 from tests.tree.world import Final, World, final

@@ -56,7 +56,6 @@ from mesh.a2a.said import (
 )
 from mesh.a2a.task import STATES, TERMINAL, direct_answer, expected, task_of
 from mesh.config import Config
-from mesh.conversation import ConversationView
 from mesh.errors import BadRequest, RequestError, Unavailable
 from mesh.ids import is_id, new_id
 from mesh.keeper.answer import Recency
@@ -75,6 +74,7 @@ from mesh.keeper.requests import (
     Watch,
 )
 from mesh.push.webhook import Form
+from mesh.view import ConversationView
 
 _PAGE = 50
 _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")

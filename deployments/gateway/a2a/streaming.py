@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from deployments.gateway.stream import Streams
 from mesh.a2a.narration import Narration
 from mesh.a2a.task import direct_answer
-from mesh.conversation import ConversationView
 from mesh.errors import MeshError
 from mesh.events import AnyEvent, Completed, Error, Paused
 from mesh.keeper.requests import Seen, Watch
+from mesh.view import ConversationView
 
 WAITS = ("waiting_approval", "auth_required")
 
