@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 
-from mesh.a2a.client import HttpAgent
 from mesh.a2a.port import RemoteAgent
 from mesh.config import A2aAgent, Config
 from mesh.llm.port import Llm
@@ -62,6 +61,8 @@ def a2a_node(spot: Spot, remote: RemoteStep) -> Node:
 
 def reach(agent: A2aAgent) -> RemoteAgent:
     """`AgentFor` over HTTP."""
+    from mesh.a2a.client import HttpAgent  # half a second and 30 MB, for those few nodes that ask others
+
     return HttpAgent(agent.name, agent.url, agent.card_url, agent.timeout_s)
 
 
