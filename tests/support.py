@@ -11,7 +11,7 @@ from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
-from mesh.keeper.requests import Caller, Create, Decide, Finish, Page, Reply, Request, Say, Show
+from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Page, Reply, Request, Say, Show
 from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
@@ -178,10 +178,12 @@ class LocalMesh:
         reason: str = "",
         **caller: str,
     ) -> tuple[int, dict[str, Any]]:
-        return await self.ask(Decide(uuid, Caller(session_id="s1", **caller), decision, edited, reason))
+        decided = Decided(uuid, decision, edited, reason)
+        return await self.ask(Decide(Caller(session_id="s1", **caller), (decided,)))
 
     async def answer(self, uuid: str, answer: str) -> tuple[int, dict[str, Any]]:
-        return await self.ask(Decide(uuid, Caller(session_id="s1"), "answer", answer=answer))
+        decided = Decided(uuid, "answer", answer=answer)
+        return await self.ask(Decide(Caller(session_id="s1"), (decided,)))
 
     async def show(self, conversation_id: str) -> dict[str, Any]:
         status, body = await self.ask(Show(conversation_id))

@@ -4,13 +4,13 @@ import hashlib
 import json
 import re
 import secrets
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.requests import Request
 
 from mesh.errors import BadRequest, TooLarge
 from mesh.events import Decision
-from mesh.keeper.requests import Caller
+from mesh.keeper.requests import Caller, Decided
 from mesh.words import decision_in
 
 _ACTIONS: dict[str, Decision] = {
@@ -19,7 +19,6 @@ _ACTIONS: dict[str, Decision] = {
     "retry": "retry",
     "skip": "skip",
 }
-_MAX_REASON = 4_000
 _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -69,28 +68,14 @@ def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> st
     return message
 
 
-class Decided(NamedTuple):
-    """What the body of a decision says."""
-
-    decision: Decision
-    edited_args: dict[str, Any] | None
-    reason: str
-    answer: str
-
-
-def decision_of(body: dict[str, Any]) -> Decided:
-    """The decision that a body says, in any of its forms. Anything unclear is refused."""
+def decision_of(body: dict[str, Any], uuid: str) -> Decided:
+    """The decision about an approval that a body says, in any of its forms. Anything unclear is refused."""
     decision, edited, reason = _word_of(body), body.get("edited_args"), body.get("reason")
     if edited is not None and (decision != "approve" or not isinstance(edited, dict)):
         raise BadRequest('"edited_args" is an object of all arguments, and goes with an approval')
     if reason is not None and (decision != "reject" or not isinstance(reason, str)):
         raise BadRequest('"reason" is a text, and goes with a rejection')
-    if reason and len(reason) > _MAX_REASON:
-        raise TooLarge(f'"reason" is over {_MAX_REASON} characters')
-    answer = body.get("answer", "")
-    if len(answer) > _MAX_REASON:
-        raise TooLarge(f'"answer" is over {_MAX_REASON} characters')
-    return Decided(decision, edited, (reason or "").strip(), answer.strip())
+    return Decided(uuid, decision, edited, (reason or "").strip(), body.get("answer", "").strip())
 
 
 def _word_of(body: dict[str, Any]) -> Decision:

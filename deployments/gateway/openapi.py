@@ -199,7 +199,7 @@ DECISION = {
         "answer": {
             "type": "string",
             "minLength": 1,
-            "maxLength": 4000,
+            "maxLength": 64_000,
             "description": "to a question: any text, told as it is; else yes, no and words that mean these",
         },
         "edited_args": {"type": "object", "description": "with an approval: run it with these instead"},

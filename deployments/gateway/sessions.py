@@ -83,11 +83,7 @@ async def _decide(backend: Backend, config: Config, session_id: str, call_id: st
     if tail(call_id) != tail(session_id):
         raise NotFound(f"session {session_id[:64]!r} has no approval {call_id[:64]!r}")
     raw = await read(request, config.limits.max_body_bytes)
-    said = decision_of(parsed(raw))
-    caller = caller_of(request, raw)
-    decide = Decide(
-        call_id, caller, said.decision, said.edited_args, said.reason, wait=False, answer=said.answer
-    )
+    decide = Decide(caller_of(request, raw), (decision_of(parsed(raw), call_id),), wait=False)
     return _accepted(await backend.ask(call_id, decide), session_id)
 
 

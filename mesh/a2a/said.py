@@ -16,23 +16,13 @@ from google.protobuf.json_format import MessageToDict
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact
 from mesh.errors import BadRequest
-from mesh.events import Decision
+from mesh.keeper.requests import Decided
 from mesh.view import PendingApproval
 from mesh.words import CONTINUE, NO, decision_in
 
 
 class Unreadable(BadRequest):
     """The message has parts of a kind that this agent cannot read."""
-
-
-class Decided(msgspec.Struct, frozen=True):
-    """A decision about one approval, as the REST API takes it."""
-
-    uuid: str
-    decision: Decision
-    edited_args: dict[str, Any] | None = None
-    reason: str = ""
-    answer: str = ""
 
 
 class _Decision(Decided, frozen=True):

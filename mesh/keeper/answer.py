@@ -81,7 +81,7 @@ def rewound(events: Sequence[AnyEvent], seq: int) -> Conversation:
     return fold(event for event in events if event.seq <= seq)
 
 
-def decided(conversation: Conversation, uuid: str) -> str:
+def why_not(conversation: Conversation, uuid: str) -> str:
     """Why an approval takes no decision any more: who decided what, and when."""
     resolved = conversation.decided.get(uuid)
     if resolved is None:

@@ -1,19 +1,22 @@
 """Decisions about approvals: those that people make, and the one that time makes."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import msgspec
 
 from mesh.conversation import Conversation
-from mesh.errors import BadRequest, Conflict
+from mesh.errors import BadRequest, Conflict, NotFound, TooLarge
 from mesh.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, now
 from mesh.failpoints import failpoint
-from mesh.keeper.answer import decided
+from mesh.keeper.answer import why_not
 from mesh.keeper.cell import Cell
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
-from mesh.keeper.requests import Caller, Decide
+from mesh.keeper.requests import Caller, Decide, Decided
 from mesh.tree.turn import Tree
 
+_MOST = {"reason": 4_000, "answer": 64_000}
 _WORDS_FOR: dict[ApprovalKind, tuple[Decision, ...]] = {
     "tool_call": ("approve", "reject"),
     "unknown_outcome": ("retry", "skip"),
@@ -40,58 +43,58 @@ class Approvals:
         """Stops the timer."""
         await self._expiry.close()
 
-    async def decide(self, cell: Cell, asked: ApprovalRequired | None, request: Decide) -> None:
-        """Journals a person's decision and lets the turn go on. ``asked`` None: it does not wait any more.
-        Raises `BadRequest`, `Conflict`."""
-        if asked is None:
-            raise Conflict(decided(cell.conversation, request.uuid))
-        decision = _decision(asked, request)
-        if asked.kind == "auth_required" and request.decision == "approve" and not request.caller.token:
-            raise BadRequest(
-                f"approval {asked.uuid} waits for a token: send it as Authorization: Bearer, or reject"
-            )
-        await self._check_edited(cell.conversation, asked, request.edited_args)
-        resolved = ApprovalResolved(
-            turn=asked.turn,
-            step=asked.step,
-            uuid=asked.uuid,
-            decision=decision,
-            by=request.caller.by,
-            edited_args=request.edited_args,
-            reason=request.reason,
-            answer=request.answer if decision == "answer" else "",
-            had_token=bool(request.caller.token),
-            idempotency_key=request.caller.idempotency_key,
-            body_hash=request.caller.body_hash,
-        )
+    async def decide(self, cell: Cell, request: Decide) -> None:
+        """Journals what a person decided and lets the turn go on. Raises `RequestError`: then nothing of it
+        was taken."""
+        asked = [_asked(cell.conversation, each.uuid) for each in request.decided]
+        resolved = [
+            await self._resolution(cell.conversation, *pair, request.caller)
+            for pair in zip(asked, request.decided, strict=True)
+        ]
+        # The request counts once: it is remembered with the first.
+        key, body_hash = request.caller.idempotency_key, request.caller.body_hash
+        resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
         if not await self._resolve(cell, asked, resolved):
-            raise Conflict(decided(cell.conversation, request.uuid))
+            for each in request.decided:
+                _asked(cell.conversation, each.uuid)
 
     async def authorize(self, cell: Cell, caller: Caller) -> None:
         """Lets everything go on that waits for a caller with a token: here is one."""
         waiting = [asked for asked in cell.conversation.pending if asked.kind == "auth_required"]
-        resolved = [
-            ApprovalResolved(
-                turn=asked.turn,
-                step=asked.step,
-                uuid=asked.uuid,
-                decision="approve",
-                by=caller.by,
-                had_token=True,
-                # The request counts once: it is remembered with the first.
-                idempotency_key="" if index else caller.idempotency_key,
-                body_hash="" if index else caller.body_hash,
+        decided = tuple(Decided(asked.uuid, "approve") for asked in waiting)
+        with suppress(Conflict):  # then another caller with a token was first
+            await self.decide(cell, Decide(caller, decided))
+
+    async def _resolution(
+        self, conversation: Conversation, asked: ApprovalRequired, decided: Decided, caller: Caller
+    ) -> ApprovalResolved:
+        decision = _decision(asked, decided)
+        _check_bounds(decided)
+        if asked.kind == "auth_required" and decision == "approve" and not caller.token:
+            raise BadRequest(
+                f"approval {asked.uuid} waits for a token: send it as Authorization: Bearer, or reject"
             )
-            for index, asked in enumerate(waiting)
-        ]
-        await cell.append(resolved, only_if=lambda: waiting[0] in cell.conversation.pending)
-        self._driver.start(cell)
+        await self._check_edited(conversation, asked, decided)
+        return ApprovalResolved(
+            turn=asked.turn,
+            step=asked.step,
+            uuid=asked.uuid,
+            decision=decision,
+            by=caller.by,
+            edited_args=decided.edited_args,
+            reason=decided.reason,
+            answer=decided.answer if decision == "answer" else "",
+            had_token=bool(caller.token),
+        )
 
     async def _check_edited(
-        self, conversation: Conversation, asked: ApprovalRequired, edited: dict[str, Any] | None
+        self, conversation: Conversation, asked: ApprovalRequired, decided: Decided
     ) -> None:
+        edited = decided.edited_args
         if edited is None:
             return
+        if decided.decision != "approve":
+            raise BadRequest('"edited_args" goes with an approval')
         if asked.kind != "tool_call":
             raise BadRequest(f"approval {asked.uuid} asks about no call that is to be made: nothing to edit")
         if asked.remote_question is not None:  # the agent that asks knows what its tool takes
@@ -102,9 +105,13 @@ class Approvals:
         if found:
             raise BadRequest(f"edited_args: {found}")
 
-    async def _resolve(self, cell: Cell, asked: ApprovalRequired, resolved: ApprovalResolved) -> bool:
+    async def _resolve(
+        self, cell: Cell, asked: Sequence[ApprovalRequired], resolved: Sequence[ApprovalResolved]
+    ) -> bool:
         """False when another decision was first."""
-        won = await cell.append([resolved], only_if=lambda: asked in cell.conversation.pending)
+        won = await cell.append(
+            resolved, only_if=lambda: all(each in cell.conversation.pending for each in asked)
+        )
         if won:
             failpoint("approval.resolved")
             self._driver.start(cell)
@@ -123,12 +130,28 @@ class Approvals:
                     by="mesh",
                     reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
                 )
-                await self._resolve(cell, asked, resolved)
+                await self._resolve(cell, [asked], [resolved])
 
 
-def _decision(asked: ApprovalRequired, request: Decide) -> Decision:
-    """What the request decides. Raises `BadRequest` for what this approval cannot take."""
-    if asked.kind == "question" and request.answer:
+def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
+    """The approval that is to be decided. Raises `NotFound`, or `Conflict` when it does not wait any more."""
+    for asked in conversation.pending:
+        if asked.uuid == uuid:
+            return asked
+    if uuid in conversation.asked:
+        raise Conflict(why_not(conversation, uuid))
+    raise NotFound(f"there is no approval {uuid[:64]!r} in conversation {conversation.id}")
+
+
+def _check_bounds(decided: Decided) -> None:
+    for key, text in (("reason", decided.reason), ("answer", decided.answer)):
+        if len(text) > _MOST[key]:
+            raise TooLarge(f'"{key}" is over {_MOST[key]} characters')
+
+
+def _decision(asked: ApprovalRequired, decided: Decided) -> Decision:
+    """What is decided. Raises `BadRequest` for what this approval cannot take."""
+    if asked.kind == "question" and decided.answer:
         return "answer"  # whatever the text is: also "yes" and "no"
     words = _WORDS_FOR[asked.kind]
     in_words = (
@@ -136,8 +159,8 @@ def _decision(asked: ApprovalRequired, request: Decide) -> Decision:
         and asked.remote_question is not None
         and asked.remote_question.form == "text"
     )
-    if request.decision not in words and not (in_words and request.answer):
+    if decided.decision not in words and not (in_words and decided.answer):
         raise BadRequest(
-            f"approval {asked.uuid} takes {' or '.join(words)}, not {request.decision}: {asked.description}"
+            f"approval {asked.uuid} takes {' or '.join(words)}, not {decided.decision}: {asked.description}"
         )
-    return request.decision
+    return decided.decision

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mesh.conversation import Conversation, fold
 from mesh.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
-from mesh.events import AnyEvent, ApprovalRequired
+from mesh.events import AnyEvent
 from mesh.ids import is_id, shard_of
 from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
@@ -85,15 +85,12 @@ class Cells:
         await cell.append(events)
         return cell
 
-    async def asked(self, uuid: str) -> tuple[Cell, ApprovalRequired | None]:
-        """The conversation of an approval, and the approval if it still waits. Raises `NotFound`."""
+    async def that_asked(self, uuid: str) -> Cell:
+        """The conversation of an approval, which may be decided. Raises `NotFound`."""
         for conversation_id in self.index.with_tail(uuid):
             cell = await self.get(conversation_id)
-            for asked in cell.conversation.pending:
-                if asked.uuid == uuid:
-                    return cell, asked
             if uuid in cell.conversation.asked:
-                return cell, None
+                return cell
         raise NotFound(f"there is no approval {uuid[:64]!r}")
 
     def owns(self, conversation_id: str) -> bool:

@@ -263,6 +263,8 @@ class Keeper:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
             return answer(conversation, 200)
+        if request.is_to_turn and conversation.turn:
+            raise Conflict(f"the turn of {conversation.id} that this message is for has ended; start another")
         cell.token, cell.traceparent = caller.token, caller.traceparent
         if request.watched:
             cell.audience.expect(conversation.seq)
@@ -281,14 +283,14 @@ class Keeper:
         return await self._outcome(cell, request.wait, conversation.seq)
 
     async def _decide(self, request: Decide) -> Reply:
-        cell, asked = await self._cells.asked(request.uuid)
+        cell = await self._cells.that_asked(request.decided[0].uuid)
         if self._is_repeated(cell, request.caller):
             return await self._first_answer(cell, request.caller.idempotency_key)
         before = cell.conversation.seq
         if request.watched:
             cell.audience.expect(before)
         try:
-            await self._approvals.decide(cell, asked, request)
+            await self._approvals.decide(cell, request)
         except Conflict:
             if not self._is_repeated(cell, request.caller):
                 raise

@@ -45,7 +45,8 @@ class Create(msgspec.Struct, frozen=True, tag=True):
 
 class Say(msgspec.Struct, frozen=True, tag=True):
     """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched.
-    ``message_id``: what the client calls it."""
+    ``message_id``: what the client calls it. ``is_to_turn``: it is for the newest turn, and refused (409)
+    when that has ended; otherwise it begins the next one."""
 
     id: str
     caller: Caller
@@ -53,19 +54,26 @@ class Say(msgspec.Struct, frozen=True, tag=True):
     wait: bool = True
     watched: bool = False
     message_id: str = ""
+    is_to_turn: bool = False
 
 
-class Decide(msgspec.Struct, frozen=True, tag=True):
-    """A person's decision about an approval: see `ApprovalResolved`."""
+class Decided(msgspec.Struct, frozen=True):
+    """What a person decided about one approval: see `ApprovalResolved`."""
 
     uuid: str
-    caller: Caller
     decision: Decision
     edited_args: dict[str, Any] | None = None
     reason: str = ""
+    answer: str = ""
+
+
+class Decide(msgspec.Struct, frozen=True, tag=True):
+    """Decisions about approvals of one conversation, at least one: all of them are taken, or none is."""
+
+    caller: Caller
+    decided: tuple[Decided, ...]
     wait: bool = True
     watched: bool = False
-    answer: str = ""
 
 
 class Repeat(msgspec.Struct, frozen=True, tag=True):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -167,6 +168,74 @@ def test_a_decision_about_what_is_not_pending_any_more_is_refused_and_never_a_me
         refused()
         said_by_user = [m["content"] for m in rest_messages(rpc, task) if m["role"] == "user"]
         assert said_by_user == ["add"] and live.mesh.ledger.lines == ["add 7"]
+
+
+async def until_queued(live: LiveMesh, task: str) -> None:
+    """Until a message waits for the turn of a task to end."""
+    cell = await live.mesh.keeper._cells.get(task)
+    while not cell.queued:
+        await asyncio.sleep(0.005)
+
+
+def test_of_two_answers_to_one_question_the_second_is_refused_and_never_a_message() -> None:
+    gate = threading.Event()
+
+    async def waits(request: LlmRequest) -> LlmCall:
+        await asyncio.to_thread(gate.wait, 5)
+        return says("added")
+
+    with served(ADD, waits, says("a second turn")) as (rpc, live), ThreadPoolExecutor() as pool:
+        task = rpc.send("add")
+        params = {"message": said("yes", task["id"]), "configuration": {"returnImmediately": True}}
+        assert state(rpc.result("SendMessage", params)["task"]) == "WORKING"
+        late = pool.submit(rpc.code, "SendMessage", {"message": said("no", task["id"])})
+        live.run(until_queued(live, task["id"]))
+        gate.set()
+        assert late.result(5) == -32004
+        assert answer(rpc.result("GetTask", {"id": task["id"]})) == "added"
+
+
+def test_what_was_said_to_a_task_at_work_does_not_revive_it_after_it_was_canceled() -> None:
+    async def waits(request: LlmRequest) -> LlmCall:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with served(waits, says("a second turn")) as (rpc, live), ThreadPoolExecutor() as pool:
+        params = {"message": said("begin"), "configuration": {"returnImmediately": True}}
+        task = rpc.result("SendMessage", params)["task"]
+        queued = pool.submit(rpc.code, "SendMessage", {"message": said("by the way", task["id"])})
+        live.run(until_queued(live, task["id"]))
+        assert state(rpc.result("CancelTask", {"id": task["id"]})) == "CANCELED"
+        assert queued.result(5) == -32004
+        assert state(rpc.result("GetTask", {"id": task["id"]})) == "CANCELED"
+
+
+def test_of_several_decisions_in_a_message_all_are_taken_or_none() -> None:
+    model = ByNode(a=[add(1), says("A")], b=[add(2), says("B")])
+    tree = config(parallel(llm("a"), llm("b"), approvals="ask"))
+    with served(model=model, setting=tree) as (rpc, live):
+        task = rpc.send("go")
+        one, two = (
+            {"uuid": asked["uuid"], "decision": "approve"}
+            for asked in task["status"]["message"]["metadata"][MESH]["approvals"]
+        )
+
+        def decide(*decisions: Json) -> Json:
+            return {"message": said("decided", task["id"], metadata={MESH: {"decisions": list(decisions)}})}
+
+        for wrong in (
+            {**two, "edited_args": {"n": "no number"}},
+            {**two, "decision": "retry"},
+            {**two, "decision": "reject", "edited_args": {"n": 3}},
+            {**two, "decision": "reject", "reason": "r" * 5000},
+        ):
+            assert rpc.code("SendMessage", decide(one, wrong)) == -32602, wrong
+        assert state(rpc.result("GetTask", {"id": task["id"]})) == "INPUT_REQUIRED"
+        assert live.mesh.ledger.lines == []
+        both = decide(one, two)
+        first, again = (rpc.result("SendMessage", both)["task"] for _ in range(2))
+        assert state(first) == "COMPLETED" and first == again
+        assert sorted(live.mesh.ledger.lines) == ["add 1", "add 2"]
 
 
 # -- tokens

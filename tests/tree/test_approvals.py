@@ -10,7 +10,7 @@ from mesh.a2a.memory import MemoryAgent
 from mesh.a2a.port import Asked, Incoming, Question
 from mesh.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.requests import Caller, Cancel, Decide, Page
+from mesh.keeper.requests import Caller, Cancel, Decide, Decided, Page
 from tests.support import LocalMesh, calls, says
 from tests.tree.trees import ByNode, add, config, llm, loop, parallel, sequential
 
@@ -287,7 +287,7 @@ async def test_a_decision_that_comes_while_a_pass_ends_is_acted_on_all_the_same(
         _, body = await mesh.create("go")
         asked = numbers(body["conversation"])
         caller = Caller(session_id="s1")
-        await mesh.ask(Decide(asked[1], caller, "approve", wait=False))
+        await mesh.ask(Decide(caller, (Decided(asked[1], "approve"),), wait=False))
         await asyncio.sleep(0.001 * moment)
         _, body = await mesh.decide(asked[2], "approve")
         assert ids(body["conversation"]) == [asked[3]]

@@ -32,7 +32,7 @@ from mesh.events import (
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
-from mesh.keeper.requests import Caller, Create, Decide, Finish, Request, Watch
+from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Request, Watch
 from mesh.llm.port import LlmRequest, Results
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
@@ -258,16 +258,16 @@ class World(LocalMesh):
         caller, number = self._caller(asked.uuid), asked.tool_args["n"]
         if asked.kind == "unknown_outcome":
             ran = f"add {number}" in self.ledger.lines
-            return Decide(asked.uuid, caller, "skip" if ran else "retry", wait=wait)
+            return Decide(caller, (Decided(asked.uuid, "skip" if ran else "retry"),), wait)
         match self.case.verdicts[self._name(asked)]:
             case "approve":
-                return Decide(asked.uuid, caller, "approve", wait=wait)
+                return Decide(caller, (Decided(asked.uuid, "approve"),), wait)
             case "edit":
-                return Decide(asked.uuid, caller, "approve", {"n": number + 1}, wait=wait)
+                return Decide(caller, (Decided(asked.uuid, "approve", {"n": number + 1}),), wait)
             case "reason":
-                return Decide(asked.uuid, caller, "reject", reason="not this one", wait=wait)
+                return Decide(caller, (Decided(asked.uuid, "reject", reason="not this one"),), wait)
             case "reject":
-                return Decide(asked.uuid, caller, "reject", wait=wait)
+                return Decide(caller, (Decided(asked.uuid, "reject"),), wait)
 
     def _name(self, asked: ApprovalRequired) -> str:
         node = self.case.tree

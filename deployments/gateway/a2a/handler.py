@@ -47,7 +47,6 @@ from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
 from mesh.a2a.narration import Narration
 from mesh.a2a.said import (
-    Decided,
     Unreadable,
     decisions_in,
     has_decisions,
@@ -64,6 +63,7 @@ from mesh.keeper.requests import (
     Cancel,
     Create,
     Decide,
+    Decided,
     PushSet,
     Recent,
     Repeat,
@@ -187,7 +187,8 @@ class Handler(PushOperations):
         return None if reply.status == 204 else _taken(reply)
 
     async def _say(self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool) -> _Taken:
-        say = Say(task, call.caller, self._text(message), wait, watched, message.message_id)
+        text, ends = self._text(message), not call.is_plain
+        say = Say(task, call.caller, text, wait, watched, message.message_id, is_to_turn=ends)
         return await self._taken(task, say)
 
     async def _decide(
@@ -196,12 +197,7 @@ class Handler(PushOperations):
         """Decides; what is no decision is answered with what is expected."""
         if not decided:
             return _Taken(view, f"That is no decision. Expected: {expected(view.pending_approvals[0])}.")
-        for index, each in enumerate(decided[:-1]):
-            taken = await self._taken(view.id, _decide(each, call, index, wait=False))
-            if not taken.turn:  # the first answer to a message that came before, when other approvals waited
-                return taken
-        last = _decide(decided[-1], call, len(decided) - 1, wait=wait, watched=watched)
-        return await self._taken(view.id, last)
+        return await self._taken(view.id, Decide(call.caller, tuple(decided), wait, watched))
 
     def _text(self, message: "pb.Message") -> str:
         with _readable():
@@ -356,23 +352,6 @@ def _refused(reply: Reply, message: str) -> Exception:
             return InvalidParamsError(message)
         case _:
             return InternalError(message)
-
-
-def _decide(decided: Decided, call: Call, index: int, *, wait: bool, watched: bool = False) -> Decide:
-    caller = call.caller
-    if index:  # each decision of a message counts once, by itself
-        key = f"{caller.idempotency_key}/{index}"
-        caller = msgspec.structs.replace(caller, idempotency_key=key)
-    return Decide(
-        decided.uuid,
-        caller,
-        decided.decision,
-        decided.edited_args,
-        decided.reason,
-        wait,
-        watched,
-        decided.answer,
-    )
 
 
 def _recent_of(params: "pb.ListTasksRequest", limit: int) -> Recent:
