@@ -156,22 +156,23 @@ class HttpAgent:
         except (NeedsToken, NotSpoken, Unreachable):
             trail.unsaid = was_unsaid
             raise
-        except NoWord as error:
-            if self._peer is not None and MESH in self._peer.extensions:  # it may be asked again
-                raise RemoteLost(str(error)) from None
-            raise
         return self._standing(result, message.task_id)
 
     async def _followed(self, message: Outgoing, standing: Standing, hop: Hop, until: float) -> Incoming:
         """Asks how the task stands until nothing goes on there any more; at the deadline, asks it to stop."""
         if standing.state is None:
             self._trail(message, unsaid=False).task_id = standing.task_id
-        pauses = _pauses(FIRST_PAUSE_S)
+        pauses, failures = _pauses(FIRST_PAUSE_S), 0
         try:
             async with asyncio.timeout_at(until):
                 while standing.state is None:
                     await asyncio.sleep(next(pauses))
-                    standing = await self._task(standing.task_id, hop)
+                    try:
+                        standing, failures = await self._task(standing.task_id, hop), 0
+                    except NotKnown as error:
+                        failures += 1
+                        if failures >= LOOKS or not error.is_offered:
+                            raise RemoteLost(str(error)) from None
         except NeedsToken as error:
             context_id = standing.context_id or message.context_id
             return _door(str(error), standing.task_id, context_id, refused=False)
@@ -194,6 +195,8 @@ class HttpAgent:
             return await self._sent_or_arrived(message, hop)
         with _looking():
             peer = await self._found(hop)
+        if not peer.is_sure:
+            raise self._unwell()
         if MESH in peer.extensions:
             return await self._sent(message, hop)
         return await self._newest(message.context_id, hop)
@@ -263,16 +266,29 @@ class HttpAgent:
             except Unreachable:
                 self._peer = None
                 raise
+            except NoWord as error:
+                if peer.may_repeat:
+                    raise RemoteLost(str(error)) from None
+                raise
             else:
-                self._peer = peer.preferring(endpoint)
+                self._keep(peer.preferring(endpoint))
                 return result
+        if not peer.is_sure:
+            raise self._unwell()
         raise refused or NotSpoken(f"agent {self._name} has no way to be asked that", stale=False)
 
     async def _found(self, hop: Hop) -> Peer:
         async with self._finding:
-            if self._peer is None:
-                self._peer = await find(self._wire, self._url, self._card_url, hop)
-            return self._peer
+            if self._peer is not None:
+                return self._peer
+            peer = await find(self._wire, self._url, self._card_url, hop)
+            self._keep(peer)
+            return peer
+
+    def _keep(self, peer: Peer) -> None:
+        """Remembers what is known of the agent; a guess is made anew each time."""
+        if peer.is_sure:
+            self._peer = peer
 
     def _standing(self, result: Any, task_id: str) -> Standing:
         """How a task stands; of the task that was asked about, if one was."""
@@ -317,6 +333,9 @@ class HttpAgent:
         if len(self._trails) > MOST_TRAILS:
             del self._trails[next(iter(self._trails))]
         return trail
+
+    def _unwell(self) -> Unreachable:
+        return Unreachable(f"agent {self._name} cannot say what it is now: its card could not be had")
 
     def _log(self, level: int, event: str, task_id: str, why: str) -> None:
         logger.log(level, "event=%s %s", event, fields(agent=self._name, task=task_id, why=why))

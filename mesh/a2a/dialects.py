@@ -45,8 +45,8 @@ class NotSpoken(RemoteFailed):
 
 
 class NoWord(RemoteFailed):
-    """HTTP 5xx and no JSON: maybe not the agent's own word, but of something in front of it that lost it. Ray
-    Serve's proxy says 500 of a replica that died."""
+    """HTTP 5xx, and nothing in A2A's words: maybe not the agent's own, but of something in front of it that
+    lost it. Ray Serve's proxy says 500 of a replica that died."""
 
 
 class NeedsToken(RemoteFailed):
@@ -110,7 +110,7 @@ def result_of(request: Request, response: Response) -> Any:
     try:
         body = response.json()
     except ValueError:
-        _raise_for(response.status, said(response.text(_MOST_READ)), NoWord)
+        _raise_for(response.status, said(response.text(_MOST_READ)))
         what = response.content_type or "no content type"
         raise RemoteFailed(f"it answered what is not JSON ({what})") from None
     error = body.get("error") if isinstance(body, dict) else None
@@ -142,13 +142,13 @@ def _raise_error(error: Any, status: int, *, is_rpc: bool, body: Any) -> None:
     raise RemoteFailed(f"it failed: {message or 'without a word'} (HTTP {status})")
 
 
-def _raise_for(status: int, message: str, of_server: type[RemoteFailed] = RemoteFailed) -> None:
+def _raise_for(status: int, message: str) -> None:
     if status in WANTS_TOKEN:
         raise NeedsToken(message or f"HTTP {status}")
     if status in _NO_SUCH_PLACE:
         raise NotSpoken(f"it answered HTTP {status}: {message}".rstrip(": "), stale=True)
     if status >= http.HTTPStatus.BAD_REQUEST:
-        kind = of_server if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR else RemoteFailed
+        kind = NoWord if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR else RemoteFailed
         raise kind(f"it answered HTTP {status}: {message}".rstrip(": "))
 
 

@@ -27,13 +27,26 @@ CARD_TIMEOUT_S = 10.0
 _PLACES = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _PREFERRED = ("1.0", "1.0 rest", "0.3")
 _MOST_INTERFACES = 20
+# Not 501: so a server that knows no GET says that there is nothing.
+_UNWELL = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class Unclear(Unreachable):
+    """There may be a card, and whoever is in front of it is not well."""
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """What is known of an agent: the ways to speak to it, best first, and the extensions its card lists."""
+    """What is known of an agent: the ways to speak to it, best first, and the extensions its card lists.
+    ``is_sure`` False: there may be a card that could not be had just now."""
 
     endpoints: tuple[Endpoint, ...]
     extensions: frozenset[str] = frozenset()
+    is_sure: bool = True
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a message that got lost may be looked into: it counts message ids, or may well."""
+        return MESH in self.extensions or not self.is_sure
 
     def preferring(self, endpoint: Endpoint) -> "Peer":
         """The same, with the way that worked first."""
@@ -46,17 +59,22 @@ async def find(wire: Wire, url: str, card_url: str | None, hop: Hop) -> Peer:
     when the agent is down."""
     if card_url:
         return peer_of(wire, url, await _card(wire, card_url, hop))
+    is_sure = True
     for base in card_bases(url):
         for place in _PLACES:
             try:
                 card = await _card(wire, base + place, hop)
+            except Unclear:
+                is_sure = False
+                continue
             except Unreachable:
                 raise
             except RemoteFailed:
                 continue
             if base == url.rstrip("/") or _is_of(card, url):
                 return peer_of(wire, url, card)
-    return Peer((Endpoint(url, "1.0"), Endpoint(url, "0.3"), Endpoint(url, "plain")))
+    guesses = (Endpoint(url, "1.0"), Endpoint(url, "0.3"), Endpoint(url, "plain"))
+    return Peer(guesses, is_sure=is_sure)
 
 
 def card_bases(url: str) -> list[str]:
@@ -85,6 +103,8 @@ async def _card(wire: Wire, place: str, hop: Hop) -> AgentCard:
     missing = f"agent {wire.name}: there is no agent card at {shown(place)}"
     if answer.status in WANTS_TOKEN:
         raise NeedsToken(f"{missing} without a token (HTTP {answer.status})")
+    if answer.status in _UNWELL:
+        raise Unclear(f"agent {wire.name} at {shown(place)} cannot say what it is now (HTTP {answer.status})")
     if answer.status != http.HTTPStatus.OK:
         raise RemoteFailed(f"{missing} (HTTP {answer.status})")
     try:

@@ -101,6 +101,11 @@ def _masked_text(text: str, secret: str) -> str:
     return text if clean == inner else json.dumps(clean)
 
 
+def _unsaid(text: str, secret: str) -> str:
+    """A host or media type without a secret: case says nothing there, and may be lost."""
+    return str(masked(masked(text, secret), secret.lower()))
+
+
 def said(text: str) -> str:
     """What another agent said, in one line and short, to be part of a message of ours."""
     short = " ".join(text[: 4 * MOST_SAID].split())
@@ -147,7 +152,7 @@ class Wire:
                 raise RemoteLost(f"{self._at(url)}: the connection was lost: {_why(error)}") from None
             if isinstance(answer, Response):
                 return self._worded(answer, url, hop)
-            url = self._next(method, url, answer)
+            url = self._next(method, url, answer, hop.token)
         raise RemoteFailed(f"{self._at(request.url)} redirects more than {MOST_REDIRECTS} times")
 
     async def close(self) -> None:
@@ -201,7 +206,7 @@ class Wire:
             raise Unreachable(f"{self._at(url)}: {wrong[0]} has characters that no header may have")
         return headers
 
-    def _next(self, method: str, url: str, redirect: tuple[int, str]) -> str:
+    def _next(self, method: str, url: str, redirect: tuple[int, str], secret: str) -> str:
         status, location = redirect
         try:
             target = str(URL(url).join(URL(location)))
@@ -209,13 +214,13 @@ class Wire:
             raise RemoteFailed(f"{self._at(url)} redirects to what is no URL") from None
         if _origin(target) != _origin(url):
             raise RemoteFailed(
-                f"{self._at(url)} redirects to another host, {_origin(target)}: not followed. "
-                "If that is where the agent is, name it in the config"
+                f"{self._at(url)} redirects to another host, {_unsaid(_origin(target), secret)}: not "
+                "followed. If that is where the agent is, name it in the config"
             )
         if method != "GET" and status not in _KEEPS_METHOD:
             raise RemoteFailed(
-                f"{self._at(url)} redirects to {shown(target)} and would lose the message (HTTP {status}): "
-                "name that URL in the config"
+                f"{self._at(url)} redirects to {_unsaid(shown(target), secret)} and would lose the message "
+                f"(HTTP {status}): name that URL in the config"
             )
         return target
 
@@ -223,7 +228,8 @@ class Wire:
         """An answer that is fit to be read, or not the agent's at all."""
         if answer.status in _GATEWAY:
             raise RemoteLost(f"{self._at(url)} answered HTTP {answer.status}: nobody knows what came of it")
-        return msgspec.structs.replace(answer, secret=hop.token)
+        kind = _unsaid(answer.content_type, hop.token)
+        return msgspec.structs.replace(answer, content_type=kind, secret=hop.token)
 
     def _at(self, url: str) -> str:
         return f"agent {self.name} at {shown(url)}"
@@ -240,6 +246,6 @@ def _why(error: BaseException) -> str:
         return error.os_error.strerror or said(str(error.os_error))
     if isinstance(error, asyncio.TimeoutError):
         return "no connection in time"
-    # What aiohttp says of a value that it cannot take may have the value in it.
-    is_ours = isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError)
-    return type(error).__name__ if is_ours else said(str(error)) or type(error).__name__
+    # What aiohttp says of what it cannot take has that in it: a value of ours, or what the agent sent.
+    is_told = isinstance(error, OSError) or type(error) is aiohttp.ServerDisconnectedError
+    return said(str(error)) if is_told and str(error) else type(error).__name__

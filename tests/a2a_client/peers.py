@@ -96,8 +96,9 @@ async def no_fault(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 class Agent:
-    """The agent behind `Agent.app`. ``faults`` are taken one a request, ``send_faults`` one a message;
-    ``requests`` has every request's headers. ``once``: message ids count once, and the card says so."""
+    """The agent behind `Agent.app`. ``faults`` are taken one a request, ``send_faults`` one a message, and
+    ``card_faults`` one a card; ``requests`` has every request's headers. ``once``: message ids count once,
+    and the card says so."""
 
     def __init__(self, dialect: Dialect = "1.0", form: Form = "mesh", *, once: bool = True) -> None:
         self.dialect = dialect
@@ -109,6 +110,7 @@ class Agent:
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.faults: list[Fault] = []
         self.send_faults: list[Fault] = []
+        self.card_faults: list[Fault] = []
         self._tasks: dict[str, dict[str, Any]] = {}
         self._seen: dict[str, str] = {}
         self._ids = itertools.count(1)
@@ -123,8 +125,10 @@ class Agent:
         app.router.add_post("/v1/tasks/{id}:cancel", self._guarded(self._rest_cancel))
         return app
 
-    async def _card(self, request: web.Request) -> web.Response:
+    async def _card(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.path_qs, dict(request.headers)))
+        if self.card_faults:
+            return await self.card_faults.pop(0)(request, self._card)
         if not self.has_card:
             return web.Response(status=404, text="no such page")
         root = str(request.url.origin())

@@ -33,6 +33,7 @@ TOKEN = "secret-token-1234567890"
 HOP = Hop(
     session_id="session-7", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01", token=TOKEN
 )
+ODD = "Secret-Token-With-Case"
 CARD: dict[str, Any] = {"name": "b", "description": "b", "version": "1", "capabilities": {}, "skills": []}
 
 
@@ -177,6 +178,47 @@ async def test_a_token_in_what_is_no_json_is_masked(agent: HttpAgent, peer: Agen
     assert "you sent ***" in told and TOKEN[:5] not in told
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        answers(302, headers={"Location": f"https://{ODD}.evil.example/"}),
+        answers(302, headers={"Location": f"/login/{ODD}"}),
+        answers(text="x", content_type=f"text/{ODD}"),
+        answers(500, text=ODD),
+    ],
+)
+async def test_a_token_in_any_part_of_an_answer_is_in_no_error(
+    agent: HttpAgent, peer: Agent, fault: Fault
+) -> None:
+    peer.once = False
+    peer.faults.append(fault)
+    with pytest.raises(RemoteFailed) as error:
+        await agent.send(message("echo x"), Hop(token=ODD))
+    assert ODD.lower() not in str(error.value).lower() and "***" in str(error.value)
+
+
+async def test_a_token_in_what_is_no_http_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard = await reader.readuntil(b"\r\n\r\n")
+        if heard.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        else:
+            (line,) = [line for line in heard.splitlines() if line.lower().startswith(b"authorization")]
+            writer.write(b"HTTP/1.1 200 OK\r\n" + line.replace(b":", b" ") + b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(echoes, "127.0.0.1", 0)
+    agent = HttpAgent("bob", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a2a", timeout_s=1)
+    said = message("echo x")
+    with caplog.at_level("INFO"):
+        with pytest.raises(RemoteLost) as error:
+            await agent.send(said, Hop(token=ODD))
+        assert await agent.recover(said, Hop(token=ODD)) is None
+    assert ODD not in str(error.value) and "event=a2a" in caplog.text and ODD not in caplog.text
+    await agent.close()
+    server.close()
+
+
 async def test_an_answer_about_another_task_is_refused(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("auth"), Hop())
     peer.faults.append(replies({"task": {"id": "other", "status": {"state": "TASK_STATE_COMPLETED"}}}))
@@ -184,9 +226,10 @@ async def test_an_answer_about_another_task_is_refused(agent: HttpAgent, peer: A
         await agent.send(message("", asked.task_id), HOP)
 
 
-@pytest.mark.parametrize(
-    "fault", [cut, cut_before, cut_halfway, answers(500), answers(502), answers(503), answers(504)]
-)
+GATEWAYS = [answers(500), answers(500, json={"error": "upstream"}), *map(answers, (502, 503, 504))]
+
+
+@pytest.mark.parametrize("fault", [cut, cut_before, cut_halfway, *GATEWAYS])
 async def test_a_connection_lost_after_sending_leaves_the_outcome_open(
     agent: HttpAgent, peer: Agent, fault: Fault
 ) -> None:

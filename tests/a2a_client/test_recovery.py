@@ -92,6 +92,64 @@ async def test_a_task_is_asked_about_again_when_what_carries_the_question_broke(
     assert len(peer.heard) == 1
 
 
+@pytest.mark.parametrize("nothing", [replies(error={"code": -32603, "message": "locked"}), answers(429)])
+async def test_a_task_at_work_is_asked_about_again_when_a_look_tells_nothing(
+    agent: HttpAgent, peer: Agent, nothing: Fault
+) -> None:
+    peer.faults += [no_fault, nothing, nothing]
+    answer = await agent.send(message("work 2"), HOP)
+    assert (answer.text, len(peer.heard), peer.ledger) == ("done", 1, ["done"])
+
+
+async def test_of_a_task_at_work_that_cannot_be_asked_about_nobody_knows_what_came(
+    agent: HttpAgent, peer: Agent
+) -> None:
+    peer.once = False
+    said = message("work 2")
+    peer.faults += [no_fault, *[replies(error={"code": -32001, "message": "no such task"})] * 9]
+    with pytest.raises(RemoteLost, match="no such task"):
+        await agent.send(said, HOP)
+    assert await agent.recover(said, HOP) is None
+
+
+async def test_a_message_under_way_is_looked_into_also_when_another_found_the_agent_down(
+    agent: HttpAgent, peer: Agent
+) -> None:
+    async def crashes(request: web.Request, handler: Handler) -> web.StreamResponse:
+        await handler(request)
+        agent._peer = None  # as the other one's failure leaves it
+        return web.Response(status=500, text="Internal Server Error")
+
+    said = message("echo x")
+    peer.faults.append(crashes)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
+
+
+async def test_an_agent_whose_card_could_not_be_had_is_looked_at_anew(url: str, peer: Agent) -> None:
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+    said = message("echo x")
+    peer.card_faults.append(CRASHED)
+    peer.faults.append(CRASHED)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    peer.card_faults.append(CRASHED)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
+    await agent.close()
+
+
+async def test_a_base_url_whose_card_could_not_be_had_is_no_place_without_an_agent(
+    agent: HttpAgent, peer: Agent
+) -> None:
+    peer.card_faults.append(CRASHED)
+    with pytest.raises(RemoteFailed, match="its card could not be had"):
+        await agent.send(message("echo x"), HOP)
+    assert (await agent.send(message("echo x"), HOP)).text == "x"
+
+
 @pytest.mark.parametrize("dialect", ["1.0", "1.0 rest"])
 async def test_a_task_is_found_by_its_context_where_ids_do_not_count(dialect: str) -> None:
     peer = Agent(dialect, once=False)  # type: ignore[arg-type]
