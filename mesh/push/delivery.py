@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mesh.errors import JournalError
+from mesh.errors import JournalDamaged, JournalError
 from mesh.events import AnyEvent
 from mesh.failpoints import failpoint
 from mesh.journal.port import Journal
@@ -110,7 +110,12 @@ class Deliveries:
             return 0, None
         done = 0
         async with self._gates.through(_host(webhook)):
-            events = await self._journal.read(place.conversation_id)
+            try:
+                events = await self._journal.read(place.conversation_id)
+            except JournalDamaged:
+                raise
+            except JournalError as problem:
+                return 0, Outcome("failed", str(problem))
             for news in await asyncio.to_thread(_batch, events, webhook):
                 for part in range(webhook.parts, len(news.bodies)):
                     outcome = await self._post.send(webhook, news.bodies[part])

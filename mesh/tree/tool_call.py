@@ -155,16 +155,17 @@ class _Pending:
 
     def _returned(self, outcome: ToolOutcome, started: float) -> ToolResult:
         failpoint("tool.returned")
-        artifacts, content = self._kept(outcome.artifacts), self._note + outcome.content
+        content = self._note + outcome.content
+        artifacts = self._kept(outcome.artifacts, len(content.encode()))
         if left_out := len(outcome.artifacts) - len(artifacts):
             content += f"\n[{left_out} files left out: over {self._node.max_result_bytes} bytes]"
         return self._record(content, is_error=outcome.is_error, since=started, artifacts=artifacts)
 
-    def _kept(self, artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
-        """Those for which there is room in the journal."""
-        room, kept = self._node.max_result_bytes, []
+    def _kept(self, artifacts: Sequence[Artifact], taken: int) -> tuple[Artifact, ...]:
+        """Those for which there is room in the journal, where the text has taken some."""
+        room, kept = self._node.max_result_bytes - taken, []
         for artifact in artifacts:
-            room -= len(artifact.data) + len(artifact.url) + len(artifact.name)
+            room -= sum(map(len, (artifact.data, artifact.url, artifact.name, artifact.media_type)))
             if room >= 0:
                 kept.append(artifact)
         return tuple(kept)

@@ -226,6 +226,50 @@ def test_a_client_of_0_3_gets_answers_and_errors_of_0_3() -> None:
         assert old.code("tasks/unknown", {}) == -32601
         assert old.code("GetTask", {"id": task["id"]}) == -32009
         assert old.code("GetTask", {"id": task["id"]}, **{"A2A-Version": "9.0"}) == -32009
+
+
+def test_what_no_message_of_0_3_can_have_is_a_wrong_parameter() -> None:
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    wrong: list[Json] = [
+        {"kind": "file", "file": {"bytes": "a"}},
+        {"kind": "data", "data": {"deep": deep}},
+        {"kind": "data", "data": {"large": 10**400}},
+    ]
+    with served() as (_, live), Rpc(live.url, version=None) as old:
+        for part in wrong:
+            message = {"kind": "message", "messageId": "m", "role": "user", "parts": [part]}
+            assert old.code("message/send", {"message": message}) == -32602, part
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.30", "1.7", "1", "2.0"])
+def test_a_version_is_spoken_only_with_its_minor_number(version: str) -> None:
+    with served() as (rpc, _):
+        said = {"A2A-Version": version}
+        assert rpc.code("GetTask", {"id": "x"}, **said) == -32009
+        assert rpc.code("tasks/get", {"id": "x"}, **said) == -32009
+        refused = rpc.http.get("/a2a/tasks", headers=said)
+        assert refused.status_code == 400 and version in refused.json()["error"]["message"]
+
+
+def test_a_version_may_be_said_in_the_query_and_with_its_patch_number() -> None:
+    with served() as (_, live), Rpc(live.url, version=None) as rpc:
+        task = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
+        assert rpc.http.post("/a2a?A2A-Version=1.0", json=task).json()["error"]["code"] == -32001
+        assert rpc.http.get("/a2a/tasks?A2A-Version=1.0").status_code == 200
+        assert rpc.code("GetTask", {"id": "x"}, **{"A2A-Version": "1.0.1"}) == -32001
+        assert rpc.code("tasks/get", {"id": "x"}, **{"A2A-Version": "0.3.0"}) == -32001
+
+
+def test_an_extended_card_that_there_is_none_of_is_said_so_in_the_words_of_each_version() -> None:
+    login = "security: {b: {httpAuthSecurityScheme: {scheme: Bearer}}}"
+    modern = f"card: {{public_skills: [], versions: ['1.0'], {login}}}\n"
+    with served() as (rpc, live), Rpc(live.url, version=None) as old:
+        assert rpc.code("GetExtendedAgentCard") == -32004
+        assert old.code("agent/getAuthenticatedExtendedCard") == -32007
+    with served(setting=SIMPLE + modern) as (rpc, live), Rpc(live.url, version=None) as old:
+        assert rpc.result("GetExtendedAgentCard")["skills"]
         assert old.code("agent/getAuthenticatedExtendedCard") == -32007
 
 
@@ -300,6 +344,9 @@ def test_what_is_no_request_is_refused_in_words() -> None:
 
         assert posted(b"{") == -32700
         assert posted(b"[" * 100_000) == -32700
+        part = b'{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": {"parts": [%s]}}}'
+        for no_json in (b'{"data": NaN}', b'{"data": 1e999}', rb'{"text": "\ud800"}'):
+            assert posted(part % no_json) == -32700, no_json
         assert posted(b"hello", "text/plain") == -32005
         assert posted(b"[]") == -32600
         assert posted(b'{"jsonrpc": "1.0", "id": 1, "method": "GetTask"}') == -32600

@@ -11,8 +11,10 @@ import pytest
 from aiohttp import ThreadedResolver, web
 from aiohttp.abc import ResolveResult
 
-from mesh.events import LlmCall
+from mesh.errors import JournalError
+from mesh.events import AnyEvent, LlmCall
 from mesh.ids import new_id
+from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Create, PushDelete, PushList, PushSet
 from mesh.llm.port import LlmRequest
 from mesh.push.delivery import Pace
@@ -46,11 +48,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def meshed(
     *answers: Any,
     store: PushStore | None = None,
+    journal: MemoryJournal | None = None,
     pace: Pace = SOON,
     config: str = CONFIG,
     post: Post | None = None,
 ) -> AsyncIterator[LocalMesh]:
-    mesh = LocalMesh(ScriptedLlm(*answers), config=config, push_store=store)
+    mesh = LocalMesh(ScriptedLlm(*answers), journal, config, push_store=store)
     mesh.pace, mesh.post = pace, post or mesh.post
     mesh.keeper = mesh._new_keeper()
     async with mesh:
@@ -144,6 +147,26 @@ async def test_notifications_that_fail_are_tried_again_and_arrive_in_order(recei
         await receiver.until(7)
     assert receiver.told == ["artifact"] * 5 + ["completed"] * 2
     assert receiver.most_at_once == 1
+
+
+async def test_a_journal_that_cannot_be_read_just_now_delays_a_notification_and_loses_none(
+    receiver: Receiver,
+) -> None:
+    class Unwell(MemoryJournal):
+        failures = 2
+
+        async def read(self, conversation_id: str) -> list[AnyEvent]:
+            if self.failures:
+                self.failures -= 1
+                raise JournalError("the disk is busy")
+            return await super().read(conversation_id)
+
+    journal = Unwell()
+    async with meshed(says("Hello."), journal=journal) as mesh:
+        await begin(mesh, hook(receiver))
+        await receiver.until(2)
+    assert ["artifactUpdate" in receiver.bodies[0], "statusUpdate" in receiver.bodies[1]] == [True, True]
+    assert not journal.failures
 
 
 async def test_pauses_grow_as_long_as_nothing_arrives_and_then_begin_anew(receiver: Receiver) -> None:

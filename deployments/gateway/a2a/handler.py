@@ -263,7 +263,10 @@ class Handler(PushOperations):
     async def on_get_extended_agent_card(
         self, params: "pb.GetExtendedAgentCardRequest", context: ServerCallContext
     ) -> "pb.AgentCard":
-        if self._card.public_skills is None:
+        old, has_one = form_of(context) == "0.3", self._card.public_skills is not None
+        if not has_one and not old:  # section 3.1.11: what the card does not offer is no operation
+            raise UnsupportedOperationError("this agent shows everybody the same card")
+        if not has_one or (old and "0.3" not in self._card.versions):
             raise ExtendedAgentCardNotConfiguredError("this agent shows everybody the same card")
         card: pb.AgentCard = await _asked(self._cards.made(call_of(context).request, extended=True))
         return card

@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from a2a.server.routes import jsonrpc_dispatcher  # isort: skip  # first: the SDK imports itself in a circle
-from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.server.jsonrpc_models import JSONParseError
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.rest_dispatcher import RestDispatcher
-from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, VERSION_HEADER
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
@@ -23,7 +22,6 @@ from a2a.utils.errors import (
     VersionNotSupportedError,
 )
 from fastapi import FastAPI
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,6 +30,7 @@ from starlette.routing import Route
 from deployments.gateway.a2a.call import Calls
 from deployments.gateway.a2a.cards import Cards
 from deployments.gateway.a2a.handler import Handler
+from deployments.gateway.a2a.reading import is_spoken, parsed, take_version, wrong_in_0_3
 from deployments.gateway.body import read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
@@ -70,6 +69,7 @@ class _Rpc:
         self._max_body_bytes = max_body_bytes
 
     async def answer(self, request: Request) -> Response:
+        version = take_version(request)
         try:
             raw = await read(request, self._max_body_bytes)
             body = _parsed(raw, request)
@@ -81,7 +81,7 @@ class _Rpc:
             return JSONResponse(build_error_response(None, JSONParseError(message=str(problem))))
         plain = is_plain(body)
         body = as_0_3(body) if plain else body
-        if refused := _refused(body, request):
+        if refused := _refused(body, version):
             return JSONResponse(refused)
         params = body.get("params") if isinstance(body, dict) else None
         _prepare(request, raw, params, plain=plain)
@@ -102,15 +102,19 @@ class _NotJson(Exception):
 
 def _parsed(raw: bytes, request: Request) -> Any:
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
+        return parsed(raw)
+    except ValueError as problem:
         content_type = request.headers.get("content-type", "")
         if content_type and "json" not in content_type:
             raise ContentTypeNotSupportedError(f"{content_type[:100]}: send application/json") from None
-        raise _NotJson("the body is not JSON") from None
+        raise _NotJson(f"the body is not JSON: {problem}") from None
 
 
-def _refused(body: Any, request: Request) -> dict[str, Any] | None:
+def _not_spoken(version: str) -> VersionNotSupportedError:
+    return VersionNotSupportedError(f"A2A version {version[:20]!r} is not spoken here: 1.0 and 0.3 are")
+
+
+def _refused(body: Any, version: str) -> dict[str, Any] | None:
     """The error that the dispatcher would not give as its version says."""
     if not isinstance(body, dict):
         return None
@@ -119,23 +123,11 @@ def _refused(body: Any, request: Request) -> dict[str, Any] | None:
         return build_error_response(None, InvalidRequestError("id must be a string or a number"))
     if not isinstance(body.get("method"), str):
         return None
-    version = request.headers.get(VERSION_HEADER, "")
-    if version and version.partition(".")[0] not in ("0", "1"):
-        problem = VersionNotSupportedError(
-            f"A2A version {version[:20]!r} is not spoken here: 1.0 and 0.3 are"
-        )
-        return build_error_response(_id(number), problem)
-    model = JSONRPC03Adapter.METHOD_TO_MODEL.get(body["method"])
-    if model is None or body.get("jsonrpc") != "2.0":
-        return None
-    try:
-        model.model_validate(body)
-    except ValidationError as problem:
-        wrong = problem.errors(include_url=False, include_input=False)
-        if any(error["loc"][:1] == ("params",) for error in wrong):
-            where = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in wrong[:5])
-            error = {"code": _INVALID_PARAMS, "message": "Invalid parameters", "data": where}
-            return {"jsonrpc": "2.0", "id": _id(number), "error": error}
+    if not is_spoken(version):
+        return build_error_response(_id(number), _not_spoken(version))
+    if wrong := wrong_in_0_3(body):
+        error = {"code": _INVALID_PARAMS, "message": "Invalid parameters", "data": wrong}
+        return {"jsonrpc": "2.0", "id": _id(number), "error": error}
     return None
 
 
@@ -208,6 +200,9 @@ def _bounded(
     work: Callable[[Request], Awaitable[Response]], max_body_bytes: int
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
+        version = take_version(request)
+        if not is_spoken(version):
+            return JSONResponse(build_rest_error_payload(_not_spoken(version)), 400)
         response = await answered(request)
         # Whoever sends plain JSON gets it back (specification 11.1 allows both).
         if request.headers.get("content-type", "").startswith("application/json"):
