@@ -33,6 +33,17 @@ def record_result(
     return steps.record(step, result)
 
 
+def fitting(artifacts: Sequence[Artifact], room: int) -> tuple[Artifact, ...]:
+    """Those for which there is room: so many characters of all that they say."""
+    kept = []
+    for artifact in artifacts:
+        size = sum(map(len, (artifact.data, artifact.url, artifact.name, artifact.media_type)))
+        if size <= room:
+            kept.append(artifact)
+            room -= size
+    return tuple(kept)
+
+
 def bounded(text: str, limit: int) -> str:
     """The text, cut to a number of UTF-8 bytes, saying so where it was cut."""
     encoded = text.encode()

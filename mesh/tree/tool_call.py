@@ -12,7 +12,7 @@ Refused: a person said no and why, or nobody answered in time; the model sees th
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +22,6 @@ from mesh.events import (
     ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
-    Artifact,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -33,7 +32,7 @@ from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
-from mesh.tree.result import bounded, record_result
+from mesh.tree.result import bounded, fitting, record_result
 from mesh.tree.step import Steps
 
 _SHOWN = 2_000
@@ -156,19 +155,11 @@ class _Pending:
     def _returned(self, outcome: ToolOutcome, started: float) -> ToolResult:
         failpoint("tool.returned")
         content = self._note + outcome.content
-        artifacts = self._kept(outcome.artifacts, len(content.encode()))
+        room = self._node.max_result_bytes - len(content.encode())
+        artifacts = fitting(outcome.artifacts, room)
         if left_out := len(outcome.artifacts) - len(artifacts):
             content += f"\n[{left_out} files left out: over {self._node.max_result_bytes} bytes]"
         return self._record(content, is_error=outcome.is_error, since=started, artifacts=artifacts)
-
-    def _kept(self, artifacts: Sequence[Artifact], taken: int) -> tuple[Artifact, ...]:
-        """Those for which there is room in the journal, where the text has taken some."""
-        room, kept = self._node.max_result_bytes - taken, []
-        for artifact in artifacts:
-            room -= sum(map(len, (artifact.data, artifact.url, artifact.name, artifact.media_type)))
-            if room >= 0:
-                kept.append(artifact)
-        return tuple(kept)
 
     def _ask(self, kind: ApprovalKind, attempt: int, description: str) -> ApprovalResolved | None:
         """What was decided; None after the question was recorded, or while it waits."""
