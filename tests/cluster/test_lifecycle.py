@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +151,12 @@ def listening(mesh: MeshProcess) -> list[tuple[str, str, int]]:
     address and the port."""
     found = []
     for process in mesh.processes():
-        command = " ".join(process.cmdline())
-        name = next((known for known in SERVES_HTTP if known in command), command)
-        for connection in process.net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                found.append((name, connection.laddr.ip, connection.laddr.port))
+        with suppress(psutil.NoSuchProcess):  # Ray's come and go
+            command = " ".join(process.cmdline())
+            name = next((known for known in SERVES_HTTP if known in command), command)
+            for connection in process.net_connections(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.append((name, connection.laddr.ip, connection.laddr.port))
     return found
 
 
