@@ -49,6 +49,7 @@ class Cell:
         self.run = epoch << 20  # Invariant: greater than any run of an earlier epoch
         self.held: UserMessage | None = None
         self._begun_at = 0  # the last event before the newest pass
+        self._late_at = 0  # the newest result of a pass that was older
         self._journal = journal
         self._shard = shard
         self._epoch = epoch
@@ -151,8 +152,8 @@ class Cell:
         if await self.append(events, only_if=lambda: self._may_append(turn, run, events)):
             return True
         late = [event for event in events if self._is_late_result(event, turn, run)]
-        if late:
-            await self.append(late, only_if=lambda: self.conversation.turn == turn)
+        if late and await self.append(late, only_if=lambda: self.conversation.turn == turn):
+            self._late_at = self.conversation.seq
         return False
 
     async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
@@ -196,6 +197,11 @@ class Cell:
             )
         )
 
+    def _has_news(self, more: Sequence[AnyEvent]) -> bool:
+        """Whether something came since the pass began that it may not have gone on with: a decision, or a
+        result of an older pass."""
+        return self._late_at > self._begun_at or self.conversation.has_news(self._begun_at, more)
+
     async def _durably(self, append: Append) -> int:
         try:
             return await self._journal.append(self._shard, self._epoch, append)
@@ -209,8 +215,8 @@ class Cell:
         happened: list[AnyEvent] = []
         keys: set[str] = set()
         for event in (*((self.held,) if self.held else ()), *events):
-            if isinstance(event, Paused) and self.conversation.has_news(self._begun_at, events):
-                continue  # decided while the pass ended, and not known to it: another pass follows
+            if isinstance(event, Paused) and self._has_news(events):
+                continue  # came while the pass ended, and is not known to it: another pass follows
             if isinstance(event, Live):
                 happened.append(event)
             elif event.key not in keys and not self.conversation.has(event):

@@ -27,7 +27,8 @@ from mesh.tree import step
 from mesh.tree.plan import tree_of
 from mesh.view import view
 from tests.tree.causality import violations
-from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Trouble, cases, troubles
+from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Script, Trouble, cases, troubles
+from tests.tree.trees import llm, parallel
 from tests.tree.world import Final, World, final
 
 PEACE = Trouble()
@@ -98,6 +99,18 @@ def test_a_run_with_crashes_and_lost_passes_ends_as_the_undisturbed_one(case: Ca
     disturbed, calm = live(case, trouble), live(case)
     event(f"passes: {disturbed.world.passes}, undisturbed: {calm.world.passes}")
     assert disturbed.final == calm.final
+
+
+@pytest.mark.parametrize("moment", range(1, 25))
+def test_the_late_result_of_a_lost_pass_lets_its_branch_go_on_before_anybody_decides_another(
+    moment: int,
+) -> None:
+    case = Case(
+        parallel(llm("a"), llm("b"), approvals="ask"),
+        {"a": Script((("add", "add"),)), "b": Script((("add",),))},
+        {"a": "approve", "b": "reject"},
+    )
+    assert live(case, Trouble(losses=(moment,), delays=(1,))).final == live(case).final
 
 
 @examples(40)
