@@ -239,10 +239,10 @@ class World(LocalMesh):
     async def _decide_one(self) -> None:
         """Decides the approval that the case decides first; before that, what nobody knows the outcome of."""
         pending = fold(await self.journal.read(self.id)).pending
-        if any(asked.kind == "unknown_outcome" for asked in pending):
-            await self._attempt(_ended(self._lost))
-            pending = fold(await self.journal.read(self.id)).pending
         unknown = [asked for asked in pending if asked.kind == "unknown_outcome"]
+        if unknown and self._lost:
+            await self._attempt(_ended(self._lost))
+            return  # what comes late may let something go on: people wait for that
         order = [*self.case.verdicts]
         for asked in unknown or sorted(pending, key=lambda a: order.index(self._name(a)))[:1]:
             # What is in the journal is known to its keeper a moment later: until then it answers 404.
