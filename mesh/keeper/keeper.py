@@ -233,6 +233,9 @@ class Keeper:
         cell = await self._cells.get(request.id)
         if cell.conversation.pending and not self._is_repeated(cell, request.caller):
             return await self._told_while_it_waits(cell, request)
+        is_at_work = request.is_to_turn and cell.needs_pass
+        if is_at_work and not request.wait and not self._is_repeated(cell, request.caller):
+            raise Conflict(f"{request.id} is at work, and takes no message until it asks for something")
         if cell.queued >= self._settings.max_queue_per_conversation:
             raise Unavailable(f"conversation {request.id}: {cell.queued} messages wait already", 1, 429)
         cell.queued += 1

@@ -46,7 +46,7 @@ class Create(msgspec.Struct, frozen=True, tag=True):
 class Say(msgspec.Struct, frozen=True, tag=True):
     """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched.
     ``message_id``: what the client calls it. ``is_to_turn``: it is for the newest turn, and refused (409)
-    when that has ended; otherwise it begins the next one."""
+    when that has ended, or (without ``wait``) is at work; otherwise it begins the next one."""
 
     id: str
     caller: Caller

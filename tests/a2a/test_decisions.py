@@ -210,6 +210,26 @@ def test_what_was_said_to_a_task_at_work_does_not_revive_it_after_it_was_cancele
         assert state(rpc.result("GetTask", {"id": task["id"]})) == "CANCELED"
 
 
+def test_who_does_not_want_to_wait_for_a_task_at_work_is_told_so_at_once() -> None:
+    gate = threading.Event()
+
+    async def waits(request: LlmRequest) -> LlmCall:
+        await asyncio.to_thread(gate.wait, 5)
+        return says("at last")
+
+    with served(waits) as (rpc, _):
+        at_once = {"configuration": {"returnImmediately": True}}
+        task = rpc.result("SendMessage", {"message": said("begin"), **at_once})["task"]
+        also = {"message": said("and", task["id"])}
+        refused = [rpc.call("SendMessage", also | at_once), rpc.call("SendStreamingMessage", also)]
+        assert [answer["error"]["code"] for answer in refused] == [-32004, -32004]
+        assert all("is at work" in answer["error"]["message"] for answer in refused)
+        events = rpc.stream("SubscribeToTask", {"id": task["id"]})
+        assert state(next(events)["result"]["task"]) == "WORKING"
+        gate.set()
+        assert state([event["result"] for event in events][-1]["statusUpdate"]) == "COMPLETED"
+
+
 def test_of_several_decisions_in_a_message_all_are_taken_or_none() -> None:
     model = ByNode(a=[add(1), says("A")], b=[add(2), says("B")])
     tree = config(parallel(llm("a"), llm("b"), approvals="ask"))
