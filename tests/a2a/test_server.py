@@ -344,6 +344,7 @@ def test_what_is_no_request_is_refused_in_words() -> None:
 
         assert posted(b"{") == -32700
         assert posted(b"[" * 100_000) == -32700
+        assert posted(b"{", "application/x-www-form-urlencoded") == -32700
         part = b'{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": {"parts": [%s]}}}'
         for no_json in (b'{"data": NaN}', b'{"data": 1e999}', rb'{"text": "\ud800"}'):
             assert posted(part % no_json) == -32700, no_json

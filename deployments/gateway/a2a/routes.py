@@ -42,6 +42,8 @@ from mesh.errors import TooLarge
 
 CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _INVALID_PARAMS = -32602
+_CURLS = "application/x-www-form-urlencoded"
+"""What curl calls a body of which nobody says what it is: who types JSON wants to hear what is wrong."""
 _ANSWERED_WITH_NOTHING = "tasks/pushNotificationConfig/delete"
 """Its result is null (0.3, section 7.8), and the SDK leaves out what is null."""
 
@@ -105,7 +107,7 @@ def _parsed(raw: bytes, request: Request) -> Any:
         return parsed(raw)
     except ValueError as problem:
         content_type = request.headers.get("content-type", "")
-        if content_type and "json" not in content_type:
+        if content_type and "json" not in content_type and content_type != _CURLS:
             raise ContentTypeNotSupportedError(f"{content_type[:100]}: send application/json") from None
         raise _NotJson(f"the body is not JSON: {problem}") from None
 
