@@ -30,6 +30,7 @@ CANCEL_S = 2.0
 SETTLE_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 LOOKS = 3
+GUESS_S = 10.0
 MOST_TRAILS = 1_000
 Asking = Callable[[Endpoint], Request | None]
 
@@ -82,6 +83,7 @@ class HttpAgent:
         self._settle_s = min(SETTLE_S, timeout_s / 10)
         self._wire = Wire(name, [url, card_url] if card_url else [url], max_bytes, session)
         self._peer: Peer | None = None
+        self._guess_until = 0.0
         self._finding = asyncio.Lock()
         self._trails: dict[str, _Trail] = {}
 
@@ -104,11 +106,11 @@ class HttpAgent:
 
     async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
         until = self._rest_of(message)
-        for pause in _pauses(0.0):
+        for tries, pause in enumerate(_pauses(0.0)):
             try:
                 async with asyncio.timeout_at(until):
                     await asyncio.sleep(pause)
-                    standing = await self._sent_or_found(message, hop)
+                    standing = await self._sent_or_found(message, hop, tries)
                 return await self._followed(message, standing, hop, until) if standing else None
             except NeedsToken as error:
                 return _door(str(error), message.task_id, message.context_id, refused=False)
@@ -153,9 +155,15 @@ class HttpAgent:
         was_unsaid, trail.unsaid = trail.unsaid, False
         try:
             result = await self._ask(lambda endpoint: endpoint.send(message, self._name), hop)
-        except (NeedsToken, NotSpoken, Unreachable):
+        except (NeedsToken, Unreachable):
             trail.unsaid = was_unsaid
             raise
+        except NotSpoken:
+            trail.unsaid = was_unsaid
+            if self._peer is None or self._peer.is_sure:
+                raise
+            self._peer = None
+            raise self._unwell() from None
         return self._standing(result, message.task_id)
 
     async def _followed(self, message: Outgoing, standing: Standing, hop: Hop, until: float) -> Incoming:
@@ -186,8 +194,9 @@ class HttpAgent:
         self._trails.pop(message.id, None)
         return standing.incoming()
 
-    async def _sent_or_found(self, message: Outgoing, hop: Hop) -> Standing | None:
-        """What came of a message, which is sent again where that is harmless; None: nobody can know."""
+    async def _sent_or_found(self, message: Outgoing, hop: Hop, tries: int) -> Standing | None:
+        """What came of a message, which is sent again where that is harmless; None: nobody can know.
+        ``tries``: how often this was tried before."""
         trail = self._trails.get(message.id)
         if trail is not None and trail.task_id:
             return await self._task(trail.task_id, hop)
@@ -195,7 +204,8 @@ class HttpAgent:
             return await self._sent_or_arrived(message, hop)
         with _looking():
             peer = await self._found(hop)
-        if not peer.is_sure:
+        if not peer.is_sure and tries < LOOKS:
+            self._peer = None
             raise self._unwell()
         if MESH in peer.extensions:
             return await self._sent(message, hop)
@@ -267,28 +277,23 @@ class HttpAgent:
                 self._peer = None
                 raise
             except NoWord as error:
+                if not peer.is_sure:
+                    self._peer = None
                 if peer.may_repeat:
                     raise RemoteLost(str(error)) from None
                 raise
             else:
-                self._keep(peer.preferring(endpoint))
+                self._peer = peer.preferring(endpoint)
                 return result
-        if not peer.is_sure:
-            raise self._unwell()
         raise refused or NotSpoken(f"agent {self._name} has no way to be asked that", stale=False)
 
     async def _found(self, hop: Hop) -> Peer:
         async with self._finding:
-            if self._peer is not None:
-                return self._peer
-            peer = await find(self._wire, self._url, self._card_url, hop)
-            self._keep(peer)
-            return peer
-
-    def _keep(self, peer: Peer) -> None:
-        """Remembers what is known of the agent; a guess is made anew each time."""
-        if peer.is_sure:
-            self._peer = peer
+            now = asyncio.get_running_loop().time()
+            if self._peer is None or (not self._peer.is_sure and now >= self._guess_until):
+                self._peer = await find(self._wire, self._url, self._card_url, hop)
+                self._guess_until = now + GUESS_S
+            return self._peer
 
     def _standing(self, result: Any, task_id: str) -> Standing:
         """How a task stands; of the task that was asked about, if one was."""

@@ -137,7 +137,9 @@ def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) ->
     asked, word = pending[0], text.strip().lower()
     authorized: list[Decided] = []
     if has_token and word not in NO:
-        authorized = [Decided(each.uuid, "approve") for each in pending if each.kind == "auth_required"]
+        authorized = [
+            Decided(each.uuid, "approve", if_pending=True) for each in pending if each.kind == "auth_required"
+        ]
     decision = None if authorized and word == CONTINUE else decision_in(text, asked.kind)
     if decision is None or (asked.kind == "auth_required" and decision == "approve"):
         return authorized

@@ -1,7 +1,6 @@
 """Decisions about approvals: those that people make, and the one that time makes."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -46,24 +45,23 @@ class Approvals:
     async def decide(self, cell: Cell, request: Decide) -> None:
         """Journals what a person decided and lets the turn go on. Raises `RequestError`: then nothing of it
         was taken."""
-        asked = [_asked(cell.conversation, each.uuid) for each in request.decided]
-        resolved = [
-            await self._resolution(cell.conversation, *pair, request.caller)
-            for pair in zip(asked, request.decided, strict=True)
-        ]
-        # The request counts once: it is remembered with the first.
-        key, body_hash = request.caller.idempotency_key, request.caller.body_hash
-        resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
-        if not await self._resolve(cell, asked, resolved):
-            for each in request.decided:
-                _asked(cell.conversation, each.uuid)
+        while decided := _wanted(cell.conversation, request.decided):
+            asked = [_asked(cell.conversation, each.uuid) for each in decided]
+            resolved = [
+                await self._resolution(cell.conversation, *pair, request.caller)
+                for pair in zip(asked, decided, strict=True)
+            ]
+            # The request counts once: it is remembered with the first.
+            key, body_hash = request.caller.idempotency_key, request.caller.body_hash
+            resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
+            if await self._resolve(cell, asked, resolved):
+                return
 
     async def authorize(self, cell: Cell, caller: Caller) -> None:
         """Lets everything go on that waits for a caller with a token: here is one."""
         waiting = [asked for asked in cell.conversation.pending if asked.kind == "auth_required"]
-        decided = tuple(Decided(asked.uuid, "approve") for asked in waiting)
-        with suppress(Conflict):  # then another caller with a token was first
-            await self.decide(cell, Decide(caller, decided))
+        decided = tuple(Decided(asked.uuid, "approve", if_pending=True) for asked in waiting)
+        await self.decide(cell, Decide(caller, decided))
 
     async def _resolution(
         self, conversation: Conversation, asked: ApprovalRequired, decided: Decided, caller: Caller
@@ -131,6 +129,11 @@ class Approvals:
                     reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
                 )
                 await self._resolve(cell, [asked], [resolved])
+
+
+def _wanted(conversation: Conversation, decided: Sequence[Decided]) -> list[Decided]:
+    pending = {asked.uuid for asked in conversation.pending}
+    return [each for each in decided if not each.if_pending or each.uuid in pending]
 
 
 def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:

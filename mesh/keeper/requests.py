@@ -58,13 +58,15 @@ class Say(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What a person decided about one approval: see `ApprovalResolved`."""
+    """What a person decided about one approval: see `ApprovalResolved`. ``if_pending``: nobody said it about
+    this one alone, and if that does not wait any more, it is left out."""
 
     uuid: str
     decision: Decision
     edited_args: dict[str, Any] | None = None
     reason: str = ""
     answer: str = ""
+    if_pending: bool = False
 
 
 class Decide(msgspec.Struct, frozen=True, tag=True):

@@ -259,6 +259,8 @@ def test_a_version_may_be_said_in_the_query_and_with_its_patch_number() -> None:
         assert rpc.http.post("/a2a?A2A-Version=1.0", json=task).json()["error"]["code"] == -32001
         assert rpc.http.get("/a2a/tasks?A2A-Version=1.0").status_code == 200
         assert rpc.code("GetTask", {"id": "x"}, **{"A2A-Version": "1.0.1"}) == -32001
+        assert rpc.code("GetTask", {"id": "x"}, **{"A2A-Version": "1.0, 1.0"}) == -32001
+        assert rpc.code("GetTask", {"id": "x"}, **{"A2A-Version": "1.0, 0.3"}) == -32009
         assert rpc.code("tasks/get", {"id": "x"}, **{"A2A-Version": "0.3.0"}) == -32001
 
 
@@ -346,7 +348,12 @@ def test_what_is_no_request_is_refused_in_words() -> None:
         assert posted(b"[" * 100_000) == -32700
         assert posted(b"{", "application/x-www-form-urlencoded") == -32700
         part = b'{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": {"parts": [%s]}}}'
-        for no_json in (b'{"data": NaN}', b'{"data": 1e999}', rb'{"text": "\ud800"}'):
+        for no_json in (
+            b'{"data": NaN}',
+            b'{"data": 1e999}',
+            rb'{"text": "\ud800"}',
+            b'{"text": "\xed\xa0\x80"}',
+        ):
             assert posted(part % no_json) == -32700, no_json
         assert posted(b"hello", "text/plain") == -32005
         assert posted(b"[]") == -32600

@@ -141,6 +141,24 @@ async def test_an_agent_whose_card_could_not_be_had_is_looked_at_anew(url: str, 
     await agent.close()
 
 
+async def test_an_agent_whose_card_can_never_be_had_is_asked_as_one_without_a_card(
+    url: str, peer: Agent
+) -> None:
+    peer.once, peer.card_faults = False, [CRASHED] * 100
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+    said = message("work 3")
+    assert (await agent.send(said, HOP)).text == "done"
+    cards = sum(path.endswith("agent-card.json") for path, _ in peer.requests)
+    assert cards == 1, "a guess is good for a while"
+    lost = message("echo x", context="c2")
+    peer.faults.append(cut)
+    with pytest.raises(RemoteLost):
+        await agent.send(lost, HOP)
+    found = await agent.recover(lost, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["done", "x"])
+    await agent.close()
+
+
 async def test_a_base_url_whose_card_could_not_be_had_is_no_place_without_an_agent(
     agent: HttpAgent, peer: Agent
 ) -> None:

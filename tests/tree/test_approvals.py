@@ -279,6 +279,27 @@ class SlowJournal(MemoryJournal):
         return await super().append(*about)
 
 
+@pytest.mark.parametrize("moment", range(6))
+async def test_of_decisions_taken_together_one_that_was_only_implied_may_be_made_meanwhile(
+    moment: int,
+) -> None:
+    tree = parallel(llm("a"), llm("b"), llm("c"), approvals="ask")
+    model = ByNode(a=[add(1), says("a")], b=[add(2), says("b")], c=[add(3), says("c")])
+    async with LocalMesh(model, SlowJournal(), config=config(tree)) as mesh:
+        _, body = await mesh.create("go")
+        asked = numbers(body["conversation"])
+        other = asyncio.create_task(mesh.decide(asked[2], "reject", reason="not two"))
+        await asyncio.sleep(0.001 * moment)
+        caller = Caller(session_id="s1", idempotency_key="k", body_hash="b")
+        both = Decide(caller, (Decided(asked[1], "approve"), Decided(asked[2], "approve", if_pending=True)))
+        (first, _), (status, body) = await asyncio.gather(other, mesh.ask(both))
+        assert (first, status) in ((200, 200), (409, 200))
+        assert ids(await mesh.show(body["conversation"]["id"])) == [asked[3]]
+        implied = Decide(Caller(session_id="s1"), (Decided(asked[2], "approve", if_pending=True),))
+        assert (await mesh.ask(implied))[0] == 200
+        assert sorted(mesh.ledger.lines) == ["add 1"] + (["add 2"] if first == 409 else [])
+
+
 @pytest.mark.parametrize("moment", range(10))
 async def test_a_decision_that_comes_while_a_pass_ends_is_acted_on_all_the_same(moment: int) -> None:
     tree = parallel(llm("a"), llm("b"), llm("c"), approvals="ask")

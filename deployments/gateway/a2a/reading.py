@@ -23,12 +23,12 @@ def parsed(raw: bytes) -> Any:
     """A body. Raises `ValueError` for what is no JSON (RFC 8259): also NaN, numbers that no double holds, and
     text that is no Unicode."""
     try:
-        body = json.loads(raw, parse_constant=_no_number, parse_float=_number)
+        body = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_number)
         if b"\\u" in raw:
             json.dumps(body, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except UnicodeEncodeError:
+    except UnicodeError:
         raise ValueError("a text in it is no Unicode") from None
     return body
 
@@ -49,9 +49,12 @@ def take_version(request: Request) -> str:
     from now on in the header; empty: none. To be called before the headers are read."""
     name = VERSION_HEADER.lower().encode()
     said = next((value for key, value in request.scope["headers"] if key == name and value), b"")
-    asked = "" if said else request.query_params.get(VERSION_HEADER, "")
-    if asked:
-        said = asked.encode("ascii", "replace")
+    if not said:
+        said = request.query_params.get(VERSION_HEADER, "").encode("ascii", "replace")
+    members = {member.strip() for member in said.split(b",")}
+    if len(members) == 1:  # the same twice is what a proxy makes of two lines
+        (said,) = members
+    if said:
         others = [(key, value) for key, value in request.scope["headers"] if key != name]
         request.scope["headers"] = [*others, (name, said)]
     return said.decode("latin-1")
