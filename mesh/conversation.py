@@ -117,8 +117,13 @@ class Conversation:
     def pending(self) -> list[ApprovalRequired]:
         """The approvals that wait for a person, oldest first. A node that is done waits for nothing."""
         asked = self._unanswered
-        done = {e.step for e in self.steps if isinstance(e, NodeCompleted)} if asked else set()
+        done = self._done if asked else set()
         return [e for e in asked if not _is_inside(e, done)] if done else asked
+
+    @property
+    def _done(self) -> set[str]:
+        """The places of the nodes that are done."""
+        return {e.step for e in self.steps if isinstance(e, NodeCompleted)}
 
     @property
     def _unanswered(self) -> list[ApprovalRequired]:
@@ -134,7 +139,7 @@ class Conversation:
     def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
         """Whether something was decided after event ``since`` that no step went on with, neither in the
         journal nor in ``more`` events that follow."""
-        done = {e.step for e in self.steps if isinstance(e, NodeCompleted)}
+        done = self._done
         for index, event in enumerate(self.steps):
             if isinstance(event, ApprovalResolved) and event.seq > since and not _is_inside(event, done):
                 later = (*self.steps[index + 1 :], *more)
@@ -169,7 +174,7 @@ class Conversation:
     @property
     def outcomes(self) -> list[StepEvent]:
         """What a pass over the tree needs to know: the steps, without those inside of completed nodes."""
-        done = {e.step for e in self.steps if isinstance(e, NodeCompleted)}
+        done = self._done
         if not done:
             return self.steps
         return [e for e in self.steps if not _is_inside(e, done)]

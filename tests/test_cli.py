@@ -1,7 +1,6 @@
 """The command line: one clear line for each problem, the right exit code, never a traceback."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -16,6 +15,7 @@ from typer.testing import CliRunner, Result
 from mesh.cli import app
 from mesh.config import parse
 from mesh.preflight import obstacles
+from tests.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """
@@ -44,14 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def runtime(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with an installed distribution that offers a runtime which says what it was given."""
-    site = here / "site"
-    metadata = site / "aruntime-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aruntime\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[mesh.runtime]\nray = aruntime:up\n")
-    (site / "aruntime.py").write_text(RUNTIME)
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
-    return site
+    return offer_runtime(here, RUNTIME, monkeypatch)
 
 
 @pytest.fixture

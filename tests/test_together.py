@@ -1,6 +1,5 @@
 """``mesh up`` of several files: everything that keeps them apart is told at once, before anything starts."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 from mesh.config import Config, parse
 from mesh.together import RESERVED, conflicts, path_of, settled, shared_homes
 from tests.ports import free_port
+from tests.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """
@@ -27,13 +27,7 @@ def agent(name: str, text: str = "") -> Config:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory to work in, with a runtime that says what it was given."""
-    site = tmp_path / "site"
-    metadata = site / "aruntime-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aruntime\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[mesh.runtime]\nray = aruntime:up\n")
-    (site / "aruntime.py").write_text(RUNTIME)
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    offer_runtime(tmp_path, RUNTIME, monkeypatch)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -9,6 +9,7 @@ import heapq
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -32,6 +33,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str = ""
     pending_approval: PendingApproval | None = None
     turn_state: TurnState | None = None
+
+    @property
+    def moment(self) -> str:
+        """Its place among those that changed last, and the cursor behind it."""
+        return f"{self.updated_at}|{self.id}"
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -76,8 +82,8 @@ class Index:
         """Those that were asked for, and how many there are in all, whatever ``limit`` and ``before`` say.
         Looks at each conversation."""
         asked = [kept.entry for kept in self._kept.values() if _is_asked(kept.entry, request)]
-        later = [entry for entry in asked if not request.before or _moment(entry) < request.before]
-        return heapq.nlargest(request.limit, later, key=_moment), len(asked)
+        later = [entry for entry in asked if not request.before or entry.moment < request.before]
+        return heapq.nlargest(request.limit, later, key=attrgetter("moment")), len(asked)
 
     def with_tail(self, some_id: str) -> list[str]:
         """The conversations that an approval's uuid may belong to."""
@@ -132,10 +138,6 @@ def entry_of(conversation: Conversation) -> Entry:
         pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
         turn_state=turn.state if (turn := turn_view(conversation)) else None,
     )
-
-
-def _moment(entry: Entry) -> str:
-    return f"{entry.updated_at}|{entry.id}"
 
 
 def _is_asked(entry: Entry, request: Recent) -> bool:

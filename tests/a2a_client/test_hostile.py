@@ -42,17 +42,6 @@ def message(text: str, task: str = "", decided: Decided | None = None) -> Outgoi
 
 
 @pytest.fixture
-def peer() -> Agent:
-    return Agent()
-
-
-@pytest.fixture
-async def url(peer: Agent) -> AsyncIterator[str]:
-    async with served(peer.app()) as where:
-        yield where
-
-
-@pytest.fixture
 async def agent(url: str) -> AsyncIterator[HttpAgent]:
     made = HttpAgent("bob", url, timeout_s=2)
     yield made

@@ -39,17 +39,6 @@ def approval(question: Question | None, *only: str) -> Decided:
 
 
 @pytest.fixture
-def peer() -> Agent:
-    return Agent()
-
-
-@pytest.fixture
-async def url(peer: Agent) -> AsyncIterator[str]:
-    async with served(peer.app()) as where:
-        yield where
-
-
-@pytest.fixture
 async def agent(url: str) -> AsyncIterator[HttpAgent]:
     made = HttpAgent("bob", url, timeout_s=3)
     yield made

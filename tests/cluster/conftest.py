@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.cluster.model import Model
+from tests.cluster.process import running
 from tests.cluster.world import World
 
 
@@ -29,11 +30,8 @@ def world(model: Model) -> Iterator[World]:
     """The shared mesh, with its ledger."""
     with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
         world = World(Path(name), model)
-        world.mesh.start()
-        yield world
-        left = world.mesh.stop()
-        world.mesh.kill_all()
-        assert left == []
+        with running(world.mesh):
+            yield world
 
 
 @pytest.fixture

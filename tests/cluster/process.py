@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,16 @@ _EDGE_PORTS = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
     "RAY_SERVE_HAPROXY_METRICS_PORT",
 )
+
+
+@contextmanager
+def running(mesh: "MeshProcess") -> Iterator[None]:
+    """Starts a mesh, and stops it: then nothing of it is left."""
+    mesh.start()
+    yield
+    left = mesh.stop()
+    mesh.kill_all()
+    assert left == []
 
 
 def edge_ports() -> dict[str, str]:

@@ -25,6 +25,7 @@ import pytest
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.person import Person, Told, judge
+from tests.cluster.process import running
 from tests.cluster.test_several_agents import Several, cluster_of
 from tests.cluster.world import ledger_config
 from tests.ports import free_port
@@ -106,11 +107,8 @@ class Chain:
 def chain(model: Model) -> Iterator[Chain]:
     with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
         chain = Chain(Path(name), model)
-        chain.mesh.start()
-        yield chain
-        left = chain.mesh.stop()
-        chain.mesh.kill_all()
-        assert left == []
+        with running(chain.mesh):
+            yield chain
 
 
 def test_an_approval_at_the_bottom_is_asked_at_the_top(chain: Chain) -> None:

@@ -16,7 +16,7 @@ import yaml
 from mesh.client import MeshClient, Up
 from mesh.events import Completed
 from tests.cluster.model import Model
-from tests.cluster.process import MeshProcess
+from tests.cluster.process import MeshProcess, running
 from tests.cluster.rest import Body, contents, created, problem
 from tests.cluster.test_join import actors
 from tests.cluster.world import ledger_config
@@ -60,11 +60,8 @@ def mesh(model: Model) -> Iterator[Several]:
         folder = Path(name)
         configs = [keeper_of(folder / f"{name}.txt", name) for name in ("left", "right")]
         mesh = Several(folder, configs, model.env)
-        mesh.start()
-        yield mesh
-        left_behind = mesh.stop()
-        mesh.kill_all()
-        assert left_behind == []
+        with running(mesh):
+            yield mesh
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -229,7 +230,7 @@ class Handler(PushOperations):
         for task in tasks:
             if not params.include_artifacts:
                 task.ClearField("artifacts")
-        more = encode_page_token(_place(page[-1])) if len(entries) > limit else ""
+        more = encode_page_token(page[-1].moment) if len(entries) > limit else ""
         return pb.ListTasksResponse(tasks=tasks, total_size=total, page_size=limit, next_page_token=more)
 
     async def on_cancel_task(self, params: "pb.CancelTaskRequest", context: ServerCallContext) -> "pb.Task":
@@ -292,7 +293,8 @@ class Handler(PushOperations):
                 raise _refused(reply, _unpack(reply.body).error)
         parts = [_unpack_recency(reply.body) for reply in replies]
         entries = (entry for part in parts for entry in part.conversations)
-        return heapq.nlargest(request.limit, entries, key=_place), sum(part.total for part in parts)
+        newest = heapq.nlargest(request.limit, entries, key=attrgetter("moment"))
+        return newest, sum(part.total for part in parts)
 
 
 @contextmanager
@@ -367,7 +369,3 @@ def _recent_of(params: "pb.ListTasksRequest", limit: int) -> Recent:
         since = moment.isoformat(timespec="milliseconds") + "Z"
     before = decode_page_token(params.page_token) if params.page_token else ""
     return Recent(limit, before, since, params.context_id, states)
-
-
-def _place(entry: Entry) -> str:
-    return f"{entry.updated_at}|{entry.id}"
