@@ -12,7 +12,8 @@ secret, which only those can know who may call the actor.
 
 A call has no order among others, and no deadline of its own. When the other end is gone, every call
 without an answer raises `Gone`: it may have run, or not. A caller that gives up leaves the call running,
-unless it asked for `call_off`: then the call is cancelled there, and waited for.
+unless it asked for `call_off`: then the call is cancelled there, and waited for, as long as what must not be
+broken off there takes within its own bounds.
 """
 
 import asyncio
@@ -31,8 +32,6 @@ from mesh.errors import MeshError
 MAX_FRAME = 256 * 1024 * 1024
 _CONNECT_WITHIN_S = 10.0
 _RETRY_S = 0.2
-_END_WITHIN_S = 120.0
-"""How long a call that was called off may take to end: one that must not be broken off is completed."""
 _SILENT_FOR_S = 15
 """How long a machine that vanished is waited for; a process that dies is noticed at once."""
 
@@ -192,7 +191,7 @@ class Line:
         except asyncio.CancelledError:
             if call_off and not answer.done():
                 await connection.send(_pack(_Call(number, "", b"")))
-                await asyncio.wait({answer}, timeout=_END_WITHIN_S)
+                await asyncio.wait({answer})
             raise
         finally:
             del connection.waiting[number]

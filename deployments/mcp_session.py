@@ -12,10 +12,12 @@ from deployments import actors
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.line import Address, Desk, Gone
-from mesh.errors import ToolSessionError
+from mesh.config import McpServer
+from mesh.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.failpoints import failpoint
 from mesh.logs import set_up
-from mesh.mcp.port import Catalogue, ToolOutcome
+from mesh.mcp.lock import ServerLock
+from mesh.mcp.port import CallId, Catalogue, ToolOutcome
 
 _GRACE_S = 5.0
 """How much longer than its own bound a call to the actor may take."""
@@ -25,6 +27,7 @@ class _Call(msgspec.Struct, frozen=True):
     name: str
     arguments: dict[str, Any]
     timeout_s: float | None
+    claim: CallId | None = None
 
 
 class _Changed(msgspec.Struct, frozen=True):
@@ -37,17 +40,31 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
     may_have_run: bool
 
 
+class _Revoked(msgspec.Struct, frozen=True, tag=True):
+    message: str
+
+
 class _Done(msgspec.Struct, frozen=True, tag=True):
     outcome: ToolOutcome
+
+
+class _NotBegun(msgspec.Struct, frozen=True, tag=True):
+    """It never will."""
+
+
+class _Identity(msgspec.Struct, frozen=True, tag=True):
+    session: str
 
 
 class _Tools(msgspec.Struct, frozen=True, tag=True):
     catalogue: Catalogue
 
 
-_Reply = _Failed | _Done | _Tools
+_Answer = _Done | _NotBegun | _Identity | _Tools
+_Reply = _Failed | _Revoked | _Answer
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_call = msgspec.msgpack.Decoder(_Call).decode
+_unpack_claim = msgspec.msgpack.Decoder(CallId).decode
 _unpack_changed = msgspec.msgpack.Decoder(_Changed).decode
 _unpack_reply = msgspec.msgpack.Decoder(_Reply).decode
 
@@ -61,10 +78,12 @@ class McpSessionActor:
 
         set_up()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
-        self._session = McpSession(spec, os.environ)
+        self._session = McpSession(spec, os.environ, _lock(blueprint, spec))
         self._desk = Desk(
             {
+                "identity": partial(_replied, self._identity),
                 "call": partial(_replied, self._call),
+                "settle": partial(_replied, self._settle),
                 "catalogue": partial(_replied, self._catalogue),
                 "changed": partial(_replied, self._changed),
             }
@@ -88,9 +107,17 @@ class McpSessionActor:
         call = _unpack_call(packed)
         failpoint("mcp.before_call")
         with self._idle:
-            outcome = await self._session.call(call.name, call.arguments, call.timeout_s)
+            outcome = await self._session.call(call.name, call.arguments, call.timeout_s, call.claim)
         failpoint("mcp.after_call")
         return _Done(outcome)
+
+    async def _identity(self, _: bytes) -> _Identity:
+        return _Identity(await self._session.identity())
+
+    async def _settle(self, packed: bytes) -> _Done | _NotBegun:
+        with self._idle:
+            outcome = await self._session.settle(_unpack_claim(packed))
+        return _NotBegun() if outcome is None else _Done(outcome)
 
     async def _catalogue(self, _: bytes) -> _Tools:
         return _Tools(await self._session.catalogue())
@@ -100,10 +127,19 @@ class McpSessionActor:
         return _Tools(await self._session.changed(asked.version, asked.timeout_s))
 
 
-async def _replied(answer: Callable[[bytes], Awaitable[_Done | _Tools]], packed: bytes) -> bytes:
+def _lock(blueprint: Blueprint, spec: McpServer) -> ServerLock | None:
+    """Sessions with one name, in whichever Ray on this machine, have one lock."""
+    if spec.url:
+        return None
+    return ServerLock(f"{spec.name} of {blueprint.agent}@{blueprint.digest} in {blueprint.data_dir}")
+
+
+async def _replied(answer: Callable[[bytes], Awaitable[_Answer]], packed: bytes) -> bytes:
     """Every way a call can end is a reply."""
     try:
         return _pack(await answer(packed))
+    except CallRevoked as problem:
+        return _pack(_Revoked(str(problem)))
     except ToolSessionError as problem:
         return _pack(_Failed(str(problem), problem.may_have_run))
 
@@ -117,13 +153,25 @@ class RemoteSession:
         self._line = actors.line_to(partial(actors.mcp_session, blueprint, server))
 
     async def catalogue(self) -> Catalogue:
-        return await self._listing(self._timeout_s, "catalogue")
+        return _catalogue_in(await self._asked(self._timeout_s, "catalogue"))
 
     async def changed(self, version: int, timeout_s: float) -> Catalogue:
-        return await self._listing(timeout_s, "changed", _pack(_Changed(version, timeout_s)))
+        packed = _pack(_Changed(version, timeout_s))
+        return _catalogue_in(await self._asked(timeout_s, "changed", packed))
 
-    async def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None = None) -> ToolOutcome:
-        packed = _pack(_Call(name, arguments, timeout_s))
+    async def identity(self) -> str:
+        replied = await self._asked(self._timeout_s, "identity")
+        assert isinstance(replied, _Identity)
+        return replied.session
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: CallId | None = None,
+    ) -> ToolOutcome:
+        packed = _pack(_Call(name, arguments, timeout_s, claim))
         try:
             async with asyncio.timeout((timeout_s or self._timeout_s) + _GRACE_S):
                 replied = _checked(await self._line.call("call", packed))
@@ -136,22 +184,38 @@ class RemoteSession:
         assert isinstance(replied, _Done)
         return replied.outcome
 
+    async def settle(self, claim: CallId) -> ToolOutcome | None:
+        try:
+            async with asyncio.timeout(self._timeout_s + _GRACE_S):
+                replied = _checked(await self._line.insist("settle", _pack(claim)))
+        except TimeoutError:
+            raise Unavailable(f"{self.server}: its session does not say what came of a call") from None
+        assert isinstance(replied, _Done | _NotBegun)
+        return replied.outcome if isinstance(replied, _Done) else None
+
     async def close(self) -> None:
         """The session is its actor's: nothing of it is here."""
 
-    async def _listing(self, timeout_s: float, method: str, packed: bytes = b"") -> Catalogue:
+    async def _asked(self, timeout_s: float, method: str, packed: bytes = b"") -> _Answer:
         """A call that may be repeated: an actor that has just died answers the second time."""
         try:
             async with asyncio.timeout(timeout_s + _GRACE_S):
-                replied = _checked(await self._line.insist(method, packed))
+                return _checked(await self._line.insist(method, packed))
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: its session does not answer", False) from None
-        assert isinstance(replied, _Tools)
-        return replied.catalogue
 
 
-def _checked(packed: bytes) -> _Done | _Tools:
+def _catalogue_in(answer: _Answer) -> Catalogue:
+    assert isinstance(answer, _Tools)
+    return answer.catalogue
+
+
+def _checked(packed: bytes) -> _Answer:
     reply: _Reply = _unpack_reply(packed)
-    if isinstance(reply, _Failed):
-        raise ToolSessionError(reply.message, reply.may_have_run)
-    return reply
+    match reply:
+        case _Failed():
+            raise ToolSessionError(reply.message, reply.may_have_run)
+        case _Revoked():
+            raise CallRevoked(reply.message)
+        case answer:
+            return answer

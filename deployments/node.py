@@ -18,7 +18,14 @@ from mesh.tree.build import a2a_node, composite_node, llm_node, offered, reach, 
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of
 from mesh.tree.tools import Calls
-from mesh.tree.turn import TurnOutput, decode_input, decode_left_over, encode_output
+from mesh.tree.turn import (
+    TurnOutput,
+    decode_input,
+    decode_left_over,
+    decode_unsettled,
+    encode_output,
+    encode_settled,
+)
 
 
 class NodeActor:
@@ -33,8 +40,15 @@ class NodeActor:
         self._calls: Calls | None = None
         self._node = self._built(blueprint, config, spot)
         # "run": packed `TurnInput`s and `TurnOutput`s; "problems": a packed `ToolCall`, and a text.
-        # "call_off": a packed `LeftOver`, and nothing.
-        self._desk = Desk({"run": self._run, "problems": self._problems, "call_off": self._call_off})
+        # "call_off": a packed `LeftOver`, and nothing. "settle": a packed `UnsettledCall`, and its result.
+        self._desk = Desk(
+            {
+                "run": self._run,
+                "problems": self._problems,
+                "call_off": self._call_off,
+                "settle": self._settle,
+            }
+        )
         self._host = actors.host_of_lines(blueprint)
         self._started = asyncio.create_task(self._toolbox.start())
         leaves = blueprint.leaves or not spot.node.replicas
@@ -75,6 +89,11 @@ class NodeActor:
             if self._calls is not None:
                 await self._calls.call_off(decode_left_over(packed))
             return b""
+
+    async def _settle(self, packed: bytes) -> bytes:
+        with self._idle:
+            await self.ready()
+            return encode_settled(await self._calls.settle(decode_unsettled(packed)) if self._calls else None)
 
     async def _problems(self, packed: bytes) -> bytes:
         with self._idle:

@@ -14,15 +14,18 @@ from deployments.blueprint import Blueprint, placements
 from deployments.line import Gone, Line
 from mesh.conversation import ROOT
 from mesh.errors import ConfigError, Unavailable
-from mesh.events import ToolCall
+from mesh.events import ToolCall, ToolResult
 from mesh.tree.children import path_of
 from mesh.tree.turn import (
     LeftOver,
     TurnInput,
     TurnOutput,
+    UnsettledCall,
     decode_output,
+    decode_settled,
     encode_input,
     encode_left_over,
+    encode_unsettled,
 )
 
 _pack_call = msgspec.msgpack.Encoder().encode
@@ -48,6 +51,10 @@ class RemoteNode:
     async def call_off(self, task: LeftOver) -> None:
         """See `Tree.call_off`."""
         await self._call("call_off", encode_left_over(task))
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """See `Tree.settle`."""
+        return decode_settled(await self._call("settle", encode_unsettled(call)))
 
     async def _call(self, method: str, packed: bytes, *, call_off: bool = False) -> bytes:
         line: Line = self._lines[next(self._turns) % len(self._lines)]
@@ -85,6 +92,13 @@ class RemoteTree:
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
         await node.call_off(task)
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        try:
+            node = self._node(call.digest, path_of(call.intent.node))
+        except ConfigError as problem:
+            raise Unavailable(str(problem)) from None
+        return await node.settle(call)
 
     def _node(self, digest: str, path: str) -> RemoteNode:
         if (digest, path) not in self._nodes:

@@ -35,6 +35,7 @@ from mesh.events import (
     LlmCall,
     NodeCompleted,
     Paused,
+    ToolCall,
     ToolIntent,
     ToolResult,
     UserMessage,
@@ -151,6 +152,16 @@ class Conversation:
     def asked_elsewhere(self) -> list[ApprovalRequired]:
         """What other agents wait for in this turn, also where nobody here will answer it any more."""
         return [asked for asked in self._unanswered if asked.remote_task_id]
+
+    @property
+    def unsettled(self) -> list[tuple[ToolIntent, ToolCall | None]]:
+        """The calls of MCP tools in this turn that were claimed, and of which nothing was heard since, each
+        with the model's call."""
+        if not self.turn_open:
+            return []
+        last = {e.step: e for e in self.steps if not isinstance(e, ApprovalResolved)}
+        claimed = [e for e in last.values() if isinstance(e, ToolIntent) and e.session]
+        return [(intent, asked_for(self.steps, intent)) for intent in claimed]
 
     @property
     def needs_token(self) -> bool:

@@ -10,6 +10,7 @@
     ├─ Unavailable            429/503: send the same again after `retry_after_s`
     ├─ LlmError               a model call failed for good (retries are spent); ends the turn
     ├─ ToolSessionError       a tool call has no outcome; `may_have_run` says what is known
+    │  └─ CallRevoked         its claim does not hold any more: it did not run; claim it anew, or leave it
     └─ JournalError
        ├─ StaleEpoch          another keeper owns the shard: stop writing, leave
        ├─ WrongSequence       the writer's picture of the journal is not the journal: read it again
@@ -93,6 +94,17 @@ class ToolSessionError(MeshError):
 
     def __reduce__(self) -> tuple[type, tuple[str, bool]]:
         return type(self), (str(self), self.may_have_run)
+
+
+class CallRevoked(ToolSessionError):
+    """A claimed call may not run any more: another pass has taken its step over, or the session that it was
+    claimed for has ended. It did not run."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_have_run=False)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:  # type: ignore[override]
+        return type(self), (str(self),)
 
 
 class JournalError(MeshError):

@@ -187,6 +187,8 @@ class ToolIntent(Event, frozen=True):
 
     ``run`` is the pass over the tree that holds the claim. ``attempt`` counts a person's retries, and what
     is said to another agent in one step. ``answers`` is the approval whose decision is about to be told.
+    ``session`` is the only session (with MCP server ``server``) that may run it, and so can say what came of
+    it; empty where there is none to ask.
     """
 
     run: int
@@ -194,6 +196,8 @@ class ToolIntent(Event, frozen=True):
     arguments: dict[str, Any]
     attempt: int = 0
     answers: str = ""
+    server: str = ""
+    session: str = ""
 
     @property
     def key(self) -> str:
@@ -227,7 +231,8 @@ class ApprovalRequired(Event, frozen=True):
 
     ``asked_by`` and ``output_key`` are the name and key of the node that waits. ``expires_at``: when it
     counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its question.
-    ``kind`` "question" takes a text, "auth_required" a caller with a bearer token.
+    ``kind`` "question" takes a text, "auth_required" a caller with a bearer token. ``tool_fingerprint``
+    says which tool was asked about: see `mesh.mcp.fingerprint`.
     """
 
     uuid: str
@@ -243,6 +248,7 @@ class ApprovalRequired(Event, frozen=True):
     remote_task_id: str = ""
     remote_agent_name: str = ""
     remote_question: RemoteQuestion | None = None
+    tool_fingerprint: dict[str, str] = {}
 
     @property
     def key(self) -> str:
@@ -356,7 +362,7 @@ def decode(raw: bytes | str) -> AnyEvent:
     return event
 
 
-_NOT_SHOWN = ("key", "body_hash")
+_NOT_SHOWN = ("key", "body_hash", "tool_fingerprint")
 
 
 def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:

@@ -46,15 +46,15 @@ def _result(call: ToolCall, outcome: ToolResult | None, begun: bool) -> Result:
     return Result(call.id, call.name, outcome.content, outcome.is_error)
 
 
-def asked_for(steps: Sequence[AnyEvent], result: ToolResult) -> ToolCall | None:
-    """The model's call that led to this result."""
+def asked_for(steps: Sequence[AnyEvent], outcome: ToolResult | ToolIntent) -> ToolCall | None:
+    """The model's call that led to this claim or result."""
     return next(
         (
             call
             for event in reversed(steps)
-            if isinstance(event, LlmCall) and event.node == result.node
+            if isinstance(event, LlmCall) and event.node == outcome.node
             for index, call in enumerate(event.tool_calls)
-            if tool_step(event.step, index) == result.step
+            if tool_step(event.step, index) == outcome.step
         ),
         None,
     )

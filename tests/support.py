@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from mesh.config import parse
-from mesh.events import AnyEvent, Event, LlmCall, ToolCall
+from mesh.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
@@ -22,7 +22,7 @@ from mesh.push.post import Post
 from mesh.push.push import Push
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import Ack, Decisions, LeftOver, TurnInput, TurnOutput
+from mesh.tree.turn import Ack, Decisions, LeftOver, TurnInput, TurnOutput, UnsettledCall
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -141,6 +141,9 @@ class LocalMesh:
 
     async def call_off(self, task: LeftOver) -> None:
         await self.tree.call_off(task)
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        return await self.tree.settle(call)
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`, of whichever keeper there is now."""

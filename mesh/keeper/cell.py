@@ -7,7 +7,7 @@ deduplicated by event key, numbered, made durable, and only then applied.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -25,8 +25,9 @@ _log = logging.getLogger("mesh.keeper")
 
 
 class Cell:
-    """See the module's text. ``on_change`` is told after every append what is new, with the journal's size;
-    ``on_trouble`` when one failed."""
+    """See the module's text. ``runs`` gives the numbers of passes: each is greater than those of all passes
+    before, also of those that began before the conversation was read anew. ``on_change`` is told after every
+    append what is new, with the journal's size; ``on_trouble`` when one failed."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Cell:
         journal: Journal,
         shard: int,
         epoch: int,
+        runs: Iterator[int],
         on_change: Callable[["Cell", Sequence[AnyEvent], int], None],
         on_trouble: Callable[["Cell", JournalError], None],
     ) -> None:
@@ -46,8 +48,10 @@ class Cell:
         self.audience = Audience()
         self.token = ""
         self.traceparent = ""
-        self.run = epoch << 20  # Invariant: greater than any run of an earlier epoch
+        self.run = 0  # the newest pass that this cell began
         self.held: UserMessage | None = None
+        self.is_failing = False  # whether the last write to the journal failed
+        self._runs = runs
         self._begun_at = 0  # the last event before the newest pass
         self._late_at = 0  # the newest result of a pass that was older
         self._journal = journal
@@ -91,7 +95,7 @@ class Cell:
         if self.audience.is_there:  # who watches sees the message before what it leads to
             await self.append(())
         async with self._writing:
-            self.run += 1
+            self.run = next(self._runs)
             self._begun_at = self.conversation.seq
             self._tell()
             return self._input()
@@ -204,10 +208,13 @@ class Cell:
 
     async def _durably(self, append: Append) -> int:
         try:
-            return await self._journal.append(self._shard, self._epoch, append)
+            size = await self._journal.append(self._shard, self._epoch, append)
         except JournalError as problem:
+            self.is_failing = True
             self._on_trouble(self, problem)
             raise
+        self.is_failing = False
+        return size
 
     def _happened(self, events: Sequence[AnyEvent]) -> list[AnyEvent]:
         """What is new among these, numbered and dated, after what was held; what is only for watchers in its
@@ -225,11 +232,21 @@ class Cell:
                 happened.append(msgspec.structs.replace(event, seq=seq, time=event.time or now()))
         return happened
 
+    async def drop_held(self) -> bool:
+        """Forgets a message that could not be made durable, so that whoever sent it can be refused; False: it
+        is durable by now."""
+        async with self._writing:
+            dropped, self.held = self.held is not None, None
+            return dropped
+
     def _flush_soon(self) -> None:
         if self.held is not None:
-            self._flushing = asyncio.create_task(self._flush())
+            self._flushing = asyncio.create_task(self.flush())
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Makes the message that is held durable, so that every view of the conversation has it."""
+        if self.held is None:
+            return
         try:
             await self.append(())
         except JournalError as problem:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from mesh.conversation import Conversation, fold
 from mesh.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
@@ -14,11 +15,13 @@ from mesh.keeper.cell import Cell
 from mesh.keeper.index import Index
 from mesh.keeper.snapshots import Snapshots
 
+_RUNS_BITS = 32
 _log = logging.getLogger("mesh.keeper")
 
 
 class Cells:
-    """Keeps at most ``max_loaded`` cells that nobody needs; finds the others again in the journal."""
+    """Keeps at most ``max_loaded`` cells that nobody needs; finds the others again in the journal.
+    ``on_forgotten`` is told of a conversation whose cell did not agree with its journal."""
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class Cells:
         max_loaded: int,
         on_fenced: Callable[[], None],
         on_change: Callable[[Cell, Sequence[AnyEvent]], None],
+        on_forgotten: Callable[[str], None],
     ) -> None:
         self.index = Index()
         self._shard = shard
@@ -36,7 +40,9 @@ class Cells:
         self._max_loaded = max_loaded
         self._on_fenced = on_fenced
         self._on_change = on_change
+        self._on_forgotten = on_forgotten
         self._epoch = 0
+        self._runs = count()
         self._cells: OrderedDict[str, Cell] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Cell]] = {}
         self._snapshots = Snapshots(journal, f"index2_{shard}.json", self.index)
@@ -44,6 +50,9 @@ class Cells:
     async def open(self) -> int:
         """Takes the shard over, and learns which conversations there are: the epoch."""
         self._epoch = await self._journal.open(self._shard)
+        # Invariant: greater than every number of an earlier epoch, and one sequence for the whole shard: a
+        # conversation that is forgotten and read again must not count from the start.
+        self._runs = count((self._epoch << _RUNS_BITS) + 1)
         sizes = await self._journal.sizes()
         mine = {i: size for i, size in sizes.items() if self.owns(i)}
         await self._snapshots.load_index(mine)
@@ -73,6 +82,10 @@ class Cells:
             task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
             self._loading[conversation_id] = task
         return await asyncio.shield(self._loading[conversation_id])
+
+    async def flush(self) -> None:
+        """Makes every message durable that a cell holds back."""
+        await asyncio.gather(*(cell.flush() for cell in self._cells.values() if cell.held is not None))
 
     def loaded(self, conversation_id: str) -> Cell | None:
         """The cell of a conversation if it is in memory."""
@@ -111,7 +124,9 @@ class Cells:
             idle = [i for i, cell in self._cells.items() if cell.is_idle]
             for forgotten in idle[:excess]:
                 del self._cells[forgotten]
-        cell = Cell(conversation, self._journal, self._shard, self._epoch, self._changed, self._lost)
+        cell = Cell(
+            conversation, self._journal, self._shard, self._epoch, self._runs, self._changed, self._lost
+        )
         return self._cells.setdefault(conversation_id, cell)
 
     async def _look_into(self, conversation_id: str, size: int) -> None:
@@ -135,3 +150,4 @@ class Cells:
             self._on_fenced()
         if isinstance(problem, WrongSequence):
             self._cells.pop(cell.conversation.id, None)
+            self._on_forgotten(cell.conversation.id)

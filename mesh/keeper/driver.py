@@ -8,14 +8,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from mesh.errors import JournalError, Unavailable
-from mesh.events import AnyEvent, Completed, Error, Paused
+import msgspec
+
+from mesh.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
+from mesh.events import AnyEvent, Completed, Error, Paused, ToolResult
 from mesh.failpoints import failpoint
 from mesh.keeper.cell import Cell
 from mesh.tree.node import CANCELLED
-from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput
+from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput, UnsettledCall
 
 _log = logging.getLogger("mesh.keeper")
 _GOODBYE_S = 5.0
@@ -23,6 +25,34 @@ _GOODBYE_S = 5.0
 
 class Cancelled(Exception):
     """Somebody wants the turn to end. Unwinds the pass; never leaves the driver."""
+
+
+class _Trouble:
+    """Passes that are lost in a row: since when, why the last one was, and when to try again."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self._since = time.monotonic()
+        self._pauses = pauses()
+
+    @property
+    def lasted_s(self) -> float:
+        return time.monotonic() - self._since
+
+    def pause(self, problem: Unavailable | JournalError) -> float:
+        """How many seconds to wait after this problem."""
+        self.problem = str(problem)
+        if isinstance(problem, Unavailable):
+            return problem.retry_after_s * random.uniform(0.5, 1)
+        return next(self._pauses)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait between tries of what fails again and again: from 0.1 doubling to 10, with jitter."""
+    longest = 0.1
+    while True:
+        yield longest * random.uniform(0.5, 1)
+        longest = min(longest * 2, 10.0)
 
 
 class Driver:
@@ -56,30 +86,42 @@ class Driver:
             while cell.needs_pass and cell.turn == turn:
                 await asyncio.shield(self.start(cell))
             left_over = _left_over(cell)
-            await cell.append([_cancelled(turn)], only_if=lambda: cell.is_open(turn))
+            await self._append_cancelled(cell, turn)
         finally:
             cell.cancelled = 0
         await self._call_off(left_over)
 
     async def _passes(self, cell: Cell) -> None:
         """A pass that nobody took to its end is followed by another: what the lost one learned and
-        claimed is in the journal, and it can neither claim nor record any more."""
-        trouble_since = None
+        claimed is in the journal, and it can neither claim nor record any more. Trouble with the journal is
+        waited out as well, until the turn's own deadline."""
+        trouble: _Trouble | None = None
         while cell.needs_pass:
             try:
-                await self._pass(cell)
-                trouble_since = None
-            except Cancelled:
-                left_over = _left_over(cell)
-                await cell.append([_cancelled(cell.turn)])
-                await self._call_off(left_over)
-            except Unavailable as problem:
-                trouble_since = trouble_since or time.monotonic()
+                await self._pass_or_end(cell, trouble)
+                trouble = None
+            except (Unavailable, JournalError) as problem:
+                if isinstance(problem, StaleEpoch | WrongSequence):
+                    raise  # this cell is not the conversation any more: the shard, or the cell, is given up
+                if cell.is_failing and await cell.drop_held():
+                    raise  # nothing of the turn is durable: whoever sent its message is told so
                 _log.warning("event=pass_lost %s message=%r", cell.about, str(problem))
-                if time.monotonic() - trouble_since > self._unavailable_for_s:
-                    message = f"no node could run the turn: {problem}"
-                    await cell.append([Error(turn=cell.conversation.turn, message=message)])
-                await asyncio.sleep(problem.retry_after_s * random.uniform(0.5, 1))
+                trouble = trouble or _Trouble()
+                await asyncio.sleep(trouble.pause(problem))
+
+    async def _pass_or_end(self, cell: Cell, trouble: "_Trouble | None") -> None:
+        """The next pass; or the turn's end, if somebody wants it, or trouble has lasted for too long."""
+        longest = self._turn_timeout_s if cell.is_failing else self._unavailable_for_s
+        if trouble is not None and trouble.lasted_s > longest:
+            message = f"no node could run the turn: {trouble.problem}"
+            await cell.append([Error(turn=cell.conversation.turn, message=message)])
+            return
+        try:
+            await self._pass(cell)
+        except Cancelled:
+            left_over = _left_over(cell)
+            await self._append_cancelled(cell, cell.turn)
+            await self._call_off(left_over)
 
     async def _pass(self, cell: Cell) -> None:
         if cell.cancelled == cell.turn:
@@ -93,6 +135,22 @@ class Driver:
             await self._call_off(left_over)
         if output.status == "interrupted":
             raise Unavailable(output.text)
+
+    async def _append_cancelled(self, cell: Cell, turn: int) -> None:
+        """Ends the turn, with what came of the calls that were claimed in it: one that runs is waited for."""
+        settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(cell)))
+        results = [result for result in settled if result is not None]
+        await cell.append([*results, _cancelled(turn)], only_if=lambda: cell.is_open(turn))
+
+    async def _settle(self, call: UnsettledCall) -> ToolResult | None:
+        try:
+            result = await self._tree.settle(call)
+        except Unavailable as problem:
+            _log.warning("event=not_settled step=%s message=%r", call.intent.step, str(problem))
+            return None
+        if result is None:
+            return None
+        return msgspec.structs.replace(result, turn=call.intent.turn, step=call.intent.step)
 
     async def _call_off(self, left_over: Sequence[LeftOver]) -> None:
         """Nobody will answer what other agents ask for a turn that is over: they are told so, as well as that
@@ -142,6 +200,15 @@ def _left_over(cell: Cell) -> list[LeftOver]:
             cell.token,
         )
         for asked in conversation.asked_elsewhere
+    ]
+
+
+def _unsettled(cell: Cell) -> list[UnsettledCall]:
+    """The calls of the open turn of which nobody has heard."""
+    conversation = cell.conversation
+    return [
+        UnsettledCall(conversation.digest, conversation.id, call.id if call else "", intent)
+        for intent, call in conversation.unsettled
     ]
 
 

@@ -20,6 +20,7 @@ from mesh.errors import (
     MeshError,
     NotFound,
     RequestError,
+    StaleEpoch,
     Unavailable,
 )
 from mesh.events import (
@@ -35,7 +36,7 @@ from mesh.keeper.approvals import Approvals
 from mesh.keeper.carried import exported, imported
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
-from mesh.keeper.driver import Driver
+from mesh.keeper.driver import Driver, pauses
 from mesh.keeper.pushes import Pushes
 from mesh.keeper.requests import (
     Caller,
@@ -101,13 +102,16 @@ class Keeper:
     ) -> None:
         self._journal = journal
         self._settings = settings
-        self._cells = Cells(shard, shards, journal, settings.max_loaded, on_fenced, self._changed)
+        self._cells = Cells(
+            shard, shards, journal, settings.max_loaded, on_fenced, self._changed, self._recover_soon
+        )
         self._watching = Watching(journal)
         self._push = push
         self._pushes = Pushes(self._cells.get, push)
         self._driver = Driver(tree, settings.turn_timeout_s, settings.unavailable_for_s)
         self._approvals = Approvals(self._cells.get, tree, self._driver)
-        self._recovery: list[asyncio.Task[None]] = []
+        self._recovery: dict[str, asyncio.Task[None]] = {}
+        self._recovering = asyncio.Semaphore(settings.max_recovering)
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
@@ -115,15 +119,15 @@ class Keeper:
         await self._push.open(epoch, self._cells.owns)
         for when, conversation_id in self._cells.index.deadlines():
             self._approvals.note(conversation_id, [when])
-        at_once = asyncio.Semaphore(self._settings.max_recovering)
         for conversation_id in list(self._cells.index.open_turns()):
-            self._recovery.append(asyncio.create_task(self._recover(conversation_id, at_once)))
+            self._recover_soon(conversation_id)
 
     async def close(self) -> None:
         """Stops driving turns (they stay open) and writes what is only derived."""
-        for task in self._recovery:
+        recovery = list(self._recovery.values())
+        for task in recovery:
             task.cancel()
-        await asyncio.gather(*self._recovery, self._approvals.close(), return_exceptions=True)
+        await asyncio.gather(*recovery, self._approvals.close(), return_exceptions=True)
         await self._push.close()
         await self._cells.close()
 
@@ -137,7 +141,7 @@ class Keeper:
     async def watch(self, request: Watch) -> Seen:
         """What is new to a watcher of a conversation; waits a while for something."""
         try:
-            return await self._watching.watch(await self._cells.get(request.id), request)
+            return await self._watching.watch(await self._shown(request.id), request)
         except MeshError as problem:
             return Seen(refusal=_refused(problem))
 
@@ -175,20 +179,27 @@ class Keeper:
             case Finish():
                 return await self._finish(request)
             case Show():
-                cell = await self._cells.get(request.id)
+                cell = await self._shown(request.id)
                 return reply(200, {"conversation": view(cell.conversation)}, cell.conversation.session_id)
             case Page() | Recent():
+                await self._cells.flush()
                 return listed(self._cells.index, request)
             case Cancel():
                 return await self._cancel(request)
             case Export():
-                cell = await self._cells.get(request.id)
+                cell = await self._shown(request.id)
                 lines = exported(await self._journal.read(request.id))
                 return Reply(200, lines, cell.conversation.session_id)
             case Import():
                 return await self._import(request)
             case PushSet() | PushList() | PushDelete():
                 return await self._pushes.answer(request)
+
+    async def _shown(self, conversation_id: str) -> Cell:
+        """The cell of a conversation that is to be looked at: what was said in it is in its journal."""
+        cell = await self._cells.get(conversation_id)
+        await cell.flush()
+        return cell
 
     async def _repeat(self, request: Repeat) -> Reply:
         cell = await self._cells.get(request.id)
@@ -337,7 +348,7 @@ class Keeper:
         return msgspec.structs.replace(promise, turn=conversation.turn, seq=before)
 
     async def _cancel(self, request: Cancel) -> Reply:
-        cell = await self._cells.get(request.id)
+        cell = await self._shown(request.id)
         await self._driver.cancel(cell)
         return answer(cell.conversation, 200)
 
@@ -381,15 +392,32 @@ class Keeper:
 
     # -- recovery
 
-    async def _recover(self, conversation_id: str, at_once: asyncio.Semaphore) -> None:
-        async with at_once:
-            try:
-                cell = await self._cells.get(conversation_id)
-                sid = cell.conversation.session_id
-                _log.info("event=recover sid=%s conversation=%s", sid, conversation_id)
-                await self._driver.finish(cell)
-            except (JournalError, NotFound) as problem:
-                _log.error("event=recover_failed conversation=%s message=%r", conversation_id, str(problem))
+    def _recover_soon(self, conversation_id: str) -> None:
+        """Goes on with the open turn of a conversation, if there is one."""
+        if conversation_id not in self._recovery:
+            recovery = asyncio.create_task(self._recover(conversation_id))
+            self._recovery[conversation_id] = recovery
+            recovery.add_done_callback(lambda _: self._recovery.pop(conversation_id))
+
+    async def _recover(self, conversation_id: str) -> None:
+        """Ends when the turn is over, waits for a person, or can certainly not go on here."""
+        async with self._recovering:
+            for pause in pauses():
+                try:
+                    cell = await self._cells.get(conversation_id)
+                    _log.info("event=recover %s", cell.about)
+                    await self._driver.finish(cell)
+                    break
+                except (JournalDamaged, StaleEpoch, NotFound) as problem:
+                    _log.error(
+                        "event=recover_failed conversation=%s message=%r", conversation_id, str(problem)
+                    )
+                    break
+                except JournalError as problem:
+                    _log.warning(
+                        "event=recover_later conversation=%s message=%r", conversation_id, str(problem)
+                    )
+                    await asyncio.sleep(pause)
 
 
 def _refused(problem: MeshError) -> Reply:

@@ -6,12 +6,24 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from mesh.errors import ToolSessionError
-from mesh.mcp.port import Catalogue, Tool, ToolOutcome
+from mesh.mcp.calls import Call, KnownCalls
+from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome
 from mesh.mcp.shelf import Shelf
 
 logger = logging.getLogger("mesh.mcp")
 
 ToolFunction = Callable[[dict[str, Any]], Awaitable[ToolOutcome | str]]
+
+
+class _Call(Call):
+    """See `Call`. ``task`` is what runs it."""
+
+    is_running = False
+    task: "asyncio.Task[None] | None" = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.is_running
 
 
 class MemorySession:
@@ -25,6 +37,7 @@ class MemorySession:
         self._shelf = Shelf(server_name)
         self._turn = asyncio.Lock()  # first come, first served
         self._closed = False
+        self._known: KnownCalls[_Call] = KnownCalls()
         self.offer(tools)
 
     def offer(self, tools: Iterable[tuple[Tool, ToolFunction]]) -> None:
@@ -42,18 +55,52 @@ class MemorySession:
         await self._shelf.newer(version, timeout_s)
         return await self._shelf.first(timeout_s)
 
-    async def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None = None) -> ToolOutcome:
+    async def identity(self) -> str:
         self._must_be_open()
-        bound = self._timeout_s if timeout_s is None else timeout_s
-        started = False
+        return self._known.session
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: CallId | None = None,
+    ) -> ToolOutcome:
+        self._must_be_open()
+        call = self._known.find(claim) if claim else None
+        if call is None:
+            call = _Call(name, arguments)
+            call.task = asyncio.create_task(
+                self._serve(call, self._timeout_s if timeout_s is None else timeout_s)
+            )
+            if claim is not None:
+                self._known.add(claim, call)
+        try:
+            return await asyncio.shield(call.answer)
+        except asyncio.CancelledError:
+            if claim is None and call.task is not None:
+                call.task.cancel()
+            raise
+
+    async def settle(self, claim: CallId) -> ToolOutcome | None:
+        return await self._known.settle(claim)
+
+    async def _serve(self, call: "_Call", bound: float) -> None:
         try:
             async with asyncio.timeout(bound), self._turn:
+                if call.answer.done():
+                    return  # revoked while it waited
                 self._must_be_open()
-                started = True
-                return await self._run(name, arguments)
+                call.is_running = True
+                call.succeed(await self._run(call.name, call.arguments))
         except TimeoutError:
-            why = f"server {self._name}: tool {name!r} gave no answer within {bound:g} s"
-            raise ToolSessionError(why, may_have_run=started) from None
+            why = f"server {self._name}: tool {call.name!r} gave no answer within {bound:g} s"
+            call.fail(ToolSessionError(why, may_have_run=call.is_running))
+        except ToolSessionError as problem:
+            call.fail(problem)
+        finally:  # also when it is cancelled: whoever asks what came of it is told
+            why = f"server {self._name}: tool {call.name!r} was broken off"
+            call.fail(ToolSessionError(why, may_have_run=call.is_running))
 
     async def close(self) -> None:
         self._closed = True

@@ -57,13 +57,25 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     artifacts: tuple[Artifact, ...] = ()
 
 
+class CallId(msgspec.Struct, frozen=True):
+    """One attempt at a call that must not run twice.
+
+    ``session`` is the only session that may run it (`ToolSession.identity`), ``step`` names the step among
+    those of all conversations, ``attempt`` counts from 0.
+    """
+
+    session: str
+    step: str
+    attempt: int
+
+
 class ToolSession(Protocol):
     """One session with one server.
 
     Promises: calls run one at a time in the order they came; each ends within its deadline; after
-    a crash of the server the next call meets a new one. Does not promise: that a call which raised
-    did not run (see ``may_have_run``), that the list of tools stays what it was, or anything about
-    calls of other sessions to the same server.
+    a crash of the server the next call meets a new one; an attempt that `settle` found not begun never
+    begins. Does not promise: that a call which raised did not run (see ``may_have_run``), that the list of
+    tools stays what it was, or anything about calls of other sessions to the same server.
     """
 
     async def catalogue(self) -> Catalogue:
@@ -75,8 +87,31 @@ class ToolSession(Protocol):
         catalogue as it is then."""
         ...
 
-    async def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None = None) -> ToolOutcome:
-        """Calls a tool. ``timeout_s`` None: the server's configured bound. Raises `ToolSessionError`."""
+    async def identity(self) -> str:
+        """The id of this session, in whose name calls are claimed; returns once the server answers. Raises
+        `ToolSessionError`."""
+        ...
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: CallId | None = None,
+    ) -> ToolOutcome:
+        """Calls a tool. ``timeout_s`` None: the server's configured bound. A call with a ``claim`` goes on
+        when its caller goes away, and is joined by a second call with the same claim.
+
+        Raises `ToolSessionError`; `CallRevoked` when the claim does not hold any more, and the call did not
+        run."""
+        ...
+
+    async def settle(self, claim: CallId) -> ToolOutcome | None:
+        """What came of a claimed call. None: it has not begun, and from now on never will. Waits while it
+        runs.
+
+        Raises `ToolSessionError` when nobody knows, because the session that could is gone: its subprocess,
+        if it had one, is dead then. Raises `Unavailable` when that cannot be found out now."""
         ...
 
     async def close(self) -> None:

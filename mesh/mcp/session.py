@@ -24,8 +24,10 @@ from typing import Any
 import anyio
 
 from mesh.errors import ToolSessionError
+from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.link import Link, LinkLost, ServerSpec, open_link
-from mesh.mcp.port import Catalogue, ToolOutcome
+from mesh.mcp.lock import ServerLock
+from mesh.mcp.port import CallId, Catalogue, ToolOutcome
 from mesh.mcp.shelf import Shelf
 
 logger = logging.getLogger("mesh.mcp")
@@ -38,33 +40,36 @@ CLOSE_S = 8.0
 __all__ = ["McpSession", "ServerSpec"]
 
 
-class Request:
+class Request(Call):
     """A call on its way. `link`: the connection it was given to. `scope` ends it while in flight."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
-        self.name = name
-        self.arguments = arguments
-        self.answer: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
+        super().__init__(name, arguments)
         self.scope = anyio.CancelScope()
         self.link: Link | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.link is not None
 
     @property
     def may_have_run(self) -> bool:
         return self.link is not None and self.link.wire.reached
 
-    def fail(self, why: str, may_have_run: bool) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(ToolSessionError(why, may_have_run))
-
 
 class McpSession:
     """See the module and `mesh.mcp.port.ToolSession`. Starts on first use, in the running loop.
 
-    ``env`` is added to the server's configured environment (a stdio server's only)."""
+    ``env`` is added to the server's configured environment (a stdio server's only). With a ``lock``, its
+    server is the only one of all sessions that have the same one."""
 
-    def __init__(self, server: ServerSpec, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, server: ServerSpec, env: Mapping[str, str] | None = None, lock: ServerLock | None = None
+    ) -> None:
         self._server = server
         self._env = dict(env or {})
+        self._lock = lock
+        self._known: KnownCalls[Request] = KnownCalls()
         self._waiting: deque[Request] = deque()
         self._current: Request | None = None
         self._wake = asyncio.Event()
@@ -75,33 +80,62 @@ class McpSession:
         self._problem = ""
 
     async def catalogue(self) -> Catalogue:
-        self._start()
+        await self._start()
         return await self._shelf.first(self._server.start_timeout_s)
 
     async def changed(self, version: int, timeout_s: float) -> Catalogue:
-        self._start()
+        await self._start()
         newest = await self._shelf.newer(version, timeout_s)
         if newest is None:
             raise ToolSessionError(self._problem or self._say("it has not started yet"), may_have_run=False)
         return newest
 
-    async def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None = None) -> ToolOutcome:
-        self._start()
+    async def identity(self) -> str:
+        await self.catalogue()
+        return self._known.session
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: CallId | None = None,
+    ) -> ToolOutcome:
+        await self._start()
+        request = self._known.find(claim) if claim else None
+        if request is None:
+            request = self._begin(name, arguments, self._server.timeout_s if timeout_s is None else timeout_s)
+            if claim is not None:
+                self._known.add(claim, request)
+        try:
+            return await asyncio.shield(request.answer)
+        except asyncio.CancelledError:
+            if claim is None:
+                self._give_up(request, self._say(f"tool {name!r}: its caller went away"))
+            raise
+
+    async def settle(self, claim: CallId) -> ToolOutcome | None:
+        await self._start()
+        return await self._known.settle(claim)
+
+    def _begin(self, name: str, arguments: dict[str, Any], bound: float) -> Request:
+        """Queues a call; from here on its deadline holds, whoever waits for it."""
         if len(self._waiting) >= MAX_WAITING:
             raise ToolSessionError(self._say(f"{MAX_WAITING} calls wait already"), may_have_run=False)
-        bound = self._server.timeout_s if timeout_s is None else timeout_s
         request = Request(name, arguments)
+        deadline = asyncio.get_running_loop().call_later(
+            bound, lambda: self._give_up(request, self._too_late(request, bound))
+        )
+        request.answer.add_done_callback(lambda _: deadline.cancel())
         self._waiting.append(request)
         self._wake.set()
-        try:
-            async with asyncio.timeout(bound):
-                return await request.answer
-        except TimeoutError:
-            raise self._too_late(request, bound) from None
-        finally:
-            request.scope.cancel()
-            with suppress(ValueError):
-                self._waiting.remove(request)
+        return request
+
+    def _give_up(self, request: Request, why: str) -> None:
+        request.fail(ToolSessionError(why, request.may_have_run))
+        request.scope.cancel()
+        with suppress(ValueError):
+            self._waiting.remove(request)
 
     async def close(self) -> None:
         self._closed = True
@@ -109,11 +143,16 @@ class McpSession:
         if owner is not None:
             await finish(owner, self._server.name)
         self._fail_all(self._say("the session is closed"))
+        if self._lock is not None:
+            self._lock.release()
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
+        """Starts the owner, once nothing of an earlier session's server runs."""
         if self._closed:
             raise ToolSessionError(self._say("the session is closed"), may_have_run=False)
-        if self._owner is None:
+        if self._lock is not None:
+            await self._lock.take()
+        if self._owner is None and not self._closed:
             self._owner = asyncio.create_task(self._live_on(), name=f"mcp {self._server.name}")
 
     async def _live_on(self) -> None:
@@ -132,7 +171,7 @@ class McpSession:
 
     async def _live(self) -> None:
         born = asyncio.get_running_loop().time()
-        async with open_link(self._server, self._env, self._wake.set) as link:
+        async with open_link(self._server, self._env, self._wake.set, self._lock) as link:
             await self._refresh(link)
             logger.info("MCP server %s is up", self._server.name)
             while True:
@@ -167,8 +206,7 @@ class McpSession:
         with request.scope:
             outcome = await link.call(request.name, request.arguments)
             self._settled = True
-            if not request.answer.done():
-                request.answer.set_result(outcome)
+            request.succeed(outcome)
         self._current = None
         if request.scope.cancelled_caught:
             await link.check()
@@ -190,7 +228,8 @@ class McpSession:
 
     def _give_back(self, request: Request) -> None:
         if request.may_have_run:
-            request.fail(f"{self._problem}; it may have run tool {request.name!r}", may_have_run=True)
+            why = f"{self._problem}; it may have run tool {request.name!r}"
+            request.fail(ToolSessionError(why, may_have_run=True))
         elif not request.answer.done():
             request.link = None
             self._waiting.appendleft(request)
@@ -198,16 +237,16 @@ class McpSession:
     def _fail_all(self, why: str) -> None:
         current, self._current = self._current, None
         for request in [current, *self._waiting] if current else list(self._waiting):
-            request.fail(why, request.may_have_run)
+            request.fail(ToolSessionError(why, request.may_have_run))
         self._waiting.clear()
 
-    def _too_late(self, request: Request, bound: float) -> ToolSessionError:
+    def _too_late(self, request: Request, bound: float) -> str:
         if request.link is None:
             why = f"tool {request.name!r} was not started within {bound:g} s, and will not be"
             why += f" (last problem: {self._problem})" if self._problem else ""
         else:
             why = f"tool {request.name!r} gave no answer within {bound:g} s; it may have run"
-        return ToolSessionError(self._say(why), request.may_have_run)
+        return self._say(why)
 
     def _say(self, why: str) -> str:
         return f"MCP server {self._server.name}: {why}"

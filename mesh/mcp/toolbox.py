@@ -14,7 +14,7 @@ from typing import Any
 
 from mesh.errors import ConfigError, ToolSessionError
 from mesh.llm.port import ToolSpec
-from mesh.mcp.port import Catalogue, Tool, ToolOutcome, ToolSession
+from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome, ToolSession
 
 logger = logging.getLogger("mesh.mcp")
 
@@ -109,17 +109,27 @@ class Toolbox:
         ]
 
     async def call(
-        self, tool: Tool, arguments: dict[str, Any], timeout_s: float | None = None
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: CallId | None = None,
     ) -> ToolOutcome:
         """Calls ``tool`` on the session of its server. Raises `ToolSessionError`."""
-        return await self._session(tool).call(tool.name, arguments, timeout_s or self._call_timeout_s)
+        session = self._session(tool.server)
+        return await session.call(tool.name, arguments, timeout_s or self._call_timeout_s, claim)
 
-    async def reach(self, tool: Tool) -> None:
-        """Returns when the session of the tool's server answers; raises `ToolSessionError` if it does not.
+    async def identity(self, tool: Tool) -> str:
+        """The id of the session with the tool's server, once that answers; raises `ToolSessionError` if it
+        does not.
 
-        Asked before a call that must not be repeated: a session that died since is found out now,
-        when nothing has run yet."""
-        await self._session(tool).catalogue()
+        Asked before a call is claimed: a session that died since is found out now, when nothing has run
+        yet."""
+        return await self._session(tool.server).identity()
+
+    async def settle(self, server: str, claim: CallId) -> ToolOutcome | None:
+        """`ToolSession.settle`, by the session with a server."""
+        return await self._session(server).settle(claim)
 
     async def close(self) -> None:
         """Stops watching. The sessions stay open."""
@@ -128,11 +138,10 @@ class Toolbox:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         self._watchers = []
 
-    def _session(self, tool: Tool) -> ToolSession:
-        session = self._by_server.get(tool.server)
+    def _session(self, server: str) -> ToolSession:
+        session = self._by_server.get(server)
         if session is None:
-            why = f"tool {tool.name!r}: there is no session with MCP server {tool.server}"
-            raise ToolSessionError(why, may_have_run=False)
+            raise ToolSessionError(f"there is no session with MCP server {server!r}", may_have_run=False)
         return session
 
     async def _watch(self, index: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mesh.a2a.port import RemoteAgent
 from mesh.config import A2aAgent, Config
-from mesh.events import ToolCall
+from mesh.events import ToolCall, ToolResult
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
@@ -20,12 +20,17 @@ from mesh.tree.turn import (
     Recorder,
     TurnInput,
     TurnOutput,
+    UnsettledCall,
     decode_input,
     decode_left_over,
     decode_output,
+    decode_settled,
+    decode_unsettled,
     encode_input,
     encode_left_over,
     encode_output,
+    encode_settled,
+    encode_unsettled,
 )
 
 
@@ -71,6 +76,10 @@ class LocalTree:
 
     async def call_off(self, task: LeftOver) -> None:
         await self._callable[path_of(task.node)].call_off(decode_left_over(encode_left_over(task)))
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        calls = self._callable[path_of(call.intent.node)]
+        return decode_settled(encode_settled(await calls.settle(decode_unsettled(encode_unsettled(call)))))
 
     def _reached(self, agent_for: AgentFor, config: A2aAgent) -> RemoteAgent:
         self._agents.append(agent_for(config))

@@ -45,7 +45,7 @@ from mesh.tree.peer import PREFIX, Peer
 from mesh.tree.result import bounded, record_result
 from mesh.tree.step import Steps
 from mesh.tree.tool_call import listed, to_its_end
-from mesh.tree.turn import LeftOver
+from mesh.tree.turn import LeftOver, UnsettledCall
 
 _IDS = UUID("6c1c5e0e-7d1b-4b7e-9d2c-0a6a2f4b8e11")
 _REFUSED_US = "refused"
@@ -72,6 +72,10 @@ class RemoteStep(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(message, str) or not message.strip() or len(call.arguments) > 1:
             return f'Invalid arguments for {call.name}: expected {{"message": "…"}} and nothing else'
         return ""
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """See `Tree.settle`. What was said to another agent is its own; its task is called off elsewhere."""
+        return None
 
     async def call_off(self, task: LeftOver) -> None:
         """See `Tree.call_off`."""

@@ -2,35 +2,24 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from mesh.events import Artifact, ToolCall, ToolResult
 from mesh.tree.step import Steps
 
 
 def record_result(
-    steps: Steps,
-    step: str,
-    call: ToolCall,
-    content: str,
-    *,
-    most: int,
-    is_error: bool = False,
-    skipped: bool = False,
-    since: float | None = None,
-    artifacts: Sequence[Artifact] = (),
+    steps: Steps, step: str, call: ToolCall, content: str, *, since: float | None = None, **more: Any
 ) -> ToolResult:
-    """Records it, with the first ``most`` bytes of its text. ``since``: when the call began, in
-    `time.monotonic`'s seconds; None: nothing was called."""
-    result = ToolResult(
-        call_id=call.id,
-        tool=call.name,
-        content=bounded(content, most),
-        is_error=is_error,
-        skipped=skipped,
-        duration_ms=0 if since is None else round((time.monotonic() - since) * 1000),
-        artifacts=tuple(artifacts),
-    )
-    return steps.record(step, result)
+    """Records a `result_of` a call. ``since``: when the call began, in `time.monotonic`'s seconds; None:
+    nothing was called."""
+    duration_ms = 0 if since is None else round((time.monotonic() - since) * 1000)
+    return steps.record(step, result_of(call.id, call.name, content, duration_ms=duration_ms, **more))
+
+
+def result_of(call_id: str, tool: str, content: str, *, most: int, **more: Any) -> ToolResult:
+    """The event, with the first ``most`` bytes of the text."""
+    return ToolResult(call_id=call_id, tool=tool, content=bounded(content, most), **more)
 
 
 def fitting(artifacts: Sequence[Artifact], room: int) -> tuple[Artifact, ...]:

@@ -1,41 +1,58 @@
 """One tool call as a durable step: checked, approved, claimed, run once, recorded.
 
-known result ───────────────────────────────────────────────► result
-cannot be called (unknown, malformed, invalid) ─────────────► error the model sees
-claimed before, outcome unknown ── ask "retry or skip?" ────► paused | run again | skipped
-destructive ── ask "approve or reject?" ────────────────────► paused | cancelled | refused | run
-run: claim unless repeatable, call, record ─────────────────► result | outcome unknown
+What is known of the step says where it is:
 
-Refused: a person said no and why, or nobody answered in time; the model sees that, and goes on.
+    tool_result                 the end
+    tool_intent, unanswered     a pass claimed the call, and its result did not arrive. The session that may
+      │                         have run it is asked what came of it:
+      ├ it did not begin        and never will: claimed anew, and run
+      ├ an outcome              recorded
+      └ nobody knows            a person is asked "retry or skip?"
+    approval_required           only its decision lets the call run, with the arguments that were decided,
+      │                         whatever the tool's hints say by now. If the tool itself is another by now,
+      │                         the person is asked again.
+    nothing                     cannot be called (unknown, malformed, invalid): an error that the model sees
+                                destructive: a person is asked "approve or reject?"
+                                else, and where nodes do not ask: run
+
+To run is to claim the call (unless it is repeatable), to make it, and to record its result. Refused: a person
+said no and why, or nobody answered in time; the model sees that, and goes on.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
-from mesh.errors import ToolSessionError
+from mesh.errors import CallRevoked, ToolSessionError
 from mesh.events import (
     ApprovalKind,
     ApprovalRequired,
-    ApprovalResolved,
+    Artifact,
     ToolCall,
     ToolIntent,
     ToolResult,
 )
+from mesh.exchange import NOT_RUN
 from mesh.failpoints import failpoint
-from mesh.mcp.port import Tool, ToolOutcome
+from mesh.mcp.fingerprint import changes, fingerprint_of
+from mesh.mcp.port import CallId, Tool, ToolOutcome
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
-from mesh.tree.result import bounded, fitting, record_result
+from mesh.tree.result import bounded, fitting, record_result, result_of
 from mesh.tree.step import Steps
+from mesh.tree.turn import UnsettledCall
 
 _SHOWN = 2_000
+_MOST_CLAIMS = 5
+
+T = TypeVar("T")
 
 
 class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +80,20 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
         found = problems(tool.input_schema, call.arguments)
         return f"Invalid arguments for {call.name}:\n{found}" if found else ""
 
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """See `Tree.settle`."""
+        intent, most = call.intent, self.max_result_bytes
+        try:
+            outcome = await self.toolbox.settle(intent.server, _claim(call.conversation_id, intent))
+        except ToolSessionError:
+            return None
+        if outcome is None:
+            return result_of(call.call_id, intent.tool, NOT_RUN, most=most, is_error=True, skipped=True)
+        content, artifacts = _fitted("", outcome, most)
+        return result_of(
+            call.call_id, intent.tool, content, most=most, is_error=outcome.is_error, artifacts=artifacts
+        )
+
 
 class _Pending:
     """One call without a result. ``_note`` goes before the result, for the model."""
@@ -76,22 +107,56 @@ class _Pending:
         self._note = ""
 
     async def run(self) -> ToolResult | Outcome:
-        intent = self._steps.known(self._step, ToolIntent)
-        if intent is not None:
-            self._edit(intent.arguments)
-            return await self._outcome_unknown(intent)
+        match self._last():
+            case None:
+                return await self._begin()
+            case ToolIntent() as intent:
+                self._edit(intent.arguments)
+                done = await to_its_end(self._recover(intent))
+                return done or await self._run_decided(self._steps.known(self._step, ApprovalRequired))
+            case asked:
+                return await self._decided(asked)
+
+    def _last(self) -> ToolIntent | ApprovalRequired | None:
+        """The last claim or question of this step."""
+        told = reversed(self._steps.told(self._step))
+        return next((event for event in told if isinstance(event, ToolIntent | ApprovalRequired)), None)
+
+    async def _begin(self) -> ToolResult | Outcome:
         refusal = self._node.problems(self._call)
         if refusal or self._tool is None:
             return self._record(refusal, is_error=True)
         if self._tool.destructive and self._node.asking.asks:
-            decision = self._ask("tool_call", 0, _describe(self._tool, self._call))
-            if decision is None:
-                return PAUSED
-            if decision.decision == "reject":
-                return self._rejected(decision.reason)
-            if decision.edited_args is not None:
-                self._edit(decision.edited_args)
-        return await self._run(self._tool, attempt=0)
+            return self._ask("tool_call", _describe(self._tool, self._call))
+        return await self._run(self._tool)
+
+    async def _decided(self, asked: ApprovalRequired) -> ToolResult | Outcome:
+        decision = self._steps.decision(asked)
+        if decision is None:
+            return PAUSED
+        if decision.decision == "reject":
+            return self._rejected(decision.reason)
+        if decision.decision == "skip":
+            return self._record(
+                "It is not known whether this call ran. A person looked into it and decided not to run it "
+                "again.",
+                is_error=True,
+                skipped=True,
+            )
+        self._edit(asked.tool_args if decision.edited_args is None else decision.edited_args)
+        return await self._run_decided(asked)
+
+    async def _run_decided(self, asked: ApprovalRequired | None) -> ToolResult | Outcome:
+        """Runs what a person decided on, if the tool is still what the person was asked about."""
+        refusal = self._node.problems(self._call)
+        if refusal or self._tool is None:
+            return self._record(f"{refusal}\nThe call was not run.", is_error=True)
+        before = asked.tool_fingerprint if asked is not None else {}
+        if before and (found := changes(before, fingerprint_of(self._tool))):
+            about = _describe(self._tool, self._call)
+            why = f"The tool has changed since this was decided: {'; '.join(found)}. Decide again.\n"
+            return self._ask("tool_call", bounded(why, _SHOWN) + about)
+        return await self._run(self._tool, must_claim=True)
 
     def _edit(self, arguments: dict[str, Any]) -> None:
         if arguments != self._call.arguments:
@@ -103,7 +168,24 @@ class _Pending:
             return REJECTED
         return self._record(f"This call was not run: {reason}", is_error=True, skipped=True)
 
-    async def _outcome_unknown(self, intent: ToolIntent) -> ToolResult | Outcome:
+    async def _recover(self, intent: ToolIntent) -> ToolResult | Outcome | None:
+        """Finds out what came of a claimed call without a result. None: it did not run, and never will."""
+        started = time.monotonic()
+        try:
+            outcome = await self._settled(intent)
+        except ToolSessionError:
+            return self._ask_about_unknown(intent)
+        return None if outcome is None else await self._ended(outcome, started)
+
+    async def _settled(self, intent: ToolIntent) -> ToolOutcome | None:
+        if not intent.session:
+            raise ToolSessionError("the claim names no session", may_have_run=True)
+        return await self._node.toolbox.settle(intent.server, self._claim_of(intent))
+
+    def _claim_of(self, intent: ToolIntent) -> CallId:
+        return _claim(self._steps.turn.conversation_id, intent)
+
+    def _ask_about_unknown(self, intent: ToolIntent) -> Outcome:
         """A claim without a result: nobody knows whether the tool ran. A person says what to do."""
         name = self._call.name
         description = (
@@ -111,61 +193,78 @@ class _Pending:
             f"after it was started and before its result arrived. Look at the real thing, then decide: "
             f"retry (run it again) or skip (go on without running it).\n{listed(self._call.arguments)}"
         )
-        resolved = self._ask("unknown_outcome", intent.attempt, description)
-        if resolved is None:
-            return PAUSED
-        if resolved.decision == "retry" and self._tool is not None:
-            return await self._run(self._tool, intent.attempt + 1)
-        said = (
-            "It is not known whether this call ran. A person looked into it and decided not to run it again."
-        )
-        if resolved.decision == "retry":
-            said = f"This call could not be run again: there is no tool {name!r} any more."
-        return self._record(said, is_error=True, skipped=True)
+        return self._ask("unknown_outcome", description, intent.attempt)
 
-    async def _run(self, tool: Tool, attempt: int) -> ToolResult | Outcome:
-        if tool.repeatable:
-            started = time.monotonic()
+    async def _run(self, tool: Tool, *, must_claim: bool = False) -> ToolResult | Outcome:
+        if tool.repeatable and not must_claim:
+            return await self._repeatable(tool)
+        for _ in range(_MOST_CLAIMS):
             try:
-                return self._returned(await self._node.toolbox.call(tool, self._call.arguments), started)
+                session = await self._node.toolbox.identity(tool)
             except ToolSessionError as problem:
-                return self._record(str(problem), is_error=True, since=started)
-        try:
-            await self._node.toolbox.reach(tool)
-        except ToolSessionError as problem:
-            return self._record(f"{problem}; it did not run", is_error=True)
-        run = self._steps.turn.run
-        intent = ToolIntent(run=run, tool=tool.name, arguments=self._call.arguments, attempt=attempt)
-        await self._steps.claim(self._step, intent)
-        failpoint("tool.claimed")
-        return await to_its_end(self._claimed(tool, intent))
+                return self._record(f"{problem}; it did not run", is_error=True)
+            intent = self._intent(tool, session)
+            await self._steps.claim(self._step, intent)
+            failpoint("tool.claimed")
+            done = await to_its_end(self._claimed(tool, intent), partial(self._settled, intent))
+            if done is not None:
+                return done
+            # The session has ended since it was asked, or a newer pass runs: the next claim tells which.
+        return self._record(
+            f"{tool.name} could not be started: its session ends again and again", is_error=True
+        )
 
-    async def _claimed(self, tool: Tool, intent: ToolIntent) -> ToolResult | Outcome:
+    async def _repeatable(self, tool: Tool) -> ToolResult | Outcome:
         started = time.monotonic()
         try:
-            outcome = await self._node.toolbox.call(tool, self._call.arguments)
+            return self._returned(await self._node.toolbox.call(tool, self._call.arguments), started)
+        except ToolSessionError as problem:
+            return self._record(str(problem), is_error=True, since=started)
+
+    def _intent(self, tool: Tool, session: str) -> ToolIntent:
+        before = self._steps.known(self._step, ToolIntent)
+        turn = self._steps.turn
+        return ToolIntent(
+            turn=turn.turn,
+            step=self._step,
+            run=turn.run,
+            tool=tool.name,
+            arguments=self._call.arguments,
+            attempt=before.attempt + 1 if before is not None else 0,
+            server=tool.server,
+            session=session,
+        )
+
+    async def _claimed(self, tool: Tool, intent: ToolIntent) -> ToolResult | Outcome | None:
+        """Makes a claimed call. None: it did not run, and never will in the name of this claim."""
+        started, claim = time.monotonic(), self._claim_of(intent)
+        try:
+            outcome = await self._node.toolbox.call(tool, self._call.arguments, claim=claim)
+        except CallRevoked:
+            return None
         except ToolSessionError as problem:
             if problem.may_have_run:
-                return await self._outcome_unknown(intent)
+                return await self._recover(intent)
             return self._record(str(problem), is_error=True, since=started)
+        return await self._ended(outcome, started)
+
+    async def _ended(self, outcome: ToolOutcome, started: float) -> ToolResult:
         result = self._returned(outcome, started)
         await self._steps.send_ahead()
         return result
 
     def _returned(self, outcome: ToolOutcome, started: float) -> ToolResult:
         failpoint("tool.returned")
-        content = self._note + outcome.content
-        room = self._node.max_result_bytes - len(content.encode())
-        artifacts = fitting(outcome.artifacts, room)
-        if left_out := len(outcome.artifacts) - len(artifacts):
-            content += f"\n[{left_out} files left out: over {self._node.max_result_bytes} bytes]"
+        content, artifacts = _fitted(self._note, outcome, self._node.max_result_bytes)
         return self._record(content, is_error=outcome.is_error, since=started, artifacts=artifacts)
 
-    def _ask(self, kind: ApprovalKind, attempt: int, description: str) -> ApprovalResolved | None:
-        """What was decided; None after the question was recorded, or while it waits."""
-        asked = self._steps.known(self._step, ApprovalRequired)
-        if asked is not None and (asked.kind, asked.attempt) == (kind, attempt):
-            return self._steps.decision(asked)
+    def _ask(self, kind: ApprovalKind, description: str, attempt: int | None = None) -> Outcome:
+        """Records a question. ``attempt`` None: the next of its kind for this step."""
+        earlier = [
+            event
+            for event in self._steps.told(self._step)
+            if isinstance(event, ApprovalRequired) and event.kind == kind
+        ]
         question = ApprovalRequired(
             uuid="",
             call_id=self._call.id,
@@ -173,27 +272,46 @@ class _Pending:
             tool_args=self._call.arguments,
             description=description,
             kind=kind,
-            attempt=attempt,
+            attempt=len(earlier) if attempt is None else attempt,
+            tool_fingerprint=fingerprint_of(self._tool) if self._tool is not None else {},
         )
         self._node.asking.ask(self._steps, self._step, question)
-        return None
+        return PAUSED
 
     def _record(self, content: str, **more: Any) -> ToolResult:
         most = self._node.max_result_bytes
         return record_result(self._steps, self._step, self._call, content, most=most, **more)
 
 
-async def to_its_end(call: Coroutine[Any, Any, ToolResult | Outcome]) -> ToolResult | Outcome:
+async def to_its_end(
+    call: Coroutine[Any, Any, T], settle: Callable[[], Coroutine[Any, Any, object]] | None = None
+) -> T:
     """A claimed call is not broken off: whoever cancels waits until its outcome is recorded. It ends within
-    the tool's own bound."""
+    the tool's own bound. ``settle`` sees to it that a call that has not begun by then does not begin."""
     task = asyncio.create_task(call)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        settling = [asyncio.create_task(settle())] if settle and not task.done() else []
         await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # nobody else asks for it
+        for each in settling:
+            each.cancel()
+        # Nobody else asks how these ended.
+        await asyncio.gather(task, *settling, return_exceptions=True)
         raise
+
+
+def _claim(conversation_id: str, intent: ToolIntent) -> CallId:
+    return CallId(intent.session, f"{conversation_id}|{intent.turn}|{intent.step}", intent.attempt)
+
+
+def _fitted(note: str, outcome: ToolOutcome, most: int) -> tuple[str, Sequence[Artifact]]:
+    """What of an outcome fits into so many bytes: its text, and the files for which there is room."""
+    content = note + outcome.content
+    artifacts = fitting(outcome.artifacts, most - len(content.encode()))
+    if left_out := len(outcome.artifacts) - len(artifacts):
+        content += f"\n[{left_out} files left out: over {most} bytes]"
+    return content, artifacts
 
 
 def _describe(tool: Tool, call: ToolCall) -> str:

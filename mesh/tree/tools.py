@@ -9,7 +9,7 @@ from mesh.tree.node import Outcome
 from mesh.tree.remote_call import RemoteStep
 from mesh.tree.step import Steps
 from mesh.tree.tool_call import ToolStep
-from mesh.tree.turn import LeftOver
+from mesh.tree.turn import LeftOver, UnsettledCall
 
 
 class _Kind(Protocol):
@@ -33,6 +33,10 @@ class Calls(Protocol):
 
     async def call_off(self, task: LeftOver) -> None:
         """See `Tree.call_off`."""
+        ...
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """See `Tree.settle`."""
         ...
 
 
@@ -63,6 +67,9 @@ class Tools:
 
     async def call_off(self, task: LeftOver) -> None:
         await self._remote.call_off(task)
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        return await self._mcp.settle(call)
 
     def _of(self, call: ToolCall) -> _Kind:
         if call.name in self._remote.peers:

@@ -1,12 +1,12 @@
 """What travels down the tree with a call, what comes back up, and the ports above and below a node."""
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from mesh.conversation import ROOT
-from mesh.events import AnyEvent, ApprovalResolved
+from mesh.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
 from mesh.llm.port import Message
 
 
@@ -141,6 +141,22 @@ encode_left_over = msgspec.msgpack.Encoder().encode
 decode_left_over = msgspec.msgpack.Decoder(LeftOver).decode
 
 
+class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool call that a pass claimed, and that has no result yet. ``digest`` is as in `TurnInput`,
+    ``call_id`` as in `ToolResult`."""
+
+    digest: str
+    conversation_id: str
+    call_id: str
+    intent: ToolIntent
+
+
+encode_unsettled = msgspec.msgpack.Encoder().encode
+decode_unsettled = msgspec.msgpack.Decoder(UnsettledCall).decode
+encode_settled = msgspec.msgpack.Encoder().encode
+decode_settled: Callable[[bytes], ToolResult | None] = msgspec.msgpack.Decoder(ToolResult | None).decode
+
+
 class Tree(Protocol):
     """A whole tree, as a keeper sees it."""
 
@@ -150,6 +166,11 @@ class Tree(Protocol):
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         """What is wrong with these arguments for a tool that a node is about to call; empty if nothing."""
+        ...
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """What came of a claimed call, for a turn that ends; waits while it runs. One that has not begun
+        never will, and its result says so. None: nobody knows. Raises `Unavailable`."""
         ...
 
     async def call_off(self, task: LeftOver) -> None:

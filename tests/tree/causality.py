@@ -138,7 +138,9 @@ def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> se
     claim = f"{event.turn}|{event.step}|ToolIntent|"
     match event:
         case ToolIntent(attempt=attempt) if attempt:
-            return {f"{claim}{attempt - 1}", *_decided(event, "retry", past)}
+            # Claimed anew because a person said so, or because the claim before it was found not begun.
+            asked = f"{event.turn}|{event.step}|ApprovalRequired|unknown_outcome|{attempt - 1}" in past
+            return {f"{claim}{attempt - 1}", *(_decided(event, "retry", past) if asked else ())}
         case ToolIntent():
             asked = any(isinstance(e, ApprovalRequired) and e.step == event.step for e in past.values())
             return _decided(event, "approve", past) if asked else set()
