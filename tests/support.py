@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from mesh.config import parse
 from mesh.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
@@ -13,7 +13,7 @@ from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Page, Reply, Request, Say, Show
 from mesh.llm.port import Llm, LlmRequest
-from mesh.mcp.memory import MemorySession
+from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool
 from mesh.push.delivery import Pace
 from mesh.push.memory import MemoryPushStore
@@ -63,6 +63,12 @@ class Ledger:
         self.before_add: Callable[[], Awaitable[None]] | None = None
 
     def session(self) -> MemorySession:
+        """A new session with this server; from then on it is ``offered``."""
+        self.offered = MemorySession("ledger", self.pairs())
+        return self.offered
+
+    def pairs(self) -> list[tuple[Tool, ToolFunction]]:
+        """The tools, each with what it does."""
         add = Tool(name="add", description="Adds a number.", input_schema=NUMBER, server="ledger")
         look = Tool(
             name="look",
@@ -72,7 +78,7 @@ class Ledger:
             destructive=False,
             repeatable=True,
         )
-        return MemorySession("ledger", [(add, self._add), (look, self._look)])
+        return [(add, self._add), (look, self._look)]
 
     async def _add(self, arguments: dict[str, Any]) -> str:
         if self.before_add:
@@ -85,7 +91,17 @@ class Ledger:
         return json.dumps(self.lines)
 
 
+T = TypeVar("T")
 SIMPLE = "name: test\nprompt: Be kind.\nllm: {model: scripted}\n"
+
+
+async def until(what: Callable[[], Awaitable[T]]) -> T:
+    """The first answer that is true."""
+    async with asyncio.timeout(5):
+        while True:
+            if found := await what():
+                return found
+            await asyncio.sleep(0.002)
 
 
 class LocalMesh:

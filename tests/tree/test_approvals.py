@@ -1,7 +1,7 @@
 """Approvals in trees: where the pipeline stops, what goes on, and that nothing runs twice."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,18 +11,10 @@ from mesh.a2a.port import Asked, Incoming, Question
 from mesh.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Decide, Decided, Page
-from tests.support import LocalMesh, calls, says
+from tests.support import LocalMesh, calls, says, until
 from tests.tree.trees import ByNode, add, config, llm, loop, parallel, sequential
 
 Body = dict[str, Any]
-
-
-async def until(what: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(5):
-        while True:
-            if found := await what():
-                return found
-            await asyncio.sleep(0.005)
 
 
 def ids(conversation: Body) -> list[str]:

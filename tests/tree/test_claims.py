@@ -1,0 +1,258 @@
+"""Calls that must not run twice: what comes of a claim whose pass was lost, and what a decision lets run.
+
+In each test of the first part a pass is lost while it waits for a tool, and lives on: the worst case for
+whoever comes after it.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from mesh.errors import Unavailable
+from mesh.events import ApprovalRequired, ToolIntent, ToolResult
+from mesh.keeper.requests import Cancel
+from mesh.tree.turn import TurnInput, TurnOutput
+from tests.support import Ledger, LocalMesh, ScriptedLlm, calls, says, until
+
+ADD = ("add", {"n": 1})
+
+
+class Lossy(LocalMesh):
+    """A mesh that loses the pass in which ``lose`` is set, and keeps what the lost pass started."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.lose = asyncio.Event()
+        self.lost: list[asyncio.Task[TurnOutput]] = []
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        going = asyncio.create_task(super().run(turn))
+        losing = asyncio.create_task(self.lose.wait())
+        await asyncio.wait({going, losing}, return_when=asyncio.FIRST_COMPLETED)
+        losing.cancel()
+        if going.done():
+            return going.result()
+        self.lose.clear()
+        self.lost.append(going)
+        raise Unavailable("the way to the node broke", retry_after_s=0)
+
+    async def events(self, conversation_id: str, kind: type[Any]) -> list[Any]:
+        return [e for e in await self.journal.read(conversation_id) if isinstance(e, kind)]
+
+    async def claimed(self, conversation_id: str, times: int) -> bool:
+        return await _claims(self, conversation_id) == times
+
+    async def lose_pass(self) -> None:
+        """Returns when one is lost."""
+        before = len(self.lost)
+        self.lose.set()
+        await until(lambda: _soon(len(self.lost) > before))
+
+
+async def _soon(it_is_so: bool) -> bool:
+    return it_is_so
+
+
+async def _claims(mesh: LocalMesh, conversation: str) -> int:
+    return sum(isinstance(e, ToolIntent) for e in await mesh.journal.read(conversation))
+
+
+async def _said(mesh: LocalMesh, conversation: str, text: str) -> bool:
+    return bool((await mesh.show(conversation))["messages"][-1]["content"] == text)
+
+
+class Held:
+    """Holds each call of the ledger's tool until it is let go."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+        ledger.before_add = self
+
+    async def __call__(self) -> None:
+        self.began.set()
+        async with asyncio.timeout(10):
+            await self.go.wait()
+
+
+async def test_a_call_that_runs_while_its_pass_is_lost_is_waited_for_and_nobody_is_asked() -> None:
+    async with Lossy(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        _, body = await mesh.create("Add one")
+        held = Held(mesh.ledger)
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        await mesh.lose_pass()
+        held.go.set()
+        _, body = await deciding
+        assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 1"])
+        conversation = body["conversation"]["id"]
+        assert [e.kind for e in await mesh.events(conversation, ApprovalRequired)] == ["tool_call"]
+        assert len(await mesh.events(conversation, ToolResult)) == 1
+        assert (await mesh.lost[0]).status in ("superseded", "completed")
+
+
+async def test_a_call_that_waits_in_the_session_when_its_pass_is_lost_is_revoked_and_claimed_anew() -> None:
+    async with Lossy(ScriptedLlm(calls(ADD), calls(ADD), says("Done."))) as mesh:
+        blocker, body = (await mesh.create("First"))[1], (await mesh.create("Second"))[1]
+        held = Held(mesh.ledger)
+        first = asyncio.create_task(mesh.decide(blocker["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        second = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        conversation = body["conversation"]["id"]
+        await until(lambda: mesh.events(conversation, ToolIntent))
+        await mesh.lose_pass()  # both are lost: the call of one runs, that of the other waits
+        await until(lambda: _soon(len(mesh.lost) == 2))
+        await until(lambda: mesh.claimed(conversation, 2))
+        held.go.set()
+        await asyncio.gather(first, second)
+        assert mesh.ledger.lines == ["add 1", "add 1"]  # one of each conversation
+        assert [e.attempt for e in await mesh.events(conversation, ToolIntent)] == [0, 1]
+        assert [e.kind for e in await mesh.events(conversation, ApprovalRequired)] == ["tool_call"]
+
+
+async def test_an_outcome_that_came_while_nobody_listened_is_told_by_the_session() -> None:
+    async with Lossy(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        _, body = await mesh.create("Add one")
+        conversation = body["conversation"]["id"]
+        held = Held(mesh.ledger)
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        deciding.cancel()
+        # The process of keeper and nodes dies; the session, an actor of its own, does not.
+        mesh._survivors |= {t for t in asyncio.all_tasks() if "_serve" in repr(t.get_coro())}
+        held.go.set()
+        await mesh.crash()
+        await until(lambda: _said(mesh, conversation, "Done."))
+        assert mesh.ledger.lines == ["add 1"]
+        assert [e.kind for e in await mesh.events(conversation, ApprovalRequired)] == ["tool_call"]
+
+
+# -- what a decision lets run
+
+
+def offer(mesh: LocalMesh, **changed: Any) -> None:
+    """The server of the ledger lists its tool otherwise from now on."""
+    tools = [(replace(tool, **changed) if tool.name == "add" else tool, f) for tool, f in mesh.ledger.pairs()]
+    mesh.ledger.offered.offer(tools)
+
+
+async def listed(mesh: LocalMesh, **changed: Any) -> None:
+    """Returns when the nodes know."""
+    (toolbox,) = mesh.tree._toolboxes
+    await until(lambda: _soon(all(getattr(toolbox.tools["add"], k) == v for k, v in changed.items())))
+
+
+@pytest.mark.parametrize("decision", ["reject", "edit"])
+async def test_a_decision_holds_when_the_tool_says_meanwhile_that_it_is_harmless(decision: str) -> None:
+    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        _, body = await mesh.create("Add one")
+        uuid = body["result"]["approval"]["uuid"]
+        offer(mesh, destructive=False, repeatable=True)
+        await listed(mesh, destructive=False, repeatable=True)
+        if decision == "reject":
+            _, body = await mesh.decide(uuid, "reject")
+            assert body["result"]["response"] == "Operation cancelled by user."
+            assert mesh.ledger.lines == []
+        else:
+            _, body = await mesh.decide(uuid, "approve", edited={"n": 2})
+            assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 2"])
+            events = await mesh.journal.read(body["conversation"]["id"])
+            assert any(isinstance(e, ToolIntent) for e in events), "what was asked about is claimed"
+
+
+async def test_a_rejected_call_stays_rejected_when_its_tool_is_gone() -> None:
+    async with LocalMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
+        _, body = await mesh.create("Add one")
+        mesh.ledger.offered.offer([pair for pair in mesh.ledger.pairs() if pair[0].name != "add"])
+        (toolbox,) = mesh.tree._toolboxes
+        await until(lambda: _soon("add" not in toolbox.tools))
+        _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
+        assert body["result"]["response"] == "Operation cancelled by user."
+
+
+NUMBER_OR_MORE = {
+    "type": "object",
+    "properties": {"n": {"type": "number"}, "force": {"type": "boolean"}},
+    "required": ["n"],
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"input_schema": NUMBER_OR_MORE}, ["argument 'n' is defined anew", "argument 'force' is new"]),
+        ({"description": "Adds a number, and deletes the others."}, ["its description is another"]),
+    ],
+)
+async def test_a_tool_that_changed_after_it_was_decided_on_is_asked_about_again(
+    changed: dict[str, Any], said: list[str]
+) -> None:
+    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        _, body = await mesh.create("Add one")
+        first = body["result"]["approval"]["uuid"]
+        offer(mesh, **changed)
+        await listed(mesh, **changed)
+        _, body = await mesh.decide(first, "approve")
+        again = body["result"]["approval"]
+        assert again["uuid"] != first
+        assert mesh.ledger.lines == []
+        for words in said:
+            assert words in again["description"]
+        assert (await mesh.decide(first, "approve"))[0] == 409
+        _, body = await mesh.decide(again["uuid"], "approve")
+        assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 1"])
+
+
+# -- cancellation
+
+
+async def test_a_cancelled_turn_waits_for_the_tool_that_runs_and_keeps_its_result() -> None:
+    async with LocalMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
+        _, body = await mesh.create("Add one")
+        conversation, held = body["conversation"]["id"], Held(mesh.ledger)
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
+        await asyncio.sleep(0.05)
+        assert not cancelling.done()
+        assert (await mesh.show(conversation))["turn"]["state"] == "working"
+        held.go.set()
+        await asyncio.gather(cancelling, deciding)
+        shown = await mesh.show(conversation)
+        assert shown["turn"]["state"] == "cancelled"
+        assert [m["content"] for m in shown["messages"] if m["role"] == "tool"] == ['{"added": 1}']
+
+
+async def test_a_cancelled_turn_whose_pass_was_lost_waits_for_the_tool_as_well() -> None:
+    async with Lossy(ScriptedLlm(calls(ADD), says("never"))) as mesh:
+        _, body = await mesh.create("Add one")
+        conversation, held = body["conversation"]["id"], Held(mesh.ledger)
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
+        mesh.lose.set()
+        await asyncio.sleep(0.05)
+        assert not cancelling.done()
+        held.go.set()
+        await asyncio.gather(cancelling, deciding)
+        results = await mesh.events(conversation, ToolResult)
+        assert [(r.content, r.call_id) for r in results] == [('{"added": 1}', "c0-add")]
+        assert (await mesh.show(conversation))["turn"]["state"] == "cancelled"
+
+
+async def test_a_call_that_waits_in_the_session_when_its_turn_is_cancelled_never_runs() -> None:
+    async with LocalMesh(ScriptedLlm(calls(ADD), calls(("add", {"n": 2})), says("ok"))) as mesh:
+        one, two = (await mesh.create("First"))[1], (await mesh.create("Second"))[1]
+        held = Held(mesh.ledger)
+        first = asyncio.create_task(mesh.decide(one["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        second = asyncio.create_task(mesh.decide(two["result"]["approval"]["uuid"], "approve"))
+        conversation = two["conversation"]["id"]
+        await until(lambda: _claims(mesh, conversation))
+        _, body = await mesh.ask(Cancel(conversation))  # does not wait for the other's tool
+        assert body["conversation"]["turn"]["state"] == "cancelled"
+        held.go.set()
+        await asyncio.gather(first, second)
+        assert mesh.ledger.lines == ["add 1"]
