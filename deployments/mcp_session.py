@@ -12,12 +12,11 @@ from deployments import actors
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.line import Address, Desk, Gone
-from mesh.config import McpServer
 from mesh.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.failpoints import failpoint
 from mesh.logs import set_up
-from mesh.mcp.lock import ServerLock
 from mesh.mcp.port import CallId, Catalogue, ToolOutcome
+from mesh.mcp.session_file import SessionFile
 
 _GRACE_S = 5.0
 """How much longer than its own bound a call to the actor may take."""
@@ -78,7 +77,7 @@ class McpSessionActor:
 
         set_up()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
-        self._session = McpSession(spec, os.environ, _lock(blueprint, spec))
+        self._session = McpSession(spec, os.environ, _file(blueprint, server))
         self._desk = Desk(
             {
                 "identity": partial(_replied, self._identity),
@@ -127,11 +126,9 @@ class McpSessionActor:
         return _Tools(await self._session.changed(asked.version, asked.timeout_s))
 
 
-def _lock(blueprint: Blueprint, spec: McpServer) -> ServerLock | None:
-    """Sessions with one name, in whichever Ray on this machine, have one lock."""
-    if spec.url:
-        return None
-    return ServerLock(f"{spec.name} of {blueprint.agent}@{blueprint.digest} in {blueprint.data_dir}")
+def _file(blueprint: Blueprint, server: str) -> SessionFile:
+    """Sessions with one name, in whichever Ray on this machine, have one file."""
+    return SessionFile(f"{server} of {blueprint.agent}@{blueprint.digest} in {blueprint.data_dir}")
 
 
 async def _replied(answer: Callable[[bytes], Awaitable[_Answer]], packed: bytes) -> bytes:

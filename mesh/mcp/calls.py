@@ -9,7 +9,8 @@ session can say what came of a claim that has no result, and a caller asks it be
     waits in the queue   it is revoked
     runs                 its outcome is waited for
     ended                its outcome is told again
-    other session        only that one could know, and it is gone: nobody knows
+    other session        it is gone, and only what it wrote down (`Begun`) tells whether it began the call:
+                         if so, nobody knows
 
 Invariant: an attempt that was revoked, or superseded by a later one, never starts. A session that restarts
 forgets what it revoked; that is why its id changes, and why a call that names another session is refused.
@@ -21,7 +22,7 @@ next one begins, and the calls of the last but one are forgotten, which is safe 
 import asyncio
 import secrets
 from collections import deque
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from mesh.errors import CallRevoked, ToolSessionError
 from mesh.mcp.port import CallId, ToolOutcome
@@ -30,12 +31,22 @@ MOST_CALLS = 5_000
 MOST_BYTES = 64 * 1024 * 1024
 
 
+class Begun(Protocol):
+    """What sessions write down of the calls that they begin, for those after them: see
+    `mesh.mcp.session_file.SessionFile`."""
+
+    def open(self, session: str) -> None: ...
+    def begin(self, claim: CallId) -> None: ...
+    def began(self, claim: CallId) -> bool | None: ...
+
+
 class Call:
     """A call on its way through a session. ``has_begun``: the server may have seen it."""
 
-    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, name: str, arguments: dict[str, Any], claim: CallId | None = None) -> None:
         self.name = name
         self.arguments = arguments
+        self.claim = claim
         self.answer: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
 
     @property
@@ -68,9 +79,12 @@ class _Known(Generic[C]):
 
 
 class KnownCalls(Generic[C]):
-    """The claimed calls of one session, by step: see the module. Keeps the latest attempt of each."""
+    """The claimed calls of one session, by step: see the module. Keeps the latest attempt of each.
+
+    `open` it with what is written down, if anything is, before the first call."""
 
     def __init__(self, most_calls: int = MOST_CALLS, most_bytes: int = MOST_BYTES) -> None:
+        self._begun: Begun | None = None
         self._token = secrets.token_hex(8)
         self._generation = 0
         self._most_calls = most_calls
@@ -83,6 +97,16 @@ class KnownCalls(Generic[C]):
     def session(self) -> str:
         """The id in whose name calls are claimed now."""
         return f"{self._token}.{self._generation}"
+
+    def open(self, begun: Begun) -> None:
+        """From here on what begins is written down."""
+        self._begun = begun
+        begun.open(self.session)
+
+    def begin(self, call: Call) -> None:
+        """The call is about to be handed to the server."""
+        if self._begun is not None and call.claim is not None:
+            self._begun.begin(call.claim)
 
     def find(self, claim: CallId) -> C | None:
         """The call of this attempt, if it came before; None: it may begin, and is to be `add`ed at once.
@@ -102,7 +126,7 @@ class KnownCalls(Generic[C]):
         return None
 
     def add(self, claim: CallId, call: C) -> None:
-        """Remembers a call that is about to begin."""
+        """Remembers a call that is on its way."""
         known = self._steps[claim.session][claim.step] = _Known(claim.attempt, call)
         call.answer.add_done_callback(lambda answer: self._keep(known, answer))
         self._make_room()
@@ -113,6 +137,8 @@ class KnownCalls(Generic[C]):
         Raises `ToolSessionError` when nobody knows.
         """
         steps = self._steps.get(claim.session)
+        if steps is None and self._begun is not None and self._begun.began(claim) is False:
+            return None
         if steps is None:
             raise ToolSessionError("the session that may have run this call has ended", may_have_run=True)
         known = steps.get(claim.step)
@@ -141,6 +167,8 @@ class KnownCalls(Generic[C]):
         if len(self._steps[self.session]) >= self._most_calls:
             self._generation += 1
             self._steps[self.session] = {}
+            if self._begun is not None:
+                self._begun.open(self.session)
             while len(self._steps) > 2:
                 del self._steps[next(iter(self._steps))]
 

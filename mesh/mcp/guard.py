@@ -41,7 +41,7 @@ def become(command: list[str], guard: int) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != guard:
         os._exit(1)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the lock of `mesh.mcp.lock` is the guard's alone
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the lock of `mesh.mcp.session_file` is the guard's alone
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     try:

@@ -28,8 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from mesh.errors import ToolSessionError
 from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpWire
-from mesh.mcp.lock import ServerLock
 from mesh.mcp.port import Tool, ToolOutcome
+from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stdio import StdioWire
 from mesh.policy import hints_of
 
@@ -133,13 +133,13 @@ class Link:
     """See the module. `stale`: the server said that its tools changed. `lost`: the output has ended."""
 
     def __init__(
-        self, server: ServerSpec, env: Mapping[str, str], wake: Callable[[], None], lock: ServerLock | None
+        self, server: ServerSpec, env: Mapping[str, str], wake: Callable[[], None], file: SessionFile | None
     ) -> None:
         self.stale = False
         self.lost = False
         self._server = server
         self._wake = wake
-        self.wire = self._make_wire(env, lock)
+        self.wire = self._make_wire(env, file)
         self.session: ClientSession
 
     async def tools(self) -> tuple[Tool, ...]:
@@ -221,12 +221,12 @@ class Link:
         self.lost = True
         self._wake()
 
-    def _make_wire(self, env: Mapping[str, str], lock: ServerLock | None) -> Wire:
+    def _make_wire(self, env: Mapping[str, str], file: SessionFile | None) -> Wire:
         server, bound = self._server, self._server.max_result_bytes * 2 + LINE_SLACK
         if server.url:
             return HttpWire(server.url, server.headers, bound)
         command = [server.command or "", *server.args]
-        return StdioWire(server.name, command, {**server.env, **env}, bound, self._ended, lock)
+        return StdioWire(server.name, command, {**server.env, **env}, bound, self._ended, file)
 
     async def _page(self, cursor: str | None) -> Listing:
         params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
@@ -255,12 +255,12 @@ def first_problem(error: ValidationError) -> str:
 
 @asynccontextmanager
 async def open_link(
-    server: ServerSpec, env: Mapping[str, str], wake: Callable[[], None], lock: ServerLock | None = None
+    server: ServerSpec, env: Mapping[str, str], wake: Callable[[], None], file: SessionFile | None = None
 ) -> AsyncIterator[Link]:
     """A link to ``server`` after the handshake. ``wake`` is called when `stale` or `lost` turns true.
 
     Raises `ToolSessionError` (there is no such command) and `LinkLost`."""
-    link = Link(server, env, wake, lock)
+    link = Link(server, env, wake, file)
     try:
         async with AsyncExitStack() as stack:
             await shake_hands(link, server, stack)

@@ -26,8 +26,8 @@ import anyio
 from mesh.errors import ToolSessionError
 from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.link import Link, LinkLost, ServerSpec, open_link
-from mesh.mcp.lock import ServerLock
 from mesh.mcp.port import CallId, Catalogue, ToolOutcome
+from mesh.mcp.session_file import SessionFile
 from mesh.mcp.shelf import Shelf
 
 logger = logging.getLogger("mesh.mcp")
@@ -43,8 +43,8 @@ __all__ = ["McpSession", "ServerSpec"]
 class Request(Call):
     """A call on its way. `link`: the connection it was given to. `scope` ends it while in flight."""
 
-    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
-        super().__init__(name, arguments)
+    def __init__(self, name: str, arguments: dict[str, Any], claim: CallId | None) -> None:
+        super().__init__(name, arguments, claim)
         self.scope = anyio.CancelScope()
         self.link: Link | None = None
 
@@ -60,15 +60,15 @@ class Request(Call):
 class McpSession:
     """See the module and `mesh.mcp.port.ToolSession`. Starts on first use, in the running loop.
 
-    ``env`` is added to the server's configured environment (a stdio server's only). With a ``lock``, its
-    server is the only one of all sessions that have the same one."""
+    ``env`` is added to the server's configured environment (a stdio server's only). Of all sessions with
+    one ``file`` one lives at a time."""
 
     def __init__(
-        self, server: ServerSpec, env: Mapping[str, str] | None = None, lock: ServerLock | None = None
+        self, server: ServerSpec, env: Mapping[str, str] | None = None, file: SessionFile | None = None
     ) -> None:
         self._server = server
         self._env = dict(env or {})
-        self._lock = lock
+        self._file = file
         self._known: KnownCalls[Request] = KnownCalls()
         self._waiting: deque[Request] = deque()
         self._current: Request | None = None
@@ -104,9 +104,12 @@ class McpSession:
         await self._start()
         request = self._known.find(claim) if claim else None
         if request is None:
-            request = self._begin(name, arguments, self._server.timeout_s if timeout_s is None else timeout_s)
+            if len(self._waiting) >= MAX_WAITING:
+                raise ToolSessionError(self._say(f"{MAX_WAITING} calls wait already"), may_have_run=False)
+            request = Request(name, arguments, claim)
             if claim is not None:
                 self._known.add(claim, request)
+            self._queue(request, self._server.timeout_s if timeout_s is None else timeout_s)
         try:
             return await asyncio.shield(request.answer)
         except asyncio.CancelledError:
@@ -118,18 +121,14 @@ class McpSession:
         await self._start()
         return await self._known.settle(claim)
 
-    def _begin(self, name: str, arguments: dict[str, Any], bound: float) -> Request:
-        """Queues a call; from here on its deadline holds, whoever waits for it."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise ToolSessionError(self._say(f"{MAX_WAITING} calls wait already"), may_have_run=False)
-        request = Request(name, arguments)
+    def _queue(self, request: Request, bound: float) -> None:
+        """From here on the deadline of the call holds, whoever waits for it."""
         deadline = asyncio.get_running_loop().call_later(
             bound, lambda: self._give_up(request, self._too_late(request, bound))
         )
         request.answer.add_done_callback(lambda _: deadline.cancel())
         self._waiting.append(request)
         self._wake.set()
-        return request
 
     def _give_up(self, request: Request, why: str) -> None:
         request.fail(ToolSessionError(why, request.may_have_run))
@@ -143,15 +142,16 @@ class McpSession:
         if owner is not None:
             await finish(owner, self._server.name)
         self._fail_all(self._say("the session is closed"))
-        if self._lock is not None:
-            self._lock.release()
+        if self._file is not None:
+            self._file.release()
 
     async def _start(self) -> None:
         """Starts the owner, once nothing of an earlier session's server runs."""
         if self._closed:
             raise ToolSessionError(self._say("the session is closed"), may_have_run=False)
-        if self._lock is not None:
-            await self._lock.take()
+        if self._file is not None and not self._file.fds:
+            await self._file.take()
+            self._known.open(self._file)
         if self._owner is None and not self._closed:
             self._owner = asyncio.create_task(self._live_on(), name=f"mcp {self._server.name}")
 
@@ -171,7 +171,7 @@ class McpSession:
 
     async def _live(self) -> None:
         born = asyncio.get_running_loop().time()
-        async with open_link(self._server, self._env, self._wake.set, self._lock) as link:
+        async with open_link(self._server, self._env, self._wake.set, self._file) as link:
             await self._refresh(link)
             logger.info("MCP server %s is up", self._server.name)
             while True:
@@ -200,6 +200,11 @@ class McpSession:
 
     async def _serve(self, link: Link, request: Request) -> None:
         if request.answer.done():
+            return
+        try:
+            self._known.begin(request)
+        except ToolSessionError as problem:
+            request.fail(problem)
             return
         # Invariant: from here to the answer, whatever ends this life finds the call in `_current`.
         self._current, request.link = request, link

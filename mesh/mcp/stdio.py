@@ -30,7 +30,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mesh.errors import ToolSessionError
-from mesh.mcp.lock import ServerLock
+from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stderr import StderrLog
 
 logger = logging.getLogger("mesh.mcp")
@@ -74,7 +74,7 @@ class StdioWire:
 
     ``on_end`` is called when the server's output ends, before `__aexit__`. ``max_line`` (bytes) bounds
     a message: a longer one kills the server, for what follows it could not be told apart. The guard holds
-    ``lock`` as long as it lives.
+    the lock of ``file`` as long as it lives.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class StdioWire:
         env: Mapping[str, str],
         max_line: int,
         on_end: Callable[[], None],
-        lock: ServerLock | None = None,
+        file: SessionFile | None = None,
     ) -> None:
         self.name = name
         self.trouble = ""
@@ -94,7 +94,7 @@ class StdioWire:
         self._env = env
         self._max_line = max_line
         self._on_end = on_end
-        self._lock = lock
+        self._file = file
         self._log = StderrLog(name, env.values())
         self._patient = True
         self._garbage = 0
@@ -155,10 +155,10 @@ class StdioWire:
             stderr=PIPE,
             env=server_environment(self._env),
             start_new_session=True,
-            pass_fds=self._lock.fds if self._lock else (),
+            pass_fds=self._file.fds if self._file else (),
         )
-        if self._lock is not None:
-            self._lock.note(transport.get_pid())
+        if self._file is not None:
+            self._file.note_group(transport.get_pid())
         return Process(transport, protocol, loop), transport
 
     async def _read(self, inbox: Inbox) -> None:

@@ -141,7 +141,7 @@ class Toolbox:
     def _session(self, server: str) -> ToolSession:
         session = self._by_server.get(server)
         if session is None:
-            raise ToolSessionError(f"there is no session with MCP server {server!r}", may_have_run=False)
+            raise ToolSessionError(f"there is no session with MCP server {server}", may_have_run=False)
         return session
 
     async def _watch(self, index: int) -> None:

@@ -4,12 +4,14 @@
 
 ``ledger_append(line)`` is destructive: it appends one line to the file and makes it durable before it
 answers. ``ledger_read()`` gives the lines. A file named ``server.before_append`` or
-``server.after_append`` in the folder ``MESH_FAILPOINTS`` kills the server there.
+``server.after_append`` in the folder ``MESH_FAILPOINTS`` kills the server there. With ``LEDGER_SLOW_S`` an
+append takes so many seconds, half of them before the line is there.
 """
 
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from mcp.server.lowlevel import Server
 from mesh.failpoints import failpoint
 from mesh.mcp.served import stdio_streams
 
+SLOW_S = float(os.environ.get("LEDGER_SLOW_S", "0"))
 TOOLS: list[dict[str, Any]] = [
     {
         "name": "ledger_append",
@@ -43,6 +46,7 @@ TOOLS: list[dict[str, Any]] = [
 
 def append(ledger: Path, line: str) -> dict[str, Any]:
     """Appends in one write, so that a killed server leaves the whole line or none of it."""
+    time.sleep(SLOW_S / 2)
     failpoint("server.before_append")
     fd = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -51,6 +55,7 @@ def append(ledger: Path, line: str) -> dict[str, Any]:
     finally:
         os.close(fd)
     failpoint("server.after_append")
+    time.sleep(SLOW_S / 2)
     return {"appended": line}
 
 

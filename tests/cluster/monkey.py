@@ -4,7 +4,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,8 @@ UP_AGAIN_WITHIN_S = 90.0
 RECOVERY_S = 10.0
 """For how long after a kill calls may still meet the gap that it left."""
 EVERYTHING = "everything at once"
+SESSIONS = ("ray::McpSessionActor", "ledger_server.py", "guard.py", EVERYTHING)
+"""The kills that end a session with a tool server, or its server: who else dies may be asked what it knew."""
 _PROGRESS_EVERY = 25
 
 _log = logging.getLogger("chaos")
@@ -80,11 +82,15 @@ class Monkey:
 
     def excuses(self, asked: ApprovalRequired, intent: ToolIntent) -> bool:
         """Whether a kill can be why nobody knew the outcome of a call."""
-        return self.was_near(seconds(intent), seconds(asked))
+        return self.was_near(seconds(intent), seconds(asked), SESSIONS)
 
-    def was_near(self, first: float, last: float) -> bool:
-        """Whether a kill can be why something went wrong between two moments, in Unix time."""
-        return any(first - RECOVERY_S <= kill.at <= last for kill in self.kills)
+    def was_near(self, first: float, last: float, victims: Collection[str] | None = None) -> bool:
+        """Whether a kill, of one of these victims or of any, can be why something went wrong between two
+        moments, in Unix time."""
+        return any(
+            first - RECOVERY_S <= kill.at <= last and (victims is None or kill.victim in victims)
+            for kill in self.kills
+        )
 
 
 def unknown_outcomes(data_dir: Path) -> Iterable[tuple[ApprovalRequired, ToolIntent]]:

@@ -25,7 +25,15 @@ from mesh.journal.files import parse
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import Monkey, seconds, table, unknown_outcomes
-from tests.cluster.test_chaos import AFTER_THE_CLAIM, BEFORE_THE_CLAIM, KILLS, PEOPLE, SEED, VICTIMS
+from tests.cluster.test_chaos import (
+    BEFORE_THE_CLAIM,
+    KILLS,
+    NODE_DIES_AFTER_THE_CLAIM,
+    PEOPLE,
+    SEED,
+    SESSION_DIES_AFTER_THE_CLAIM,
+    VICTIMS,
+)
 from tests.cluster.tree_world import (
     APPENDS,
     STEPS,
@@ -105,9 +113,15 @@ def test_kills_after_a_decision_are_not_noticed(doomed: TreeWorld, client: Clien
     assert walk.told.unknown == []
 
 
-@pytest.mark.parametrize(("failpoint", "decided"), AFTER_THE_CLAIM.items())
-def test_kills_between_claim_and_result_are_questions_to_a_person_wherever_in_the_tree(
-    doomed: TreeWorld, client: Client, failpoint: str, decided: str
+@pytest.mark.parametrize(
+    ("failpoint", "decided"),
+    [
+        *((failpoint, []) for failpoint in NODE_DIES_AFTER_THE_CLAIM),
+        *((failpoint, [decided] * 3) for failpoint, decided in SESSION_DIES_AFTER_THE_CLAIM.items()),
+    ],
+)
+def test_kills_between_claim_and_result_are_questions_to_a_person_only_if_the_session_died(
+    doomed: TreeWorld, client: Client, failpoint: str, decided: list[str]
 ) -> None:
     walk = Walk(doomed, client, failpoint)
     walk.say(armed=False)
@@ -117,7 +131,7 @@ def test_kills_between_claim_and_result_are_questions_to_a_person_wherever_in_th
     walk.finish()
     assert not doomed.is_armed(failpoint), "nobody passed it in the loop"
     assert judge(walk.told, client, doomed) == []
-    assert walk.told.unknown == [decided] * 3
+    assert walk.told.unknown == decided
 
 
 class Walk:

@@ -11,8 +11,8 @@ from tests.cluster.process import MeshProcess
 SERVER = Path(__file__).with_name("ledger_server.py")
 
 
-def ledger_config(ledger: Path, failpoints: Path) -> dict[str, Any]:
-    """An agent whose one tool server is the ledger."""
+def ledger_config(ledger: Path, failpoints: Path, tool_env: dict[str, str] | None = None) -> dict[str, Any]:
+    """An agent whose one tool server is the ledger; ``tool_env`` is added to that server's environment."""
     return {
         "name": "ledger-agent",
         "prompt": "You keep a ledger.",
@@ -20,7 +20,7 @@ def ledger_config(ledger: Path, failpoints: Path) -> dict[str, Any]:
         "mcp": {
             "command": sys.executable,
             "args": [str(SERVER), str(ledger)],
-            "env": {"MESH_FAILPOINTS": str(failpoints)},
+            "env": {"MESH_FAILPOINTS": str(failpoints), **(tool_env or {})},
             "timeout_s": 20,
         },
     }
@@ -29,11 +29,18 @@ def ledger_config(ledger: Path, failpoints: Path) -> dict[str, Any]:
 class World:
     """``mesh`` is not started yet. Failpoints are armed by name, and may be armed while it runs."""
 
-    def __init__(self, folder: Path, model: Model, env: dict[str, str] | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Model,
+        env: dict[str, str] | None = None,
+        tool_env: dict[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         self.ledger = folder / "ledger.txt"
         self.failpoints = folder / "failpoints"
         self.failpoints.mkdir(parents=True)
-        config = {**ledger_config(self.ledger, self.failpoints), **more}
+        config = {**ledger_config(self.ledger, self.failpoints, tool_env), **more}
         self.mesh = MeshProcess(
             folder, config, {**model.env, "MESH_FAILPOINTS": str(self.failpoints), **(env or {})}
         )

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mesh.errors import ToolSessionError
-from mesh.mcp.port import ToolOutcome, ToolSession
+from mesh.errors import CallRevoked, ToolSessionError
+from mesh.mcp.port import CallId, ToolOutcome, ToolSession
 
 from .worlds import WORLDS
 
@@ -110,3 +110,84 @@ async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: 
     with pytest.raises(ToolSessionError, match="closed") as raised:
         await session.call("echo", {"text": "x"})
     assert not raised.value.may_have_run
+
+
+# -- calls that must not run twice
+
+
+async def claim_for(session: ToolSession, step: str = "s", attempt: int = 0) -> CallId:
+    return CallId(await session.identity(), step, attempt)
+
+
+async def until_it_runs(session: ToolSession, *calls: "asyncio.Task[ToolOutcome]") -> None:
+    """Gives what was just called time to reach the server."""
+    await asyncio.wait(calls, timeout=0.1)
+
+
+async def test_an_outcome_is_told_again_to_whoever_asks_for_the_claim(session: ToolSession) -> None:
+    claim = await claim_for(session)
+    outcome = await session.call("echo", {"text": "once"}, claim=claim)
+    assert await session.settle(claim) == outcome == ToolOutcome(content="once")
+
+
+async def test_a_claimed_call_outlives_its_caller_and_is_waited_for(session: ToolSession) -> None:
+    claim = await claim_for(session)
+    calling = asyncio.create_task(session.call("wait", {"s": 0.3}, claim=claim))
+    await until_it_runs(session, calling)
+    calling.cancel()
+    settled = await session.settle(claim)
+    assert settled is not None and not settled.is_error
+    spans = json.loads(settled.content)
+    assert spans[1] - spans[0] >= 0.25
+
+
+async def test_a_claim_that_never_arrived_is_revoked_and_refused_when_it_comes_late(
+    session: ToolSession,
+) -> None:
+    claim = await claim_for(session)
+    assert await session.settle(claim) is None
+    with pytest.raises(CallRevoked):
+        await session.call("echo", {"text": "late"}, claim=claim)
+    again = await claim_for(session, attempt=1)
+    assert (await session.call("echo", {"text": "anew"}, claim=again)).content == "anew"
+    with pytest.raises(CallRevoked):
+        await session.call("echo", {"text": "later still"}, claim=claim)
+
+
+async def test_a_claimed_call_that_waits_its_turn_is_revoked(session: ToolSession) -> None:
+    claim = await claim_for(session)
+    first = asyncio.create_task(session.call("wait", {"s": 0.4}))
+    await until_it_runs(session, first)
+    waiting = asyncio.create_task(session.call("grow", {"name": "never"}, claim=claim))
+    await until_it_runs(session, waiting)
+    assert await session.settle(claim) is None
+    with pytest.raises(CallRevoked):
+        await waiting
+    await first
+    assert "never" not in {tool.name for tool in (await session.catalogue()).tools}
+
+
+async def test_a_second_call_with_a_claim_joins_the_first(session: ToolSession) -> None:
+    claim = await claim_for(session)
+    twice = [session.call("wait", {"s": 0.1}, claim=claim) for _ in range(2)]
+    first, second = await asyncio.gather(*twice)
+    assert first == second
+
+
+async def test_nobody_knows_what_came_of_a_call_that_was_given_up(session: ToolSession) -> None:
+    claim = await claim_for(session)
+    with pytest.raises(ToolSessionError) as raised:
+        await session.call("wait", {"s": 30}, timeout_s=0.1, claim=claim)
+    assert raised.value.may_have_run
+    with pytest.raises(ToolSessionError) as asked:
+        await session.settle(claim)
+    assert asked.value.may_have_run
+
+
+async def test_a_call_that_was_claimed_for_another_session_is_refused(session: ToolSession) -> None:
+    claim = CallId("another.0", "s", 0)
+    with pytest.raises(CallRevoked):
+        await session.call("echo", {"text": "x"}, claim=claim)
+    with pytest.raises(ToolSessionError) as raised:
+        await session.settle(claim)
+    assert raised.value.may_have_run

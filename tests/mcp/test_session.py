@@ -225,7 +225,7 @@ async def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module.asyncio, "sleep", noted)
     monkeypatch.setattr(session_module.random, "uniform", lambda low, high: high)
     async with opened(Spec(command="no-such-mcp-server")) as session:
-        session._start()
+        await session._start()
         async with asyncio.timeout(5):
             while len([delay for delay in naps if delay >= 0.1]) < 9:
                 await nap(0.005)

@@ -1,0 +1,197 @@
+"""The file of a session with an MCP server: one session at a time on this machine, whatever died, and what
+the ones before it began.
+
+The session holds a lock on the file, and so does the guard of its server (`mesh.mcp.guard`); the kernel
+releases it when both are gone. A session that takes it over knows that those before it are dead, kills what
+they left of their server's process group, and sees it gone.
+
+    boot ID                      the lines below were written since this start of the machine
+    session ID                   every call that this session begins is in a line below
+    begun ID ATTEMPT STEP        it is about to hand this claimed call to the server
+    group PID STARTED            the process group of its server
+
+So the next session can say of a claim that the last one did not begin it; only of those that it began does
+nobody know the outcome. The lines need not survive a loss of power, and are not synced: after one the file
+says nothing.
+
+A file of this machine, and not of the data folder, which machines may share: whether a process lives is a
+fact of its machine. It says nothing about a machine that is lost.
+"""
+
+import asyncio
+import fcntl
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import psutil
+
+from mesh.errors import ToolSessionError
+from mesh.mcp.port import CallId
+
+TAKE_WITHIN_S = 10.0
+MOST_BYTES = 8 * 1024 * 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LOOK_S = 0.05
+
+
+class SessionFile:
+    """The file of the sessions named ``name``, in a folder that only this user may use. Used by one event
+    loop; `take` it before anything else."""
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        self._name = name
+        self._folder = folder or Path(tempfile.gettempdir()) / f"mesh-sessions-{os.getuid()}"
+        self._fd: int | None = None
+        self._taking = asyncio.Lock()
+        self._sessions: set[str] = set()
+        self._begun: set[CallId] = set()
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What a guard has to inherit to hold the lock."""
+        return () if self._fd is None else (self._fd,)
+
+    async def take(self) -> None:
+        """Returns when the lock is held and nothing of an earlier server runs.
+
+        Raises `ToolSessionError` when that is not so within `TAKE_WITHIN_S` seconds.
+        """
+        if self._fd is not None:
+            return
+        async with self._taking:
+            if self._fd is None:
+                self._fd = await asyncio.to_thread(self._taken)
+
+    def open(self, session: str) -> None:
+        """From here on this session writes down what it begins."""
+        assert self._fd is not None, "the file is taken first"
+        if os.fstat(self._fd).st_size > MOST_BYTES:  # what was begun longer ago is not known any more
+            os.ftruncate(self._fd, 0)
+            self._write(f"boot {_boot()}")
+        self._write(f"session {session}")
+
+    def begin(self, claim: CallId) -> None:
+        """The call is about to be handed to the server."""
+        self._write(f"begun {claim.session} {claim.attempt} {claim.step}")
+
+    def began(self, claim: CallId) -> bool | None:
+        """Whether a session before this one began a call; None if that is not known."""
+        return claim in self._begun if claim.session in self._sessions else None
+
+    def note_group(self, group: int) -> None:
+        """The process group of the server that was just started."""
+        self._write(f"group {group} {_started(group)}")
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _write(self, line: str) -> None:
+        """Raises `ToolSessionError`: what is not written down must not begin."""
+        if self._fd is None:
+            return
+        try:
+            os.write(self._fd, line.encode() + b"\n")
+        except OSError as problem:
+            raise self._problem(f"its file in {self._folder} cannot be written: {problem.strerror}") from None
+
+    def _taken(self) -> int:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.is_symlink() or self._folder.stat().st_uid != os.getuid():
+            raise self._problem(f"{self._folder} belongs to somebody else; remove it")
+        path = self._folder / sha256(self._name.encode()).hexdigest()[:32]
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            deadline = time.monotonic() + TAKE_WITHIN_S
+            while not _locked(fd):
+                if time.monotonic() > deadline:
+                    raise self._problem("an earlier session still runs; stop the mesh that it belongs to")
+                time.sleep(_LOOK_S)
+            self._read(fd, deadline)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _read(self, fd: int, deadline: float) -> None:
+        """Learns what the sessions before began, and ends what is left of the last one's server."""
+        lines = [line.split(" ", 3) for line in _content(fd).splitlines()]
+        if not lines or lines[0] != ["boot", _boot()]:
+            os.ftruncate(fd, 0)
+            os.write(fd, f"boot {_boot()}\n".encode())
+            return
+        group: list[str] = []
+        for line in lines:
+            match line:
+                case ["session", session]:
+                    self._sessions.add(session)
+                case ["begun", session, attempt, step]:
+                    self._begun.add(CallId(session, step, int(attempt)))
+                case ["group", *group]:
+                    pass
+        if group:
+            self._end(int(group[0]), group[1], deadline)
+
+    def _end(self, group: int, started: str, deadline: float) -> None:
+        while left := list(_members(group, started)):
+            if time.monotonic() > deadline:
+                raise self._problem(f"process {left[0].pid} of an earlier session does not end")
+            for process in left:
+                _kill(process)
+            time.sleep(_LOOK_S)
+
+    def _problem(self, why: str) -> ToolSessionError:
+        return ToolSessionError(f"MCP session {self._name}: {why}", may_have_run=False)
+
+
+def _boot() -> str:
+    """The present start of the machine."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(int(psutil.boot_time()))
+
+
+def _content(fd: int) -> str:
+    return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _started(pid: int) -> str:
+    """When a process was started, as text to compare; "-" if there is none."""
+    try:
+        return f"{psutil.Process(pid).create_time():.2f}"
+    except psutil.NoSuchProcess:
+        return "-"
+
+
+def _members(group: int, started: str) -> Iterator[psutil.Process]:
+    """The processes of a group that still run. None if its number belongs to another group by now, which
+    is so when its leader is another process than at ``started``."""
+    if _started(group) not in ("-", started):
+        return
+    for process in psutil.process_iter():
+        try:
+            is_of_group = os.getpgid(process.pid) == group and os.getsid(process.pid) == group
+            if is_of_group and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue  # it ended meanwhile, or is not ours
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.send_signal(signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        return

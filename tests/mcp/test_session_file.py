@@ -1,0 +1,149 @@
+"""The file of a session: one at a time, whatever is killed, and what those before it began. Real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mesh.errors import ToolSessionError
+from mesh.mcp import session_file
+from mesh.mcp.port import CallId
+from mesh.mcp.session import McpSession
+from mesh.mcp.session_file import SessionFile
+
+from .test_guard import ROOT, all_gone
+from .test_session import alive
+from .worlds import hostile
+
+HOLDER = """
+import asyncio, json, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.mcp.worlds import hostile
+from mesh.mcp.port import CallId
+from mesh.mcp.session import McpSession
+from mesh.mcp.session_file import SessionFile
+
+async def main():
+    session = McpSession(hostile(), file=SessionFile("one", Path({folder!r})))
+    pids = json.loads((await session.call("pid", {{}})).content)
+    child = int((await session.call("child", {{}})).content)
+    name = await session.identity()
+    running = asyncio.create_task(session.call("wait", {{"s": 60}}, claim=CallId(name, "runs", 0)))
+    await asyncio.sleep(0)
+    waits = asyncio.create_task(session.call("echo", {{"text": "x"}}, claim=CallId(name, "waits", 0)))
+    while not session._current:
+        await asyncio.sleep(0.01)
+    print(json.dumps([name, *pids, child]), flush=True)
+    await running
+
+asyncio.run(main())
+"""
+
+
+def holder(folder: Path) -> tuple["subprocess.Popen[str]", str, list[int]]:
+    """A process with a session in which one claimed call runs and one waits: its id; server, guard, child."""
+    script = HOLDER.format(root=ROOT, folder=str(folder))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    name, *pids = json.loads(process.stdout.readline())
+    return process, name, pids
+
+
+@pytest.mark.parametrize("also_the_guard", [False, True])
+async def test_the_next_session_finds_the_last_ones_server_dead_and_knows_what_it_began(
+    tmp_path: Path, also_the_guard: bool
+) -> None:
+    process, name, pids = holder(tmp_path)
+    if also_the_guard:  # so that nobody is left to end what the server started
+        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(os.getpgid(pids[0]), signal.SIGKILL)
+    process.kill()
+    process.communicate()
+    session = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    try:
+        assert await session.settle(CallId(name, "waits", 0)) is None
+        assert await session.settle(CallId(name, "never arrived", 0)) is None
+        assert not any(map(alive, pids)), "nothing of the last server runs when anybody is answered"
+        with pytest.raises(ToolSessionError) as raised:
+            await session.settle(CallId(name, "runs", 0))
+        assert raised.value.may_have_run
+        assert await session.identity() != name
+    finally:
+        await session.close()
+
+
+async def test_a_session_does_not_begin_while_another_one_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_file, "TAKE_WITHIN_S", 0.3)
+    process, _, pids = holder(tmp_path)
+    session = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    try:
+        with pytest.raises(ToolSessionError, match="an earlier session still runs") as raised:
+            await session.call("echo", {"text": "x"})
+        assert not raised.value.may_have_run
+        assert all(map(alive, pids))
+    finally:
+        await session.close()
+        process.kill()
+        process.communicate()
+    assert all_gone(pids)
+
+
+async def test_after_a_start_of_the_machine_the_file_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SessionFile("one", tmp_path)
+    await first.take()
+    first.open("a.0")
+    first.release()
+    second = SessionFile("one", tmp_path)
+    await second.take()
+    assert second.began(CallId("a.0", "s", 0)) is False
+    second.release()
+    monkeypatch.setattr(session_file, "_boot", lambda: "another")
+    third = SessionFile("one", tmp_path)
+    await third.take()
+    assert third.began(CallId("a.0", "s", 0)) is None
+    third.release()
+
+
+async def test_a_file_that_grew_long_forgets_the_sessions_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_file, "MOST_BYTES", 2_000)
+    file = SessionFile("one", tmp_path)
+    await file.take()
+    for generation in range(20):
+        file.open(f"a.{generation}")
+        for n in range(10):
+            file.begin(CallId(f"a.{generation}", f"step {n}", 0))
+    assert os.fstat(file.fds[0]).st_size < 3_000
+    file.release()
+    after = SessionFile("one", tmp_path)
+    await after.take()
+    assert after.began(CallId("a.0", "step 1", 0)) is None
+    assert after.began(CallId("a.19", "step 1", 0)) is True
+    assert after.began(CallId("a.19", "other", 0)) is False
+    after.release()
+
+
+async def test_no_call_begins_that_cannot_be_written_down(tmp_path: Path) -> None:
+    file = SessionFile("one", tmp_path)
+    session = McpSession(hostile(), file=file)
+    try:
+        name = await session.identity()
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, file.fds[0])
+        os.close(full)
+        with pytest.raises(ToolSessionError, match="cannot be written: No space left") as raised:
+            await session.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
+        assert not raised.value.may_have_run
+        assert (await session.call("echo", {"text": "unclaimed"})).content == "unclaimed"
+    finally:
+        await session.close()
