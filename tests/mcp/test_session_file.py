@@ -1,4 +1,4 @@
-"""The file of a session: one at a time, whatever is killed, and what those before it began. Real processes."""
+"""The file of a session: one at a time, whatever is killed, and what those before began. Real processes."""
 
 import json
 import os
