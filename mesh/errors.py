@@ -120,4 +120,4 @@ class WrongSequence(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """A journal has damage before its last line."""
+    """A journal holds something that is not its next event. It is left as it is."""

@@ -4,9 +4,10 @@
     data_dir/conversation_{id}.json     and other blobs
     data_dir/shard_{n}.epoch            the fence: a number, guarded by a lock on the same file
 
-Every write is made by one thread, which takes all that is waiting, writes it under the shard's
-shared lock after it read the epoch there, and then makes each file durable once. `open` takes the
-lock exclusively, so that it waits for writes under way and no older writer can follow.
+Every write is made by one thread, which takes the appends that are waiting. For each shard it takes the lock
+shared, reads the epoch, writes, makes each journal durable once, and only then releases the lock. `open`
+takes the lock exclusively: it waits for all of that, and no older writer can follow. What a journal holds,
+and what happens when the disk fails, is the business of `JournalFiles`.
 
 Works on a filesystem of one machine, or on a shared one that has `flock`.
 """
@@ -14,8 +15,7 @@ Works on a filesystem of one machine, or on a shared one that has `flock`.
 import asyncio
 import fcntl
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,28 +23,26 @@ from typing import TypeVar
 
 import msgspec
 
-from mesh.errors import JournalDamaged, JournalError, StaleEpoch, WrongSequence
-from mesh.events import AnyEvent, decode, encode
+from mesh.errors import JournalError, StaleEpoch, WrongSequence
+from mesh.events import AnyEvent, encode
+from mesh.journal.on_disk import JournalFiles, Tail, sync_folder, why
 from mesh.journal.port import Append
 
-_PREFIX, _SUFFIX = "conversation_", ".jsonl"
-_OPEN_FILES = 512
-_KNOWN_TAILS = 20_000
+_BATCH = 256
+"""Appends written under one lock: bounds how long `open` waits, and how many files are open."""
 T = TypeVar("T")
-
-
-class _Tail(msgspec.Struct):
-    """Where a journal ends: the last seq and the length of the file, in bytes."""
-
-    seq: int
-    size: int
+K = TypeVar("K", bound=Hashable)
 
 
 class _Waiting(msgspec.Struct):
+    """An append under way. ``outcome`` is the journal's new size, or why nothing was appended."""
+
     shard: int
     epoch: int
     append: Append
+    lines: bytes
     done: asyncio.Future[int]
+    outcome: int | Exception = 0
 
 
 class FileJournal:
@@ -53,28 +51,36 @@ class FileJournal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._tails: OrderedDict[str, _Tail] = OrderedDict()
-        self._fds: OrderedDict[str, int] = OrderedDict()
+        self._files = JournalFiles(folder)
         self._locks: dict[int, int] = {}
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "journal")
 
     async def open(self, shard: int) -> int:
-        return await self._run(lambda: self._take_epoch(shard))
+        try:
+            return await self._run(lambda: self._take_epoch(shard))
+        except OSError as problem:
+            raise JournalError(f"shard {shard} cannot be opened in {self._folder}: {why(problem)}") from None
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
+        lines = b"".join(encode(event) + b"\n" for event in append.events)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(shard, epoch, append, done))
+        self._waiting.append(_Waiting(shard, epoch, append, lines, done))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_waiting())
         return await done
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:
-        return await self._run(lambda: self._read(conversation_id))
+        try:
+            return await self._run(lambda: self._files.read(conversation_id))
+        except OSError as problem:
+            raise JournalError(
+                f"conversation {conversation_id}: its journal cannot be read: {why(problem)}"
+            ) from None
 
     async def sizes(self) -> dict[str, int]:
-        return await asyncio.to_thread(self._sizes)
+        return await asyncio.to_thread(self._files.sizes)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         def replace_all() -> None:
@@ -99,110 +105,40 @@ class FileJournal:
 
     async def _write_waiting(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting, []
-            outcomes = await self._run(lambda batch=batch: self._write_batch(batch))  # type: ignore[misc]
-            for waiting, outcome in zip(batch, outcomes, strict=True):
+            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            try:
+                await self._run(lambda batch=batch: self._write_batch(batch))  # type: ignore[misc]
+            except Exception as problem:  # noqa: BLE001 - a bug: told to those who would wait for ever
+                for waiting in batch:
+                    waiting.outcome = problem
+            for waiting in batch:
                 if waiting.done.cancelled():
                     continue
-                if isinstance(outcome, int):
-                    waiting.done.set_result(outcome)
+                if isinstance(waiting.outcome, int):
+                    waiting.done.set_result(waiting.outcome)
                 else:
-                    waiting.done.set_exception(outcome)
+                    waiting.done.set_exception(waiting.outcome)
 
-    def _write_batch(self, batch: list[_Waiting]) -> list[int | Exception]:
-        """Writes all, then makes each file durable once: for each append the new size, or the problem."""
-        outcomes: list[int | Exception] = []
-        written: dict[int, list[int]] = {}
-        for i, waiting in enumerate(batch):
-            try:
-                with self._fence(waiting.shard, waiting.epoch):
-                    fd, size = self._write(waiting.append)
-                written.setdefault(fd, []).append(i)
-                outcomes.append(size)
-            except (JournalError, OSError) as problem:
-                outcomes.append(_explained(problem, waiting.append.conversation_id))
-        for fd, of in written.items():
-            try:
-                os.fdatasync(fd)
-            except OSError as problem:
-                for i in of:
-                    outcomes[i] = _explained(problem, batch[i].append.conversation_id)
-        self._trim()
-        return outcomes
+    def _write_batch(self, batch: list[_Waiting]) -> None:
+        for (shard, epoch), of_shard in _grouped(batch, lambda one: (one.shard, one.epoch)).items():
+            with _told(of_shard), self._fence(shard, epoch):
+                self._write_durably(shard, of_shard)
+        self._files.trim()
 
-    def _write(self, append: Append) -> tuple[int, int]:
-        """Writes one append, not yet durable: the file and its new size. What a failed write left is cut."""
-        fd = self._fd(append.conversation_id)
-        tail = self._tail(append.conversation_id, fd)
-        if tail.seq != append.after:
-            raise WrongSequence(
-                f"conversation {append.conversation_id}: its journal is at event {tail.seq}, "
-                f"the writer believed {append.after}"
-            )
-        lines = b"".join(encode(event) + b"\n" for event in append.events)
-        try:
-            if os.write(fd, lines) != len(lines):
-                raise OSError("the disk took only a part of a write")
-        except OSError:
-            os.ftruncate(fd, tail.size)
-            raise
-        tail.seq, tail.size = append.events[-1].seq, tail.size + len(lines)
-        return fd, tail.size
-
-    def _tail(self, conversation_id: str, fd: int) -> _Tail:
-        """Where to write on. Invariant: the caller holds the fence, so a torn end is nobody's write
-        under way, and may be cut off."""
-        tail, size = self._tails.get(conversation_id), os.fstat(fd).st_size
-        if tail is None or tail.size != size:
-            self._read(conversation_id)
-            tail = self._tails[conversation_id]
-            if tail.size < size:
-                os.ftruncate(fd, tail.size)
-        return tail
-
-    def _read(self, conversation_id: str) -> list[AnyEvent]:
-        path = self._path(conversation_id)
-        content = path.read_bytes() if path.exists() else b""
-        events, size = parse(content, path.name)
-        self._tails[conversation_id] = _Tail(events[-1].seq if events else 0, size)
-        return events
-
-    def _fd(self, conversation_id: str) -> int:
-        if conversation_id in self._fds:
-            self._fds.move_to_end(conversation_id)
-            return self._fds[conversation_id]
-        path = self._path(conversation_id)
-        is_new = not path.exists()
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if is_new:
-            self._sync_folder()
-        self._fds[conversation_id] = fd
-        return fd
-
-    def _trim(self) -> None:
-        """Bounds what is kept open and in memory; both are found again on the disk."""
-        while len(self._fds) > _OPEN_FILES:
-            os.close(self._fds.popitem(last=False)[1])
-        while len(self._tails) > _KNOWN_TAILS:
-            self._tails.popitem(last=False)
-
-    def _sync_folder(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def _path(self, conversation_id: str) -> Path:
-        return self._folder / f"{_PREFIX}{conversation_id}{_SUFFIX}"
-
-    def _sizes(self) -> dict[str, int]:
-        with os.scandir(self._folder) as entries:
-            return {
-                entry.name[len(_PREFIX) : -len(_SUFFIX)]: entry.stat().st_size
-                for entry in entries
-                if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)
-            }
+    def _write_durably(self, shard: int, batch: list[_Waiting]) -> None:
+        """Writes to all journals, then makes each of them durable once. Invariant: the caller holds the fence
+        until this returns, so that a successor finds whatever is acknowledged."""
+        journals = _grouped(batch, lambda one: one.append.conversation_id)
+        ends: dict[str, Tail] = {}
+        for conversation_id, appends in journals.items():
+            with _told(appends):
+                end, lines = _accepted(self._files.tail(shard, conversation_id), appends)
+                if lines:
+                    self._files.write(shard, conversation_id, lines)
+                    ends[conversation_id] = end
+        for conversation_id, end in ends.items():
+            with _told(journals[conversation_id]):
+                self._files.sync(shard, conversation_id, end)
 
     def _replace(self, name: str, content: bytes) -> None:
         path = f"{self._folder}/{name}"
@@ -222,22 +158,32 @@ class FileJournal:
         fd = self._lock_fd(shard)
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
-            epoch = int(os.pread(fd, 32, 0) or b"0") + 1
+            epoch = self._epoch(shard) + 1
             os.pwrite(fd, b"%020d\n" % epoch, 0)
             os.fsync(fd)
-            self._sync_folder()
+            sync_folder(self._folder)
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
-        # Invariant: what an older writer wrote since we last looked is read again.
-        self._tails.clear()
+        self._files.distrust_all(shard)
         return epoch
+
+    def _epoch(self, shard: int) -> int:
+        content = os.pread(self._lock_fd(shard), 32, 0)
+        try:
+            # Nothing, or zeros: a crash before the first epoch was durable, and so before anybody had one.
+            return int(content.strip(b"\0\n") or b"0")
+        except ValueError:
+            raise JournalError(
+                f"shard_{shard}.epoch in {self._folder} is damaged: it holds {content!r} instead of a "
+                f"number. Write one into it that is greater than every epoch of this shard before"
+            ) from None
 
     @contextmanager
     def _fence(self, shard: int, epoch: int) -> Iterator[None]:
         fd = self._lock_fd(shard)
         fcntl.flock(fd, fcntl.LOCK_SH)
         try:
-            present = int(os.pread(fd, 32, 0) or b"0")
+            present = self._epoch(shard)
             if present != epoch:
                 raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
             yield
@@ -245,43 +191,48 @@ class FileJournal:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     def _close_files(self) -> None:
-        for fd in (*self._fds.values(), *self._locks.values()):
+        self._files.close()
+        for fd in self._locks.values():
             os.close(fd)
-        self._fds.clear()
         self._locks.clear()
 
 
-def parse(content: bytes, name: str) -> tuple[list[AnyEvent], int]:
-    """The events of a journal, and the length in bytes of what is whole.
+def _grouped(batch: Iterable[_Waiting], key: Callable[[_Waiting], K]) -> dict[K, list[_Waiting]]:
+    groups: dict[K, list[_Waiting]] = {}
+    for waiting in batch:
+        groups.setdefault(key(waiting), []).append(waiting)
+    return groups
 
-    A last line without its newline, or that is no event, was torn by a crash before anybody was
-    told of it: it does not count. Damage before that raises `JournalDamaged` with the line number.
-    """
-    whole = content.rfind(b"\n") + 1
-    lines = content[:whole].splitlines(keepends=True)
-    events: list[AnyEvent] = []
-    size = 0
-    for number, line in enumerate(lines, 1):
-        try:
-            event = decode(line)
-        except msgspec.DecodeError as problem:
-            if number == len(lines):
-                break
-            raise JournalDamaged(
-                f"{name}:{number}: not an event ({problem}); the rest is left alone"
-            ) from None
-        if event.seq != number:
-            raise JournalDamaged(
-                f"{name}:{number}: has sequence number {event.seq}; events are missing or doubled"
+
+def _accepted(tail: Tail, appends: Iterable[_Waiting]) -> tuple[Tail, bytes]:
+    """What is to be written of these appends to one journal, and where it ends then."""
+    end, lines = tail, b""
+    for waiting in appends:
+        append = waiting.append
+        if append.after != end.seq:
+            waiting.outcome = WrongSequence(
+                f"conversation {append.conversation_id}: its journal is at event {end.seq}, "
+                f"the writer believed {append.after}"
             )
-        events.append(event)
-        size += len(line)
-    return events, size
+            continue
+        lines += waiting.lines
+        end = Tail(end.seq + len(append.events), end.size + len(waiting.lines))
+        waiting.outcome = end.size
+    return end, lines
 
 
-def _explained(problem: Exception, conversation_id: str) -> Exception:
+@contextmanager
+def _told(appends: list[_Waiting]) -> Iterator[None]:
+    """Work for these appends: if it fails, each of them that had not failed already has the reason."""
+    try:
+        yield
+    except (JournalError, OSError) as problem:
+        for waiting in appends:
+            if isinstance(waiting.outcome, int):
+                waiting.outcome = _explained(problem, waiting.append.conversation_id)
+
+
+def _explained(problem: JournalError | OSError, conversation_id: str) -> JournalError:
     if isinstance(problem, OSError):
-        return JournalError(
-            f"conversation {conversation_id}: the journal cannot be written: {problem.strerror or problem}"
-        )
+        return JournalError(f"conversation {conversation_id}: the journal cannot be written: {why(problem)}")
     return problem

@@ -26,7 +26,8 @@ class Journal(Protocol):
 
     Promises: when `append` returns, the events survive the loss of every process and of the
     machine's power; they are all there or (torn by a crash before the return) none after the last
-    whole one; once `open` returned, no append with an older epoch of that shard succeeds.
+    whole one; once `open` returned, no append with an older epoch of that shard succeeds, and a read
+    finds all that was appended with one. Damage is reported and never removed.
 
     Does not promise: that an append which raised did not happen in part (read again), that two
     conversations' appends are ordered, that blobs are durable (they can all be derived again),
@@ -34,18 +35,21 @@ class Journal(Protocol):
     """
 
     async def open(self, shard: int) -> int:
-        """Takes the shard over: a new epoch, greater than all before, which fences the others."""
+        """Takes the shard over: a new epoch, greater than all before, which fences the others. Waits for
+        their appends under way. Raises `JournalError`."""
         ...
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
         """Makes events durable; the journal's size after that, as in `sizes`.
 
-        Raises `StaleEpoch` or `WrongSequence`, having written nothing.
+        Raises `StaleEpoch`, `WrongSequence` or `JournalDamaged`, having written nothing; another
+        `JournalError` when the storage fails.
         """
         ...
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:
-        """The whole journal, in order; empty if there is none. Raises `JournalDamaged`."""
+        """The whole journal, in order and durable; empty if there is none. Raises `JournalDamaged`, or
+        another `JournalError` when the storage fails."""
         ...
 
     async def sizes(self) -> dict[str, int]:

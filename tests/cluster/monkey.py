@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from mesh.events import AnyEvent, ApprovalRequired, ToolIntent
-from mesh.journal.files import parse
+from mesh.journal.on_disk import parse
 from tests.cluster.process import MeshProcess
 
 UP_AGAIN_WITHIN_S = 90.0

@@ -21,7 +21,7 @@ import pytest
 
 from mesh.conversation import fold
 from mesh.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
-from mesh.journal.files import parse
+from mesh.journal.on_disk import parse
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import Monkey, seconds, table, unknown_outcomes

@@ -1,5 +1,6 @@
 """What every store promises, asked of each."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -73,6 +74,25 @@ async def test_an_append_that_does_not_follow_the_last_event_is_refused(journal:
     assert await journal.read(i) == [created(i)]
 
 
+async def test_appends_that_are_made_at_once_are_taken_in_their_order_and_a_wrong_one_spares_the_others(
+    journal: Journal,
+) -> None:
+    epoch, i, other = await journal.open(0), new_id(), new_id()
+    appends = [
+        Append(i, 0, [created(i)]),
+        Append(i, 1, turn(2)),
+        Append(i, 1, turn(2)),
+        Append(i, 3, turn(4)),
+    ]
+    appends.append(Append(other, 0, [created(other)]))
+    outcomes = await asyncio.gather(
+        *(journal.append(0, epoch, append) for append in appends), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [int, int, WrongSequence, int, int]
+    assert await journal.read(i) == [created(i), *turn(2), *turn(4)]
+    assert await journal.sizes() == {i: outcomes[3], other: outcomes[4]}
+
+
 async def test_sizes_grow_with_every_append_and_an_append_tells_the_size(journal: Journal) -> None:
     epoch, i = await journal.open(0), new_id()
     assert await journal.sizes() == {}
@@ -91,8 +111,6 @@ async def test_a_blob_is_what_was_put_last(journal: Journal) -> None:
 
 
 async def test_many_conversations_are_written_side_by_side(journal: Journal) -> None:
-    import asyncio
-
     epoch = await journal.open(0)
     ids = [new_id() for _ in range(600)]
     await asyncio.gather(*(journal.append(0, epoch, Append(i, 0, [created(i)])) for i in ids))

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.conversation import fold
 from mesh.events import AnyEvent, ApprovalRequired, LlmCall, ToolIntent
-from mesh.journal.files import parse
+from mesh.journal.on_disk import parse
 from mesh.view import view
 from tests.journal.golden.record import HERE, End, go_on, read, record, scenarios
 
