@@ -116,8 +116,12 @@ class Approvals:
         return won
 
     async def _expire(self, conversation_id: str) -> None:
-        """Rejects what is due in a conversation."""
+        """Rejects what is due in a conversation. One that could not be read before may have more to expire,
+        and a turn to go on with."""
         cell = await self._cell(conversation_id)
+        self.note(conversation_id, [a.expires_at for a in cell.conversation.pending if a.expires_at > now()])
+        if cell.needs_pass:
+            self._driver.start(cell)
         for asked in cell.conversation.pending:
             if asked.expires_at and asked.expires_at <= now():
                 resolved = ApprovalResolved(

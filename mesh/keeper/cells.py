@@ -9,7 +9,7 @@ from itertools import count
 from mesh.conversation import Conversation, fold
 from mesh.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
 from mesh.events import AnyEvent
-from mesh.ids import is_id, shard_of
+from mesh.ids import is_id, shard_of, tail
 from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
 from mesh.keeper.index import Index
@@ -34,6 +34,7 @@ class Cells:
         on_forgotten: Callable[[str], None],
     ) -> None:
         self.index = Index()
+        self.unreadable: set[str] = set()  # when the shard was opened, and since
         self._shard = shard
         self._shards = shards
         self._journal = journal
@@ -100,7 +101,8 @@ class Cells:
 
     async def that_asked(self, uuid: str) -> Cell:
         """The conversation of an approval, which may be decided. Raises `NotFound`."""
-        for conversation_id in self.index.with_tail(uuid):
+        unreadable = [i for i in self.unreadable if tail(i) == tail(uuid)]
+        for conversation_id in (*self.index.with_tail(uuid), *unreadable):
             cell = await self.get(conversation_id)
             if uuid in cell.conversation.asked:
                 return cell
@@ -114,6 +116,9 @@ class Cells:
         conversation = fold(await self._journal.read(conversation_id))
         if not conversation.id:
             raise NotFound(f"there is no conversation {conversation_id}")
+        if conversation_id in self.unreadable:
+            self.unreadable.discard(conversation_id)
+            self.index.put(conversation, 0)  # no size it could have: it is read again at the next start
         return self._keep(conversation_id, conversation)
 
     def _keep(self, conversation_id: str, conversation: Conversation) -> Cell:
@@ -132,8 +137,10 @@ class Cells:
     async def _look_into(self, conversation_id: str, size: int) -> None:
         try:
             conversation = fold(await self._journal.read(conversation_id))
-        except JournalDamaged as problem:
-            _log.error("event=journal_damaged conversation=%s message=%r", conversation_id, str(problem))
+        except JournalError as problem:
+            kind = "journal_damaged" if isinstance(problem, JournalDamaged) else "journal_unreadable"
+            _log.error("event=%s conversation=%s message=%r", kind, conversation_id, str(problem))
+            self.unreadable.add(conversation_id)
             return
         if conversation.id:
             self.index.put(conversation, size)

@@ -1,27 +1,39 @@
-"""Approvals that expire: one timer for all of a keeper's conversations."""
+"""Approvals that expire: one timer for all of a keeper's conversations.
+
+Each conversation is dealt with in a task of its own, so that neither one that fails nor one that takes long
+holds the others up. One that fails is tried again after pauses that grow.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 
-from mesh.errors import MeshError
+from mesh.errors import MeshError, NotFound
+from mesh.events import moment, now
 
-_RETRY_S = 5.0
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+_AT_ONCE = 32
 _log = logging.getLogger("mesh.keeper")
 
 
 class Expiry:
-    """Calls ``expire`` with a conversation once a moment noted for it has come, perhaps more than once:
-    what is due there by then is for it to find out. Nothing is kept: after a restart it is told again."""
+    """Calls ``expire`` with a conversation once a moment noted for it has come, perhaps more than once, but
+    never twice at once: what is due there by then is for it to find out. Nothing is kept: after a restart
+    it is told again."""
 
     def __init__(self, expire: Callable[[str], Awaitable[None]]) -> None:
         self._expire = expire
         self._due: list[tuple[str, str]] = []
         self._known: set[tuple[str, str]] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
         self._earlier = asyncio.Event()
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._at_work: dict[str, asyncio.Task[None]] = {}
+        self._due_again: set[str] = set()  # became due while it was at work
+        self._failures: dict[str, int] = {}  # how many in a row
 
     def note(self, when: str, conversation_id: str) -> None:
         """Something of this conversation expires then (a moment as events write it)."""
@@ -32,14 +44,15 @@ class Expiry:
         heappush(self._due, due)
         if self._due[0] == due:
             self._earlier.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch())
+        if self._timer is None or self._timer.done():
+            self._timer = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Stops the timer."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Stops the timer, and what it began."""
+        tasks = [*self._at_work.values(), *((self._timer,) if self._timer else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self) -> None:
         while self._due:
@@ -54,9 +67,42 @@ class Expiry:
                     pass
                 continue
             self._known.discard(heappop(self._due))
-            try:
-                await self._expire(conversation_id)
-            except MeshError as problem:
-                _log.warning("event=not_expired conversation=%s message=%r", conversation_id, str(problem))
-                heappush(self._due, (when, conversation_id))
-                await asyncio.sleep(_RETRY_S)
+            if conversation_id in self._at_work:
+                self._due_again.add(conversation_id)
+                continue
+            await self._room.acquire()
+            self._at_work[conversation_id] = asyncio.create_task(self._work(conversation_id))
+
+    async def _work(self, conversation_id: str) -> None:
+        try:
+            is_done = await self._is_done(conversation_id)
+            if is_done and conversation_id in self._due_again:
+                self.note(now(), conversation_id)
+        finally:
+            self._due_again.discard(conversation_id)
+            del self._at_work[conversation_id]
+            self._room.release()
+
+    async def _is_done(self, conversation_id: str) -> bool:
+        """Does it; False if that has to be tried again, which has been seen to."""
+        try:
+            await self._expire(conversation_id)
+        except NotFound:
+            pass  # and with the conversation, what was to expire in it
+        except Exception as problem:  # noqa: BLE001 - told to the log; the others' approvals have to expire
+            self._try_later(conversation_id, problem)
+            return False
+        self._failures.pop(conversation_id, None)
+        return True
+
+    def _try_later(self, conversation_id: str, problem: Exception) -> None:
+        failures = self._failures[conversation_id] = self._failures.get(conversation_id, 0) + 1
+        pause = min(_FIRST_PAUSE_S * 2.0 ** min(failures - 1, 20), _LONGEST_PAUSE_S)
+        if failures == 1:
+            _log.warning(
+                "event=not_expired conversation=%s message=%r",
+                conversation_id,
+                str(problem),
+                exc_info=None if isinstance(problem, MeshError) else problem,
+            )
+        self.note(moment(timedelta(seconds=pause)), conversation_id)

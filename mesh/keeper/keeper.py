@@ -119,6 +119,8 @@ class Keeper:
         await self._push.open(epoch, self._cells.owns)
         for when, conversation_id in self._cells.index.deadlines():
             self._approvals.note(conversation_id, [when])
+        for conversation_id in self._cells.unreadable:  # whether anything expires there is found once it can
+            self._approvals.note(conversation_id, [now()])
         for conversation_id in list(self._cells.index.open_turns()):
             self._recover_soon(conversation_id)
 
