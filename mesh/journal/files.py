@@ -23,9 +23,10 @@ from typing import TypeVar
 
 import msgspec
 
+from mesh.durable import replace, sync_folder
 from mesh.errors import JournalError, StaleEpoch, WrongSequence
 from mesh.events import AnyEvent, encode
-from mesh.journal.on_disk import JournalFiles, Tail, sync_folder, why
+from mesh.journal.on_disk import JournalFiles, Tail, read_epoch, why
 from mesh.journal.port import Append
 
 _BATCH = 256
@@ -83,11 +84,7 @@ class FileJournal:
         return await asyncio.to_thread(self._files.sizes)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        def replace_all() -> None:
-            for name, content in blobs.items():
-                self._replace(name, content)
-
-        await asyncio.to_thread(replace_all)
+        await asyncio.to_thread(self._replace_all, blobs)
 
     async def get_blob(self, name: str) -> bytes | None:
         path = self._folder / name
@@ -140,25 +137,30 @@ class FileJournal:
             with _told(journals[conversation_id]):
                 self._files.sync(shard, conversation_id, end)
 
-    def _replace(self, name: str, content: bytes) -> None:
-        path = f"{self._folder}/{name}"
-        draft = f"{path}.{os.getpid()}.tmp"
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb", buffering=0) as file:  # noqa: PTH123 - a file that is open already
-            file.write(content)
-        os.replace(draft, path)  # noqa: PTH105 - called often; paths as objects cost more than the rename
+    def _replace_all(self, blobs: Mapping[str, bytes]) -> None:
+        """One that cannot be replaced keeps no other from it; the first problem is raised in the end."""
+        problems: list[OSError] = []
+        for name, content in blobs.items():
+            try:
+                replace(self._folder / name, content, synced=False)
+            except OSError as problem:
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
     def _lock_fd(self, shard: int) -> int:
         if shard not in self._locks:
-            path = self._folder / f"shard_{shard}.epoch"
-            self._locks[shard] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._locks[shard] = os.open(self._lock_path(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._locks[shard]
+
+    def _lock_path(self, shard: int) -> Path:
+        return self._folder / f"shard_{shard}.epoch"
 
     def _take_epoch(self, shard: int) -> int:
         fd = self._lock_fd(shard)
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
-            epoch = self._epoch(shard) + 1
+            epoch = read_epoch(fd, self._lock_path(shard)) + 1
             os.pwrite(fd, b"%020d\n" % epoch, 0)
             os.fsync(fd)
             sync_folder(self._folder)
@@ -167,23 +169,12 @@ class FileJournal:
         self._files.distrust_all(shard)
         return epoch
 
-    def _epoch(self, shard: int) -> int:
-        content = os.pread(self._lock_fd(shard), 32, 0)
-        try:
-            # Nothing, or zeros: a crash before the first epoch was durable, and so before anybody had one.
-            return int(content.strip(b"\0\n") or b"0")
-        except ValueError:
-            raise JournalError(
-                f"shard_{shard}.epoch in {self._folder} is damaged: it holds {content!r} instead of a "
-                f"number. Write one into it that is greater than every epoch of this shard before"
-            ) from None
-
     @contextmanager
     def _fence(self, shard: int, epoch: int) -> Iterator[None]:
         fd = self._lock_fd(shard)
         fcntl.flock(fd, fcntl.LOCK_SH)
         try:
-            present = self._epoch(shard)
+            present = read_epoch(fd, self._lock_path(shard))
             if present != epoch:
                 raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
             yield

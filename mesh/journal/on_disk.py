@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from mesh.durable import sync_folder, write_all
 from mesh.errors import JournalDamaged, JournalError
 from mesh.events import AnyEvent, Live, decode
 
@@ -90,7 +91,7 @@ class JournalFiles:
         """Writes after the `tail`. Before `sync` nobody may be told of it. Raises `OSError`."""
         fd = self._fd(conversation_id)
         with self._distrusted_on_failure(shard, conversation_id):
-            _write_all(fd, lines)
+            write_all(fd, lines)
 
     def sync(self, shard: int, conversation_id: str, end: Tail) -> None:
         """Makes what was written since durable; the journal's `tail` is ``end`` then. Raises `OSError`: then
@@ -205,13 +206,17 @@ def parse(content: bytes, name: str) -> tuple[list[AnyEvent], int]:
     return [_event(line, number, name) for number, line in enumerate(lines, 1)], size
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable. Raises `OSError`."""
-    fd = os.open(folder, os.O_RDONLY)
+def read_epoch(fd: int, path: Path) -> int:
+    """The number in a shard's fence. Raises `JournalError` if it is damaged."""
+    content = os.pread(fd, 32, 0)
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        # Nothing, or zeros: a crash before the first epoch was durable, and so before anybody had one.
+        return int(content.strip(b"\0\n") or b"0")
+    except ValueError:
+        raise JournalError(
+            f"{path} is damaged: it holds {content!r} instead of a number. Write one into it that is "
+            f"greater than every epoch of this shard before"
+        ) from None
 
 
 def why(problem: OSError) -> str:
@@ -251,12 +256,6 @@ def _durable_content(path: Path, durable: int) -> bytes:
             os.fdatasync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return file.read()
-
-
-def _write_all(fd: int, content: bytes) -> None:
-    """Writes all of it. A disk that is full takes a part, and says why it takes no more when asked again."""
-    while content:
-        content = content[os.write(fd, content) :]
 
 
 def _cut(path: Path, size: int) -> None:

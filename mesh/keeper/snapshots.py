@@ -43,12 +43,11 @@ class Snapshots:
 
     async def load_index(self, sizes: dict[str, int]) -> None:
         """Fills the index as far as it was saved and is still so."""
-        saved = await self._journal.get_blob(self._index_name)
-        if saved is None:
-            return
         try:
-            self._index.load(saved, sizes)
-        except msgspec.DecodeError as problem:
+            saved = await self._journal.get_blob(self._index_name)
+            if saved is not None:
+                self._index.load(saved, sizes)
+        except (OSError, ValueError) as problem:  # what decoding raises are ValueErrors
             _log.warning("event=index_unreadable file=%s message=%r", self._index_name, str(problem))
 
     async def close(self) -> None:
@@ -56,8 +55,8 @@ class Snapshots:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
+        self._index_due = 0.0
         await self._write()
-        await self._journal.put_blobs({self._index_name: self._index.save()})
 
     async def _write_soon(self) -> None:
         while self._dirty:

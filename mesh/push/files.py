@@ -18,7 +18,9 @@ from pathlib import Path
 
 import msgspec
 
+from mesh.durable import replace, sync_folder
 from mesh.errors import JournalError, StaleEpoch
+from mesh.journal.on_disk import read_epoch, why
 from mesh.push.webhook import Webhook
 
 _SUFFIX, _DRAFT = ".json", ".tmp"
@@ -66,13 +68,8 @@ class FilePushStore:
         if content is None:
             path.unlink(missing_ok=True)
         else:
-            draft = path.with_suffix(f".{os.getpid()}{_DRAFT}")
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb", buffering=0) as file:  # noqa: PTH123 - a file that is open already
-                file.write(content)
-                os.fsync(fd)
-            draft.replace(path)
-        self._sync_folder()
+            replace(path, content, synced=True)
+        sync_folder(self._folder)
 
     def _found(self, owns: Callable[[str], bool]) -> dict[str, tuple[Webhook, ...]]:
         found: dict[str, tuple[Webhook, ...]] = {}
@@ -85,19 +82,21 @@ class FilePushStore:
                 continue
             try:
                 found[conversation_id] = _decode(path.read_bytes())
-            except msgspec.DecodeError:  # its text might show a part of a secret
+            except ValueError:  # its text might show a part of a secret
                 _log.error("event=webhooks_damaged file=%s", path.name)
+            except OSError as problem:
+                _log.error("event=webhooks_unreadable file=%s message=%r", path.name, why(problem))
         return found
 
     def _take(self, shard: int, epoch: int) -> None:
         fd = self._lock_fd(shard)
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
-            if (present := _read(fd)) > epoch:
+            if (present := read_epoch(fd, self._lock_path(shard))) > epoch:
                 raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
             os.pwrite(fd, b"%020d\n" % epoch, 0)
             os.fsync(fd)
-            self._sync_folder()
+            sync_folder(self._folder)
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
@@ -106,7 +105,7 @@ class FilePushStore:
         fd = self._lock_fd(shard)
         fcntl.flock(fd, fcntl.LOCK_SH)
         try:
-            if (present := _read(fd)) != epoch:
+            if (present := read_epoch(fd, self._lock_path(shard))) != epoch:
                 raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
             yield
         finally:
@@ -114,22 +113,13 @@ class FilePushStore:
 
     def _lock_fd(self, shard: int) -> int:
         if shard not in self._locks:
-            path = self._folder / f"shard_{shard}.epoch"
-            self._locks[shard] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._locks[shard] = os.open(self._lock_path(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._locks[shard]
 
-    def _sync_folder(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    def _lock_path(self, shard: int) -> Path:
+        return self._folder / f"shard_{shard}.epoch"
 
     def _close_files(self) -> None:
         for fd in self._locks.values():
             os.close(fd)
         self._locks.clear()
-
-
-def _read(fd: int) -> int:
-    return int(os.pread(fd, 32, 0) or b"0")

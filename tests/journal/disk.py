@@ -23,8 +23,8 @@ class Disk:
 
 def use(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
     """From now on the store works with this disk."""
-    for module in ("files", "on_disk"):
-        monkeypatch.setattr(f"mesh.journal.{module}.os", disk)
+    for module in ("mesh.journal.files", "mesh.journal.on_disk", "mesh.durable"):
+        monkeypatch.setattr(f"{module}.os", disk)
 
 
 class FailingDisk(Disk):

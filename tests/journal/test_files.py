@@ -16,6 +16,7 @@ from mesh.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.on_disk import parse
 from mesh.journal.port import Append
+from tests.full_disk import files_of_at_most, names
 from tests.journal.test_conformance import created, turn
 
 
@@ -201,4 +202,14 @@ async def test_a_journal_is_one_json_object_a_line_and_grows_linearly(tmp_path: 
     sizes += [await journal.append(0, epoch, Append(i, seq - 1, turn(seq))) for seq in range(2, 42, 2)]
     steps = {b - a for a, b in itertools.pairwise(sizes)}
     assert max(steps) - min(steps) <= 4  # the digits of the sequence numbers
+    await journal.close()
+
+
+async def test_a_blob_that_cannot_be_replaced_stays_whole_and_keeps_no_other_from_it(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path)
+    await journal.put_blobs({"long.json": b"before"})
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        await journal.put_blobs({"long.json": b"x" * 200, "short.json": b"after"})
+    assert [await journal.get_blob(name) for name in ("long.json", "short.json")] == [b"before", b"after"]
+    assert names(tmp_path) == {"long.json", "short.json"}
     await journal.close()

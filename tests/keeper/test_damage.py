@@ -63,3 +63,26 @@ async def test_a_keeper_starts_beside_a_journal_that_cannot_be_read_and_goes_on_
         status, body = await mesh.decide(uuid, "approve")
         assert (status, body["result"]["response"]) == (200, "Added.")
     await journal.close()
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 100, b'[{"entry":{"id":"\xff', b"", None], ids=repr)
+async def test_an_index_that_is_damaged_or_cannot_be_read_is_made_again(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    journal = FileJournal(tmp_path)
+    async with LocalMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
+        _, body = await mesh.create("go")
+    index = tmp_path / "index2_0.json"
+    assert index.exists()
+    if damage is None:
+        index.unlink()
+        index.mkdir()
+    else:
+        index.write_bytes(damage)
+    async with LocalMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
+        assert [entry.id for entry in mesh.keeper._cells.index.page(9, "", "")] == [
+            body["conversation"]["id"]
+        ]
+        if damage is None:
+            index.rmdir()
+    await journal.close()

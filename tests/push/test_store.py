@@ -13,6 +13,7 @@ from mesh.push.files import FilePushStore
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
 from mesh.push.webhook import Webhook
+from tests.full_disk import files_of_at_most, names
 
 FULL = Webhook("w", "https://example.com/s3cret", "s3cret", "Bearer", "s3cret", "0.3", "2026-01-01", 7, 1)
 OTHER = Webhook("o", "https://example.org/")
@@ -126,3 +127,41 @@ async def test_a_disk_that_takes_nothing_is_an_error_that_shows_no_secret(tmp_pa
 
 def test_a_webhook_shows_itself_by_its_id_alone() -> None:
     assert repr(FULL) == "Webhook('w')"
+
+
+async def test_a_disk_that_is_full_leaves_what_was_kept_and_no_draft(tmp_path: Path) -> None:
+    one = new_id()
+    store = FilePushStore(tmp_path)
+    await store.open(0, 1, all_of_them)
+    await store.put(0, 1, one, [OTHER])
+    with files_of_at_most(100), pytest.raises(JournalError, match="cannot be written: File too large"):
+        await store.put(0, 1, one, [OTHER, FULL])
+    assert await store.open(0, 2, lambda i: i == one) == {one: (OTHER,)}
+    assert names(tmp_path) == {f"{one}.json", "shard_0.epoch"}
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_read_is_named_in_the_log_and_the_others_are_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, unreadable, not_text = new_id(), new_id(), new_id()
+    store = FilePushStore(tmp_path)
+    await store.open(0, 1, all_of_them)
+    await store.put(0, 1, one, [FULL])
+    (tmp_path / f"{unreadable}.json").mkdir()
+    (tmp_path / f"{not_text}.json").write_bytes(b'[{"id": "\xff"}]')
+    assert await store.open(0, 2, lambda i: i in (one, unreadable, not_text)) == {one: (FULL,)}
+    assert f"file={unreadable}.json message='Is a directory'" in caplog.text and not_text in caplog.text
+    await store.close()
+
+
+async def test_an_epoch_that_a_power_cut_left_empty_was_nobodys_and_a_damaged_one_is_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shard_0.epoch").write_bytes(b"\0" * 21)
+    store = FilePushStore(tmp_path)
+    assert await store.open(0, 1, all_of_them) == {}
+    (tmp_path / "shard_0.epoch").write_bytes(b"\xff" * 21)
+    with pytest.raises(JournalError, match=r"shard_0\.epoch is damaged"):
+        await store.open(0, 2, all_of_them)
+    await store.close()
