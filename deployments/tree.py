@@ -1,6 +1,5 @@
 """The tree as actors: `RunNode` by a call to a node's actor, and `Tree` over every version of an agent."""
 
-import os
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -12,6 +11,7 @@ import msgspec
 from deployments import actors
 from deployments.blueprint import Blueprint, placements
 from deployments.line import Gone, Line
+from mesh import durable
 from mesh.conversation import ROOT
 from mesh.errors import ConfigError, Unavailable
 from mesh.events import ToolCall, ToolResult
@@ -124,13 +124,14 @@ class RemoteTree:
 
 
 def keep_source(blueprint: Blueprint) -> None:
-    """Keeps the config's text under its digest, so that a conversation can go on with it."""
-    path = _source_path(blueprint.data_dir, blueprint.digest)
+    """Keeps the config's text under its digest, so that a conversation can go on with it. As durable as the
+    conversations: one that waits for a person cannot go on without it."""
+    path, source = _source_path(blueprint.data_dir, blueprint.digest), blueprint.source.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(blueprint.source)
-        draft.replace(path)
+    if not path.exists() or path.read_bytes() != source:
+        durable.replace(path, source, synced=True)
+        durable.sync_folder(path.parent)
+        durable.sync_folder(blueprint.data_dir)
 
 
 def _source_path(data_dir: Path, digest: str) -> Path:

@@ -91,3 +91,15 @@ def test_no_two_agents_share_a_home(tmp_path: Path, count: int) -> None:
     started(agents[0])
     started(agents[-1])
     assert len(set(started(*agents))) == count
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 60, b"name: a\npro"])
+def test_a_config_that_a_crash_left_half_written_is_kept_again(tmp_path: Path, left: bytes) -> None:
+    config = agent("a", tmp_path)
+    blueprint = blueprint_of(config, one_machine=True)
+    kept = tmp_path / "configs" / f"{config.digest}.yaml"
+    kept.parent.mkdir()
+    kept.write_bytes(left)
+    keep_source(blueprint)
+    assert kept.read_text() == blueprint.source
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
