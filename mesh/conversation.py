@@ -24,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.events import (
+    Answered,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -72,10 +73,12 @@ class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeyedRequest(msgspec.Struct, frozen=True):
-    """A request with an Idempotency-Key: what it said and after which event it was taken."""
+    """A request with an Idempotency-Key: what it said and after which event it was taken. ``answered`` is the
+    event at which it was answered; 0: when the turn pauses or ends."""
 
     body_hash: str
     seq: int
+    answered: int = 0
 
 
 class Conversation:
@@ -104,6 +107,7 @@ class Conversation:
         self.messages: list[MessageView] = []
         self.asked: set[str] = set()
         self.decided: dict[str, ApprovalResolved] = {}
+        self._shown: dict[str, int] = {}  # since which event a client knows of an approval
         self.requests: dict[str, KeyedRequest] = {}
         self.pauses: list[int] = []  # the seq of each event a client may have been answered at
         self._seen: set[str] = set()
@@ -196,14 +200,19 @@ class Conversation:
 
     def answered_at(self, key: str) -> int:
         """The seq at which the request with this Idempotency-Key got its answer; 0: not yet."""
-        taken = self.requests[key].seq
-        return next((seq for seq in self.pauses if seq > taken), 0)
+        taken = self.requests[key]
+        return taken.answered or next((seq for seq in self.pauses if seq > taken.seq), 0)
+
+    def was_shown(self, uuid: str, by: int) -> bool:
+        """Whether an answer had described this approval to a client by event ``by``."""
+        return uuid in self._shown and self._shown[uuid] <= by
 
     def apply(self, event: AnyEvent) -> None:
         """Takes the next event of the journal."""
         self.seq = event.seq
-        self.updated_at = event.time or self.updated_at
         self._seen.add(event.key)
+        if not isinstance(event, Answered):  # which changes nothing that a client sees
+            self.updated_at = event.time or self.updated_at
         match event:
             case ConversationCreated():
                 self._created(event)
@@ -217,6 +226,8 @@ class Conversation:
                 self.paused = self.turn_open
                 if self.pending:  # else all was decided meanwhile: the turn goes on, and nobody was answered
                     self.pauses.append(event.seq)
+            case Answered():
+                self._answered(event)
             case (
                 LlmCall()
                 | ToolIntent()
@@ -284,6 +295,12 @@ class Conversation:
                 self._remember(event.idempotency_key, event.body_hash, event.seq)
             case _:
                 pass
+
+    def _answered(self, event: Answered) -> None:
+        if event.uuid:
+            self._shown.setdefault(event.uuid, event.seq)
+        if event.idempotency_key:
+            self.requests[event.idempotency_key] = KeyedRequest(event.body_hash, event.seq, event.seq)
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         call = asked_for(self.steps, event)

@@ -14,6 +14,7 @@ What depends on what, in one turn (arrows point to what must be journaled before
                        ^------------------------------------------------------------------ llm_call
     node_completed closes a node below the root and depends on all that happened in it.
     paused says that nothing can go on before a person decides.
+    answered says that a client was told so.
     completed | error closes the turn and depends on all of it.
 """
 
@@ -302,6 +303,20 @@ class Paused(Event, frozen=True):
         return f"{self.turn}|Paused|{self.run}"
 
 
+class Answered(Event, frozen=True):
+    """An answer told a client how the turn stands. ``uuid`` is the approval that it described: from here on
+    words alone may decide it. ``key`` is set for a message that came too early to decide anything: it has had
+    its answer, however often it comes again."""
+
+    uuid: str = ""
+    idempotency_key: str = msgspec.field(default="", name="key")
+    body_hash: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.uuid}|{self.idempotency_key}|Answered"
+
+
 class Completed(Event, frozen=True):
     """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do, or
     (``called_off``) wanted it to stop. ``state`` is what the turn wrote into the session state."""
@@ -336,6 +351,7 @@ AnyEvent = (
     | ApprovalResolved
     | NodeCompleted
     | Paused
+    | Answered
     | Completed
     | Error
     | ConversationCompleted

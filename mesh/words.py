@@ -4,8 +4,14 @@ from mesh.events import ApprovalKind, Decision
 
 YES = frozenset({"yes", "y", "true", "approve", "approved", "ok", "confirm"})
 NO = frozenset({"no", "n", "false", "reject", "rejected", "cancel", "deny"})
+_UNKNOWN_OUTCOME = frozenset({"retry", "skip"})
 CONTINUE = "continue"
 """What an agent says that brings a token, and nothing else."""
+
+
+def is_decision(text: str) -> bool:
+    """Whether a text is a word that decides approvals, of whatever kind they are."""
+    return text.strip().lower() in YES | NO | _UNKNOWN_OUTCOME
 
 
 def decision_in(text: str, kind: ApprovalKind) -> Decision | None:

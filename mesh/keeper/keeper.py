@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from mesh.conversation import Conversation
 from mesh.errors import (
     Conflict,
     JournalDamaged,
@@ -24,6 +25,7 @@ from mesh.errors import (
     Unavailable,
 )
 from mesh.events import (
+    Answered,
     AnyEvent,
     ConversationCompleted,
     ConversationCreated,
@@ -58,6 +60,7 @@ from mesh.keeper.requests import (
     Say,
     Seen,
     Show,
+    Told,
     Watch,
     refusal,
     reply,
@@ -176,13 +179,16 @@ class Keeper:
                 return await self._say(request)
             case Decide():
                 return await self._decide(request)
+            case Told():
+                return await self._told(request)
             case Repeat():
                 return await self._repeat(request)
             case Finish():
                 return await self._finish(request)
             case Show():
-                cell = await self._shown(request.id)
-                return reply(200, {"conversation": view(cell.conversation)}, cell.conversation.session_id)
+                conversation = (await self._shown(request.id)).conversation
+                shown = reply(200, {"conversation": view(conversation)}, conversation.session_id)
+                return msgspec.structs.replace(shown, seq=conversation.seq)
             case Page() | Recent():
                 await self._cells.flush()
                 return listed(self._cells.index, request)
@@ -262,7 +268,7 @@ class Keeper:
         """A message does not go past a question. But whoever comes with a token may be who was waited for."""
         is_no = decision_in(request.message, "auth_required") == "reject"
         if is_no or not (cell.conversation.needs_token and request.caller.token):
-            return answer(cell.conversation, 200)
+            return await self._not_taken(cell, request)
         before = cell.conversation.seq
         if request.watched:
             cell.audience.expect(before)
@@ -278,7 +284,7 @@ class Keeper:
         if conversation.finished:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
-            return answer(conversation, 200)
+            return await self._not_taken(cell, request)
         if request.is_to_turn and conversation.turn:
             raise Conflict(f"the turn of {conversation.id} that this message is for has ended; start another")
         cell.token, cell.traceparent = caller.token, caller.traceparent
@@ -298,10 +304,29 @@ class Keeper:
         )
         return await self._outcome(cell, request.wait, conversation.seq)
 
+    async def _not_taken(self, cell: Cell, request: Say) -> Reply:
+        """The answer to a message that came before what waits now. One that has an id of its own could come
+        again, and then be taken for the decision of what its sender had not seen."""
+        key, body_hash = request.caller.idempotency_key, request.caller.body_hash
+        if request.message_id and body_hash:
+            turn = cell.conversation.turn
+            await cell.append([Answered(turn=turn, idempotency_key=key, body_hash=body_hash)])
+        return answer(cell.conversation, 200)
+
+    async def _told(self, request: Told) -> Reply:
+        cell = await self._cells.get(request.id)
+        told = Answered(turn=cell.conversation.turn, uuid=request.uuid)
+        await cell.append([told], only_if=lambda: any(e.uuid == told.uuid for e in cell.conversation.pending))
+        return reply(204, {})
+
     async def _decide(self, request: Decide) -> Reply:
         cell = await self._cells.that_asked(request.decided[0].uuid)
         if self._is_repeated(cell, request.caller):
             return await self._first_answer(cell, request.caller.idempotency_key)
+        if request.seen:
+            request = _without_unseen(cell.conversation, request)
+            if not request.decided:
+                return reply(204, {})
         before = cell.conversation.seq
         if request.watched:
             cell.audience.expect(before)
@@ -420,6 +445,15 @@ class Keeper:
                         "event=recover_later conversation=%s message=%r", conversation_id, str(problem)
                     )
                     await asyncio.sleep(pause)
+
+
+def _without_unseen(conversation: Conversation, request: Decide) -> Decide:
+    """The decisions about what the sender had been shown. Those that were said about nothing in particular
+    (`Decided.if_pending`) need not have been."""
+    seen = [
+        each for each in request.decided if each.if_pending or conversation.was_shown(each.uuid, request.seen)
+    ]
+    return msgspec.structs.replace(request, decided=tuple(seen))
 
 
 def _refused(problem: MeshError) -> Reply:

@@ -70,12 +70,23 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Decide(msgspec.Struct, frozen=True, tag=True):
-    """Decisions about approvals of one conversation, at least one: all of them are taken, or none is."""
+    """Decisions about approvals of one conversation, at least one: all of them are taken, or none is.
+
+    ``seen`` is set for a word that may be the repetition of another: it was said when the conversation was at
+    this event, and decides nothing (204) that no answer had described to a client by then."""
 
     caller: Caller
     decided: tuple[Decided, ...]
     wait: bool = True
     watched: bool = False
+    seen: int = 0
+
+
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """An answer that describes this approval is about to go to a client, which is there to take it. 204."""
+
+    id: str
+    uuid: str
 
 
 class Repeat(msgspec.Struct, frozen=True, tag=True):
@@ -159,6 +170,7 @@ Request = (
     Create
     | Say
     | Decide
+    | Told
     | Repeat
     | Finish
     | Show
@@ -212,7 +224,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finished answer: an HTTP status and a JSON body (of `Export`, JSON lines). ``turn`` and ``seq`` are
-    set when a turn goes on: which, and the last event before what it does next."""
+    set when a turn goes on: which, and the last event before what it does next. Of `Show`, ``seq`` is the
+    last event that is shown."""
 
     status: int
     body: bytes

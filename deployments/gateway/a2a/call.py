@@ -1,8 +1,9 @@
 """One call as the handler needs it: who asks, in which dialect, with which extensions."""
 
+import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -22,14 +23,26 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True)
 class Call:
-    """``key``: the same call counts once, however often it comes; empty: each counts. ``is_plain``: see
-    `plain`."""
+    """``key``: the same call counts once, however often it comes; empty: each counts. ``message_id`` is the
+    client's, empty if it gave none; ``said`` is a hash of what the message says. ``is_plain``: see
+    `mesh.a2a.plain`."""
 
     caller: Caller
     extensions: frozenset[str]
     key: str
+    message_id: str
+    said: str
     is_plain: bool
     request: Request
+
+    def to_task(self) -> "Call":
+        """The same call of a message to a task. There every id is taken at its word, together with what is
+        said: some clients give all their messages one id."""
+        if self.key or not self.message_id:
+            return self
+        key = f"a2a:{hashlib.sha256(f'{self.message_id}|{self.said}'.encode()).hexdigest()[:32]}"
+        caller = msgspec.structs.replace(self.caller, idempotency_key=key, body_hash=self.said)
+        return replace(self, caller=caller, key=key)
 
     def new_task(self) -> str:
         """The id of the task that it begins, if it begins one. The message may come again with another
@@ -46,10 +59,19 @@ class Calls(ServerCallContextBuilder):
             caller = caller_of(request, request.state.a2a_raw)
         except BadRequest as problem:
             raise InvalidParamsError(str(problem)) from None
-        key = _unique_id(request.state.a2a_message_id)
+        state = request.state
+        key = _unique_id(state.a2a_message_id)
         if key:
-            caller = msgspec.structs.replace(caller, idempotency_key=key, body_hash=request.state.a2a_hash)
-        call = Call(caller, frozenset(extensions), key, request.state.a2a_is_plain, request)
+            caller = msgspec.structs.replace(caller, idempotency_key=key, body_hash=state.a2a_hash)
+        call = Call(
+            caller,
+            frozenset(extensions),
+            key,
+            state.a2a_message_id,
+            state.a2a_said,
+            state.a2a_is_plain,
+            request,
+        )
         headers: Mapping[str, str] = request.headers
         return ServerCallContext(
             state={"headers": dict(headers), _CALL: call}, requested_extensions=set(extensions)

@@ -11,6 +11,7 @@ No state here: a task is its conversation. Raises the SDK's `A2AError`s, which i
 
 import asyncio
 import heapq
+import logging
 import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Iterator
@@ -72,14 +73,24 @@ from mesh.keeper.requests import (
     Request,
     Say,
     Show,
+    Told,
     Watch,
 )
 from mesh.push.webhook import Form
 from mesh.view import ConversationView
+from mesh.words import is_decision
 
+_log = logging.getLogger("mesh.gateway")
 _PAGE = 50
 _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _BY_STATE = {state: name or "" for name, state in STATES.items()}
+
+
+_REPEATED = "This message came before, with the same messageId: it counts once."
+_NOT_SEEN = (
+    "Nothing was decided: this message has no messageId, and came before its sender was told what waits. "
+    "Send it again if it is meant for what follows, or with a messageId that no other message has."
+)
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -92,8 +103,8 @@ _unpack_recency = msgspec.json.Decoder(Recency).decode
 
 
 class _Taken(msgspec.Struct, frozen=True):
-    """What came of a message. ``note`` is for who sent it; ``turn`` is the turn that it started or woke, and
-    ``seq`` the last event before what that does next; 0: none goes on."""
+    """What came of a message. ``note`` is for who sent it; ``turn`` is the turn that it started or woke, 0 if
+    none goes on. ``seq`` is the last event before what that does next; of a look, the last that it shows."""
 
     view: ConversationView
     note: str = ""
@@ -109,7 +120,7 @@ class Handler(PushOperations):
         self._backend = backend
         self._cards = cards
         self._streams = streams
-        self._telling = Telling(streams, self._show)
+        self._telling = Telling(streams, self._show, self._describe)
         self._max_message_bytes = config.limits.max_message_bytes
         self._card = config.card
 
@@ -121,6 +132,8 @@ class Handler(PushOperations):
         call = call_of(context)
         validate_history_length(params.configuration)
         taken = await self._take(params, context, wait=not params.configuration.return_immediately)
+        if not await call.request.is_disconnected():
+            await self._describe(taken.view)
         direct = direct_answer(taken.view) if self._may_be_direct(params) else None
         task = task_of(taken.view, call.extensions, taken.note)
         return direct or apply_history_length(task, params.configuration)
@@ -134,6 +147,7 @@ class Handler(PushOperations):
         task = task_of(taken.view, call.extensions, taken.note)
         task = apply_history_length(task, params.configuration)
         if not taken.turn:
+            await self._describe(taken.view)
             yield task
             return
         narration = Narration(taken.view, taken.turn, call.extensions)
@@ -156,17 +170,20 @@ class Handler(PushOperations):
             message.CopyFrom(with_files_mentioned(message))
         if not message.task_id:
             return await self._begin(params, call, form, wait, watched)
-        view = await self._show(message.task_id)
+        shown, call = await self._look(message.task_id), call.to_task()
+        view = shown.view
         if message.context_id and message.context_id != view.session_id:
             raise InvalidParamsError(f"task {view.id} is in context {view.session_id!r}, not in that one")
         if call.key and (first := await self._first(view.id, call)):
-            return first
+            return msgspec.structs.replace(first, note="" if call.key == call.message_id else _REPEATED)
         decided = _decisions(message, view, has_token=bool(call.caller.token))
         state = view.turn.state if view.turn else None
         if decided is None and state in TERMINAL and not call.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
         if webhook := webhook_in(params.configuration, view.id, form):
             await self._answered(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
+        if not call.message_id and not has_decisions(message):
+            return await self._take_words(shown, decided, message, call, wait, watched)
         if decided is None:
             return await self._say(view.id, message, call, wait, watched)
         return await self._decide(view, decided, call, wait, watched)
@@ -199,6 +216,57 @@ class Handler(PushOperations):
         if not decided:
             return _Taken(view, f"That is no decision. Expected: {expected(view.pending_approvals[0])}.")
         return await self._taken(view.id, Decide(call.caller, tuple(decided), wait, watched))
+
+    async def _take_words(
+        self,
+        shown: _Taken,
+        decided: list[Decided] | None,
+        message: "pb.Message",
+        call: Call,
+        wait: bool,
+        watched: bool,
+    ) -> _Taken:
+        """A message without an id may be a former one that came again. It decides what had been described to
+        a client when it came. What came before that is told how things stand, and decides nothing."""
+        view = shown.view
+        if decided is None:
+            is_at_work = view.turn is not None and view.turn.state == "working"
+            if not is_at_work or not _is_repetition(self._text(message), view):
+                return await self._say(view.id, message, call, wait, watched)
+            return await self._repeat(view.id, message, call, wait, watched)
+        if not decided:
+            return await self._decide(view, decided, call, wait, watched)
+        decide = Decide(call.caller, tuple(decided), wait, watched, shown.seq)
+        reply = await _asked(self._backend.ask(view.id, decide))
+        match reply.status:
+            case 204:
+                return _Taken(await self._show(view.id), _NOT_SEEN)
+            case 409:
+                return await self._repeat(view.id, message, call, wait, watched)
+            case _:
+                return _taken(reply)
+
+    async def _repeat(
+        self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool
+    ) -> _Taken:
+        """What comes of the turn that is at work, or came of it."""
+        say = Say(task, call.caller, self._text(message), wait, watched, is_to_turn=True)
+        reply = await _asked(self._backend.ask(task, say))
+        if reply.status != 409:
+            return _taken(reply)
+        shown = await self._look(task)
+        turn = shown.view.turn
+        return msgspec.structs.replace(shown, turn=turn.number) if turn and turn.state == "working" else shown
+
+    async def _describe(self, view: ConversationView) -> None:
+        """Notes that a client is told what waits. Where that cannot be noted, words without an id have to be
+        said once more; the answer itself is right."""
+        if not view.pending_approvals:
+            return
+        try:
+            await self._backend.ask(view.id, Told(view.id, view.pending_approvals[0].uuid))
+        except Unavailable as problem:
+            _log.warning("event=answer_not_noted conversation=%s message=%r", view.id, str(problem))
 
     def _text(self, message: "pb.Message") -> str:
         with _readable():
@@ -281,7 +349,10 @@ class Handler(PushOperations):
         return reply.body
 
     async def _show(self, task: str) -> ConversationView:
-        return (await self._taken(_known(task), Show(task))).view
+        return (await self._look(task)).view
+
+    async def _look(self, task: str) -> _Taken:
+        return await self._taken(_known(task), Show(task))
 
     async def _taken(self, owner: str, request: Request) -> _Taken:
         return _taken(await _asked(self._backend.ask(owner, request)))
@@ -315,6 +386,12 @@ def _decisions(message: "pb.Message", view: ConversationView, *, has_token: bool
         return None
     with _readable():
         return decisions_in(message, view.pending_approvals, has_token=has_token)
+
+
+def _is_repetition(text: str, view: ConversationView) -> bool:
+    """Whether a message says what decides, or what was said last."""
+    said = next((each.content for each in reversed(view.messages) if each.role == "user"), "")
+    return is_decision(text) or text == said
 
 
 def _known(task: str) -> str:

@@ -65,6 +65,15 @@ def is_spoken(version: str) -> bool:
     return not version or ".".join(version.split(".")[:2]) in VERSIONS
 
 
+def message_id_in(body: Any) -> str:
+    """The id that a client gave its message; empty: none."""
+    params = body.get("params") if isinstance(body, dict) else None
+    message = params.get("message") if isinstance(params, dict) else None
+    said = message if isinstance(message, dict) else {}
+    message_id = said.get("messageId") or said.get("message_id")
+    return message_id if isinstance(message_id, str) else ""
+
+
 def wrong_in_0_3(body: dict[str, Any]) -> str:
     """What is wrong with the parameters of a request, if it is one of 0.3; empty: nothing."""
     model: type[BaseModel] | None = JSONRPC03Adapter.METHOD_TO_MODEL.get(body["method"])

@@ -30,11 +30,18 @@ from starlette.routing import Route
 from deployments.gateway.a2a.call import Calls
 from deployments.gateway.a2a.cards import Cards
 from deployments.gateway.a2a.handler import Handler
-from deployments.gateway.a2a.reading import is_spoken, parsed, take_version, wrong_in_0_3
+from deployments.gateway.a2a.reading import (
+    is_spoken,
+    message_id_in,
+    parsed,
+    take_version,
+    wrong_in_0_3,
+)
 from deployments.gateway.body import read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
 from mesh.a2a.agent_card import ENDPOINT
+from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.plain import answered as plainly
 from mesh.a2a.plain import as_0_3, is_plain
 from mesh.config import Config
@@ -81,12 +88,12 @@ class _Rpc:
             return JSONResponse(build_error_response(None, problem))
         except _NotJson as problem:
             return JSONResponse(build_error_response(None, JSONParseError(message=str(problem))))
-        plain = is_plain(body)
+        plain, message_id = is_plain(body), message_id_in(body)
         body = as_0_3(body) if plain else body
         if refused := _refused(body, version):
             return JSONResponse(refused)
         params = body.get("params") if isinstance(body, dict) else None
-        _prepare(request, raw, params, plain=plain)
+        _prepare(request, raw, params, message_id, plain=plain)
         request._json = body  # read and changed here: the dispatcher takes what is there
         response = await self._dispatcher.handle_requests(request)
         if not isinstance(response, JSONResponse):
@@ -137,15 +144,26 @@ def _id(number: Any) -> str | int | None:
     return number if isinstance(number, str | int) and not isinstance(number, bool) else None
 
 
-def _prepare(request: Request, raw: bytes, params: Any, *, plain: bool = False) -> None:
+def _prepare(request: Request, raw: bytes, params: Any, message_id: str, *, plain: bool = False) -> None:
     """Notes on the request what `Calls` makes a call of."""
     message = params.get("message") if isinstance(params, dict) else None
     said = message if isinstance(message, dict) else {}
-    message_id = said.get("messageId") or said.get("message_id")
     request.state.a2a_raw = raw
     request.state.a2a_is_plain = plain
-    request.state.a2a_message_id = message_id if isinstance(message_id, str) else ""
-    request.state.a2a_hash = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    request.state.a2a_message_id = message_id
+    request.state.a2a_hash = _hash_of(said)
+    request.state.a2a_said = _hash_of(_meaning(said))
+
+
+def _meaning(said: dict[str, Any]) -> list[Any]:
+    """What a message says. A client that sends it again may change the rest: a time in its metadata."""
+    metadata = said.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    return [said.get("parts"), known.get(MESH), known.get(HITL)]
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class _Rest(RestDispatcher):
@@ -223,7 +241,7 @@ def _bounded(
             return JSONResponse(build_rest_error_payload(problem), 415)
         except _NotJson as problem:
             return JSONResponse(build_rest_error_payload(InvalidRequestError(str(problem))), 400)
-        _prepare(request, raw, params)
+        _prepare(request, raw, params, message_id_in({"params": params}))
         request._body = raw  # read here, within its bound
         return _busy_or(await work(request), request)
 

@@ -20,12 +20,18 @@ WAITS = ("waiting_approval", "auth_required")
 
 
 class Telling:
-    """Tells of turns. ``show`` is the task as it stands. Raises `InternalError` where a stream breaks off: no
-    HTTP status can say so any more."""
+    """Tells of turns. ``show`` is the task as it stands, ``describe`` notes that a client is told what waits.
+    Raises `InternalError` where a stream breaks off: no HTTP status can say so any more."""
 
-    def __init__(self, streams: Streams, show: Callable[[str], Awaitable[ConversationView]]) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        show: Callable[[str], Awaitable[ConversationView]],
+        describe: Callable[[ConversationView], Awaitable[None]],
+    ) -> None:
         self._streams = streams
         self._task = show
+        self._describe = describe
 
     async def after(
         self, task: "pb.Task", narration: Narration, watch: Watch, may_be_direct: bool
@@ -65,6 +71,8 @@ class Telling:
                     now = await self._show(watch.id)
                     if now.turn is None or now.turn.number != turn or now.turn.state not in WAITS:
                         continue  # somebody decided meanwhile: the turn goes on
+                    if until_pause:  # who does not stop here watches only, and said nothing
+                        await self._describe(now)
                     yield narration.paused(now)
                     if until_pause:
                         return
