@@ -87,6 +87,8 @@ class Conversation:
     def __init__(self) -> None:
         self.id = ""
         self.session_id = ""
+        self.context_id = ""  # empty: the session's id
+        self.turn_session_id = ""  # that of the newest turn's request
         self.agent = ""
         self.digest = ""
         self.seq = 0
@@ -242,6 +244,7 @@ class Conversation:
 
     def _created(self, event: ConversationCreated) -> None:
         self.id, self.session_id = event.conversation_id, event.session_id
+        self.context_id = event.context_id
         self.agent, self.digest = event.agent, event.digest
         self.created_at = event.time
         self._remember(event.idempotency_key, event.body_hash, event.seq)
@@ -252,6 +255,7 @@ class Conversation:
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
         self.user_message, self.message_id = event.text, event.message_id
+        self.turn_session_id = event.session_id or self.session_id
         self.had_token, self.artifacts = event.had_token, ()
         self._remember(event.idempotency_key, event.body_hash, event.seq)
         self.messages.append(

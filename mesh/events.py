@@ -103,13 +103,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class ConversationCreated(Event, frozen=True):
-    """The first event of every journal. ``digest`` pins the agent's config for good."""
+    """The first event of every journal. ``digest`` pins the agent's config for good. ``context_id`` is A2A's,
+    when it is not the session's id."""
 
     conversation_id: str
     session_id: str
     agent: str
     digest: str
     system_prompt: str = ""
+    context_id: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 

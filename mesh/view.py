@@ -50,7 +50,8 @@ class PipelineState(msgspec.Struct, frozen=True):
 
 
 class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it."""
+    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id`` is
+    A2A's, when it is not the session's id."""
 
     id: str
     session_id: str
@@ -62,6 +63,12 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     pending_approvals: list[PendingApproval] = []
     pipeline_state: PipelineState | None = None
     turn: TurnView | None = None
+    context_id: str = ""
+
+    @property
+    def context(self) -> str:
+        """The id of the A2A context that the task is in."""
+        return self.context_id or self.session_id
 
 
 def view(conversation: Conversation) -> ConversationView:
@@ -78,6 +85,7 @@ def view(conversation: Conversation) -> ConversationView:
         pending_approvals=pending,
         pipeline_state=_pipeline_state(conversation),
         turn=turn_view(conversation),
+        context_id=conversation.context_id,
     )
 
 

@@ -66,7 +66,7 @@ class Narration:
     def paused(self, view: ConversationView) -> "pb.TaskStatusUpdateEvent":
         """The turn waits, as the conversation shows it now."""
         return pb.TaskStatusUpdateEvent(
-            task_id=view.id, context_id=view.session_id, status=status_of(view, self._extensions)
+            task_id=view.id, context_id=view.context, status=status_of(view, self._extensions)
         )
 
     def _said(self, delta: TextDelta) -> Iterator[Update]:
@@ -100,7 +100,7 @@ class Narration:
         append, self._is_begun = self._is_begun, True
         return pb.TaskArtifactUpdateEvent(
             task_id=self._view.id,
-            context_id=self._view.session_id,
+            context_id=self._view.context,
             artifact=artifact,
             append=append,
             last_chunk=last,
@@ -110,9 +110,9 @@ class Narration:
         artifact, self._files = file_of(self.turn, self._files, file), self._files + 1
         view = self._view
         return pb.TaskArtifactUpdateEvent(
-            task_id=view.id, context_id=view.session_id, artifact=artifact, last_chunk=True
+            task_id=view.id, context_id=view.context, artifact=artifact, last_chunk=True
         )
 
     def _status(self, turn: TurnView) -> "pb.TaskStatusUpdateEvent":
         then = msgspec.structs.replace(self._view, turn=turn, pending_approvals=[])
-        return pb.TaskStatusUpdateEvent(task_id=then.id, context_id=then.session_id, status=status_of(then))
+        return pb.TaskStatusUpdateEvent(task_id=then.id, context_id=then.context, status=status_of(then))

@@ -1,7 +1,7 @@
 """A conversation as an A2A task (specification 1.0.1, section 4.1): one task is one conversation.
 
     conversation                task
-    id, session_id              id, contextId
+    id, context_id              id, contextId
     how its newest turn stands  status.state
     the turn's answer           artifacts: the files that tools gave in it, and the answer
     what waits for a person     status.message: words for all, data for those who know the extensions
@@ -46,7 +46,7 @@ def task_of(view: ConversationView, extensions: Collection[str] = (), note: str 
     turn = view.turn
     return pb.Task(
         id=view.id,
-        context_id=view.session_id,
+        context_id=view.context,
         status=status_of(view, extensions, note),
         artifacts=_artifacts(turn) if turn is not None and turn.state == "completed" else [],
         history=[_said(view, message) for message in view.messages if message.role in _ROLES],
@@ -63,9 +63,7 @@ def direct_answer(view: ConversationView) -> "pb.Message | None":
         or any(m.role == "tool" for m in view.messages)
     ):
         return None
-    message = pb.Message(
-        message_id=f"{view.id}/{turn.number}", context_id=view.session_id, role=pb.ROLE_AGENT
-    )
+    message = pb.Message(message_id=f"{view.id}/{turn.number}", context_id=view.context, role=pb.ROLE_AGENT)
     message.parts.add(text=turn.response)
     return message
 
@@ -144,7 +142,7 @@ _ROLES = {"user": pb.ROLE_USER, "assistant": pb.ROLE_AGENT}
 def _said(view: ConversationView, message: MessageView) -> "pb.Message":
     return pb.Message(
         message_id=message.message_id or f"{view.id}/{message.id}",
-        context_id=view.session_id,
+        context_id=view.context,
         task_id=view.id,
         role=_ROLES[message.role],
         parts=[pb.Part(text=message.content)],
@@ -154,7 +152,7 @@ def _said(view: ConversationView, message: MessageView) -> "pb.Message":
 def _told(view: ConversationView, message_id: str, text: str) -> "pb.Message":
     return pb.Message(
         message_id=message_id,
-        context_id=view.session_id,
+        context_id=view.context,
         task_id=view.id,
         role=pb.ROLE_AGENT,
         parts=[pb.Part(text=text)],

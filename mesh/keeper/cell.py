@@ -104,7 +104,7 @@ class Cell:
         conversation, held = self.conversation, self.held
         return TurnInput(
             conversation_id=conversation.id,
-            session_id=(held and held.session_id) or conversation.session_id,
+            session_id=held.session_id or conversation.session_id if held else conversation.turn_session_id,
             digest=conversation.digest,
             turn=self.turn,
             run=self.run,

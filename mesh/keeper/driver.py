@@ -195,7 +195,7 @@ def _left_over(cell: Cell) -> list[LeftOver]:
             asked.node,
             asked.remote_agent_name,
             asked.remote_task_id,
-            conversation.session_id,
+            conversation.turn_session_id,
             cell.traceparent,
             cell.token,
         )

@@ -23,7 +23,7 @@ _TITLE = 80
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A conversation in a list. ``title`` is the beginning of its first message, ``turn_state`` that of its
-    newest turn."""
+    newest turn, ``context_id`` as in `ConversationView`."""
 
     id: str
     session_id: str
@@ -33,6 +33,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str = ""
     pending_approval: PendingApproval | None = None
     turn_state: TurnState | None = None
+    context_id: str = ""
 
     @property
     def moment(self) -> str:
@@ -137,12 +138,13 @@ def entry_of(conversation: Conversation) -> Entry:
         title=first[:_TITLE],
         pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
         turn_state=turn.state if (turn := turn_view(conversation)) else None,
+        context_id=conversation.context_id,
     )
 
 
 def _is_asked(entry: Entry, request: Recent) -> bool:
     return (
-        (not request.session_id or entry.session_id == request.session_id)
+        (not request.context_id or (entry.context_id or entry.session_id) == request.context_id)
         and (request.states is None or (entry.turn_state or "") in request.states)
         and entry.updated_at >= request.since
     )

@@ -237,12 +237,14 @@ class Keeper:
 
     async def _new_cell(self, request: Create) -> Cell:
         caller, settings = request.caller, self._settings
+        session_id = caller.session_id or request.context_id
         created = ConversationCreated(
             conversation_id=request.id,
-            session_id=request.session_id or caller.session_id,
+            session_id=session_id,
             agent=settings.agent,
             digest=settings.digest,
             system_prompt=settings.system_prompt,
+            context_id=request.context_id if request.context_id != session_id else "",
             idempotency_key=caller.idempotency_key,
             body_hash=caller.body_hash,
         )

@@ -30,15 +30,15 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Create(msgspec.Struct, frozen=True, tag=True):
-    """A new conversation, and its first message if there is one. ``session_id`` is the conversation's, when
-    it is not the caller's. ``webhook`` is told all that happens in it."""
+    """A new conversation, and its first message if there is one. ``context_id`` is A2A's, and the session's
+    where the caller gives none. ``webhook`` is told all that happens in it."""
 
     id: str
     caller: Caller
     message: str | None = None
     wait: bool = True
     watched: bool = False
-    session_id: str = ""
+    context_id: str = ""
     message_id: str = ""
     webhook: Webhook | None = None
 
@@ -118,12 +118,12 @@ class Page(msgspec.Struct, frozen=True, tag=True):
 
 class Recent(msgspec.Struct, frozen=True, tag=True):
     """Conversations, those that changed last first, before ``before`` (``updated_at|id``), changed not before
-    ``since``; of one session, and in one of ``states`` (`TurnState`, "" before the first turn), or any."""
+    ``since``; of one A2A context and in one of ``states`` (`TurnState`, "" before the first turn), or any."""
 
     limit: int = 50
     before: str = ""
     since: str = ""
-    session_id: str = ""
+    context_id: str = ""
     states: tuple[str, ...] | None = None
 
 

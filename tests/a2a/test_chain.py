@@ -1,5 +1,7 @@
 """Agents that call agents that call agents, over HTTP: the person is at the top, the ledger at the bottom."""
 
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -218,6 +220,45 @@ def test_session_token_and_trace_go_all_the_way_down() -> None:
         seen.clear()
         person.decide(body, {"approved": True}, **{**headers, "Authorization": "Bearer t1"})
         assert {token for _, token, _ in seen} == {"t1"}
+
+
+def conversations(mesh: LiveMesh) -> list[Body]:
+    found: list[Body] = httpx.get(f"{mesh.url}/conversations").json()["conversations"]
+    return found
+
+
+def test_the_log_of_the_last_agent_is_found_by_the_session_of_the_first_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "mesh")
+    hops: list[str] = []
+    with three(add(7), add(8)) as meshes:
+        for mesh in meshes:
+            send = mesh.mesh.tree.run
+
+            async def noted(turn: Any, send: Any = send) -> Any:
+                hops.append(turn.session_id)
+                return await send(turn)
+
+            mesh.mesh.tree.run = noted  # type: ignore[method-assign]
+        person = Person(meshes[0])
+        body = person.say("go", **{"X-Session-ID": "sess-1"})
+        body = person.decide(body, {"approved": True})
+        for mesh in meshes:
+            mesh.restart()
+        body = person.decide(body, {"approved": True})
+        assert body["result"]["response"] == "all is done"
+        told = [conversations(mesh) for mesh in meshes]
+    assert [[each["session_id"] for each in listed] for listed in told] == [["sess-1"]] * 3
+    assert len({listed[0].get("context_id", "sess-1") for listed in told}) == 3, (
+        "each hop has its own context"
+    )
+    for listed in told:
+        about = f"conversation={listed[0]['id']}"
+        lines = [line for text in caplog.messages for line in text.split("\n") if about in line]
+        assert any("event=tool_result" in line for line in lines)
+        assert {re.findall(r"sid=(\S+)", line)[0] for line in lines} == {"sess-1"}
+    assert set(hops) == {"sess-1"}
 
 
 def test_a_token_that_an_agent_in_the_middle_lost_is_asked_for_at_the_top() -> None:

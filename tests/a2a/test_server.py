@@ -275,6 +275,56 @@ def test_an_extended_card_that_there_is_none_of_is_said_so_in_the_words_of_each_
         assert old.code("agent/getAuthenticatedExtendedCard") == -32007
 
 
+def test_the_session_of_a_request_and_the_context_of_its_task_are_two_things() -> None:
+    with served(says("one"), says("two"), says("three"), ADD, says("added")) as (rpc, live):
+        session = {"X-Session-ID": "sess-1"}
+        both = rpc.send("hi", message={"contextId": "ctx-1"}, **session)
+        only_context = rpc.send("hi", message={"contextId": "ctx-1"})
+        only_session = rpc.send("hi", **session)
+        live.restart()
+
+        def shown(task: Json) -> tuple[str, str]:
+            found = rpc.http.get(f"/conversations/{task['id']}").json()["conversation"]
+            assert rpc.result("GetTask", {"id": task["id"]})["contextId"] == task["contextId"]
+            return task["contextId"], found["session_id"]
+
+        assert shown(both) == ("ctx-1", "sess-1")
+        assert shown(only_context) == ("ctx-1", "ctx-1")
+        assert shown(only_session) == ("sess-1", "sess-1")
+
+        def listed(context: str) -> set[str]:
+            tasks: list[Json] = rpc.result("ListTasks", {"contextId": context})["tasks"]
+            assert {task["contextId"] for task in tasks} <= {context}
+            return {task["id"] for task in tasks}
+
+        assert listed("ctx-1") == {both["id"], only_context["id"]}
+        assert listed("sess-1") == {only_session["id"]}
+        task = rpc.send("add", message={"contextId": "ctx-2"}, **session)
+        wrong = said("yes", task["id"], contextId="sess-1")
+        assert rpc.code("SendMessage", {"message": wrong}) == -32602
+        done = rpc.send("yes", task["id"], {"contextId": "ctx-2"}, **session)
+        assert (state(done), done["contextId"]) == ("COMPLETED", "ctx-2")
+
+
+def test_a_later_turn_of_another_session_is_of_that_session_to_its_end() -> None:
+    seen: list[str] = []
+    with served(says("hello"), ADD, says("added")) as (rpc, live):
+        task = rpc.http.post("/conversations", json={"message": "hi"}).json()["conversation"]["id"]
+        run = live.mesh.tree.run
+
+        async def noted(turn: Any) -> Any:
+            seen.append(turn.session_id)
+            return await run(turn)
+
+        live.mesh.tree.run = noted  # type: ignore[method-assign]
+        headers = {"X-Session-ID": "sess-2"}
+        path = f"/conversations/{task}/messages"
+        body = rpc.http.post(path, json={"message": "add"}, headers=headers).json()
+        uuid = body["result"]["approval"]["uuid"]
+        assert rpc.http.post(f"/approvals/{uuid}", json={"approved": True}).status_code == 200
+        assert seen == ["sess-2", "sess-2"]
+
+
 def test_the_plain_form_is_answered_with_its_artifact_and_goes_on_with_its_task() -> None:
     def send(rpc: Rpc, text: str, outside: str = "", inside: str = "") -> Json:
         message: Json = {"role": "user", "parts": [{"type": "text", "text": text}]}

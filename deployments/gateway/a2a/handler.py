@@ -172,8 +172,8 @@ class Handler(PushOperations):
             return await self._begin(params, call, form, wait, watched)
         shown, call = await self._look(message.task_id), call.to_task()
         view = shown.view
-        if message.context_id and message.context_id != view.session_id:
-            raise InvalidParamsError(f"task {view.id} is in context {view.session_id!r}, not in that one")
+        if message.context_id and message.context_id != view.context:
+            raise InvalidParamsError(f"task {view.id} is in context {view.context!r}, not in that one")
         if call.key and (first := await self._first(view.id, call)):
             return msgspec.structs.replace(first, note="" if call.key == call.message_id else _REPEATED)
         decided = _decisions(message, view, has_token=bool(call.caller.token))
