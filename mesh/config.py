@@ -144,6 +144,8 @@ class McpServer(ServerOptions):
 class A2aAgent(Part):
     """Another agent, offered to the model as the tool ``a2a_<name>``.
 
+    ``destructiveHint`` true: a person is asked before each message. False, if it is said and not left out: a
+    message that is met with HTTP 500 has failed, and nobody is asked about it.
     ``card_url`` None: the card is looked for where the specification says.
     """
 
@@ -153,6 +155,11 @@ class A2aAgent(Part):
     destructive: bool = Field(default=False, alias="destructiveHint")
     timeout_s: Seconds = 60
     card_url: Url | None = None
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether ``destructiveHint: false`` was said, rather than left out."""
+        return "destructive" in self.model_fields_set and not self.destructive
 
 
 class AgentNode(Part):
@@ -190,14 +197,15 @@ class AgentNode(Part):
     def as_agent(self) -> A2aAgent:
         """The agent that a node of type a2a hands its work to."""
         assert self.url is not None  # see `mesh.config_rules`
-        within = {} if self.timeout_s is None else {"timeout_s": self.timeout_s}
+        more: dict[str, Any] = {} if self.timeout_s is None else {"timeout_s": self.timeout_s}
+        if "destructive" in self.model_fields_set:  # see `A2aAgent.is_harmless`
+            more["destructiveHint"] = self.destructive
         return A2aAgent(
             name=self.name,
             url=self.url,
             card_url=self.card_url,
             description=self.description,
-            destructiveHint=self.destructive,
-            **within,
+            **more,
         )
 
 

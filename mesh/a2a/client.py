@@ -46,16 +46,22 @@ class NotKnown(RemoteFailed):
         return type(self), (str(self), self.is_offered)
 
 
+class _Crashed(RemoteLost):
+    """HTTP 5xx in nobody's words (see `NoWord`), of an agent that may be asked what came of the message."""
+
+
 class _Trail(msgspec.Struct):
     """What this process knows of a message whose end it does not know.
 
     ``unsaid``: it surely did not get there. ``task_id``: it did, and this came of it. ``until``: the deadline
-    of a `send` that failed just now, in the loop's time; 0 for none.
+    of a `send` that failed just now, in the loop's time; 0 for none. ``crash``: how it was answered with an
+    HTTP error of nobody's, if it was.
     """
 
     unsaid: bool = False
     task_id: str = ""
     until: float = 0.0
+    crash: str = ""
 
 
 class HttpAgent:
@@ -63,6 +69,8 @@ class HttpAgent:
 
     ``url`` is the agent's JSON-RPC endpoint, or a base URL with a card below it or at its host's root;
     ``card_url`` says where the card is, if elsewhere. ``timeout_s`` bounds a call, ``max_bytes`` an answer.
+    ``harmless``: a message to it that it meets with HTTP 500, again and again, has failed; otherwise nobody
+    knows what came of it.
     ``session``: a `guarded_session` that names the hosts of both URLs; whoever made it closes it.
     """
 
@@ -74,11 +82,13 @@ class HttpAgent:
         timeout_s: float = 60.0,
         max_bytes: int = MOST_BYTES,
         session: aiohttp.ClientSession | None = None,
+        harmless: bool = False,
     ) -> None:
         self._name = name
         self._url = url
         self._card_url = card_url
         self._timeout_s = timeout_s
+        self._harmless = harmless
         self._goodbye_s = min(CANCEL_S, timeout_s / 10)  # of the call's own time
         self._settle_s = min(SETTLE_S, timeout_s / 10)
         self._wire = Wire(name, [url, card_url] if card_url else [url], max_bytes, session)
@@ -100,12 +110,20 @@ class HttpAgent:
             trail.until = until
             await self._give_up(message.task_id, message.context_id, hop)
             raise self._failed(f"no answer within {self._timeout_s:g} s") from None
-        except (RemoteFailed, RemoteLost):
+        except (RemoteFailed, RemoteLost) as error:
             trail.until = until
+            trail.crash = str(error) if isinstance(error, _Crashed) else ""
             raise
 
     async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
-        until = self._rest_of(message)
+        found = await self._recovered(message, hop)
+        trail = self._trails.get(message.id)
+        if found is None and self._harmless and not message.task_id and trail is not None and trail.crash:
+            raise RemoteFailed(trail.crash)
+        return found
+
+    async def _recovered(self, message: Outgoing, hop: Hop) -> Incoming | None:
+        until, crashes = self._rest_of(message), 0
         for tries, pause in enumerate(_pauses(0.0)):
             try:
                 async with asyncio.timeout_at(until):
@@ -119,6 +137,11 @@ class HttpAgent:
                 return None
             except (Unreachable, RemoteLost) as error:
                 self._log(logging.INFO, "a2a_recovering", message.task_id, str(error))
+                if isinstance(error, _Crashed):
+                    crashes += 1
+                    self._trail(message, unsaid=False).crash = str(error)
+                    if self._harmless and not message.task_id and crashes == LOOKS:
+                        return None
             except TimeoutError:
                 break
         return None
@@ -280,7 +303,7 @@ class HttpAgent:
                 if not peer.is_sure:
                     self._peer = None
                 if peer.may_repeat:
-                    raise RemoteLost(str(error)) from None
+                    raise _Crashed(str(error)) from None
                 raise
             else:
                 self._peer = peer.preferring(endpoint)
@@ -371,7 +394,7 @@ def _looking() -> Iterator[None]:
     except (NeedsToken, Unreachable, NotKnown):
         raise
     except NoWord as error:  # a look may be repeated
-        raise RemoteLost(str(error)) from None
+        raise _Crashed(str(error)) from None
     except RemoteFailed as error:
         raise NotKnown(str(error), is_offered=not isinstance(error, NotSpoken)) from None
 
