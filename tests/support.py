@@ -178,6 +178,12 @@ class LocalMesh:
         await keeper.start()
         self.keeper = keeper  # not before: nobody can ask an actor that does not know its shard yet
 
+    async def lose_keeper(self) -> None:
+        """Another keeper takes over; passes that run go on, and know nothing of it."""
+        keeper = self._new_keeper()
+        await keeper.start()
+        self.keeper = keeper
+
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
         found = await asyncio.wait_for(self.keeper.handle(request), 10)
         return found.status, json.loads(found.body)

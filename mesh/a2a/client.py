@@ -17,7 +17,7 @@ import msgspec
 
 from mesh.a2a.dialects import Endpoint, NeedsToken, NotSpoken, NoWord, result_of
 from mesh.a2a.discovery import Peer, find
-from mesh.a2a.extensions import MESH
+from mesh.a2a.extensions import MESH, OF_MESSAGE
 from mesh.a2a.port import Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
 from mesh.a2a.questions import still_waits
 from mesh.a2a.reading import Standing, newest_of, standing_of
@@ -96,8 +96,15 @@ class HttpAgent:
         self._guess_until = 0.0
         self._finding = asyncio.Lock()
         self._trails: dict[str, _Trail] = {}
+        self._under_way: dict[str, asyncio.Future[Incoming | None]] = {}
 
     async def send(self, message: Outgoing, hop: Hop) -> Incoming:
+        with self._announced(message) as announced:
+            incoming = await self._sent_and_followed(message, hop)
+            announced.set_result(incoming)
+            return incoming
+
+    async def _sent_and_followed(self, message: Outgoing, hop: Hop) -> Incoming:
         until = self._until()
         trail = self._trail(message, unsaid=True)
         try:
@@ -108,7 +115,7 @@ class HttpAgent:
             return _door(str(error), message.task_id, message.context_id, refused=True)
         except TimeoutError:
             trail.until = until
-            await self._give_up(message.task_id, message.context_id, hop)
+            await self._give_up(message, message.task_id, hop)
             raise self._failed(f"no answer within {self._timeout_s:g} s") from None
         except (RemoteFailed, RemoteLost) as error:
             trail.until = until
@@ -116,11 +123,17 @@ class HttpAgent:
             raise
 
     async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
-        found = await self._recovered(message, hop)
-        trail = self._trails.get(message.id)
-        if found is None and self._harmless and not message.task_id and trail is not None and trail.crash:
-            raise RemoteFailed(trail.crash)
-        return found
+        # A pass that was lost may live on in this process, and be about to say it or to hear the answer.
+        while (under_way := self._under_way.get(message.id)) is not None:
+            with suppress(RemoteLost):
+                return await asyncio.shield(under_way)
+        with self._announced(message) as announced:
+            found = await self._recovered(message, hop)
+            trail = self._trails.get(message.id)
+            if found is None and self._harmless and not message.task_id and trail is not None and trail.crash:
+                raise RemoteFailed(trail.crash)
+            announced.set_result(found)
+            return found
 
     async def _recovered(self, message: Outgoing, hop: Hop) -> Incoming | None:
         until, crashes = self._rest_of(message), 0
@@ -145,6 +158,27 @@ class HttpAgent:
             except TimeoutError:
                 break
         return None
+
+    async def withdraw(self, message: Outgoing, hop: Hop) -> bool:
+        try:
+            async with asyncio.timeout(min(CANCEL_S, self._timeout_s)):
+                await self._withdrawn(message, hop)
+        except (TimeoutError, Unreachable, NeedsToken, RemoteLost) as error:
+            self._log(logging.WARNING, "a2a_withdraw", message.task_id, str(error) or "no answer in time")
+            return False
+        except RemoteFailed as error:  # it ended already, or the agent knows no such thing
+            self._log(logging.INFO, "a2a_withdraw", message.task_id, str(error))
+        return True
+
+    async def _withdrawn(self, message: Outgoing, hop: Hop) -> None:
+        peer, task_id = await self._found(hop), message.task_id
+        if not task_id and MESH in peer.extensions:
+            task_id = f"{OF_MESSAGE}{message.id}"
+        elif not task_id:
+            found = await self._newest(message.context_id, hop)
+            task_id = found.task_id if found and (found.state is None or found.question) else ""
+        if task_id:
+            await self._ask(lambda endpoint: endpoint.cancel(task_id), hop)
 
     async def cancel(self, task_id: str, hop: Hop) -> None:
         try:
@@ -210,7 +244,7 @@ class HttpAgent:
         except Unreachable as error:  # this question did not arrive there, but the message did
             raise RemoteLost(str(error)) from None
         except TimeoutError:
-            await self._give_up(standing.task_id, "", hop)
+            await self._give_up(message, standing.task_id, hop)
             last = f": {said(standing.text)}" if standing.text else ""
             late = f"still at work after {self._timeout_s:g} s, and asked to stop"
             raise self._failed(f"{late} (task {standing.task_id}){last}") from None
@@ -232,6 +266,10 @@ class HttpAgent:
             raise self._unwell()
         if MESH in peer.extensions:
             return await self._sent(message, hop)
+        for _ in range(LOOKS - 1):  # it may be there and not yet understood
+            if found := await self._newest(message.context_id, hop):
+                return found
+            await asyncio.sleep(self._settle_s / LOOKS)
         return await self._newest(message.context_id, hop)
 
     async def _sent_or_arrived(self, message: Outgoing, hop: Hop) -> Standing | None:
@@ -263,13 +301,16 @@ class HttpAgent:
         with _looking():
             return self._standing(await self._ask(lambda endpoint: endpoint.get(task_id), hop), task_id)
 
-    async def _give_up(self, task_id: str, context_id: str, hop: Hop) -> None:
-        """The time is over: asks the task to stop, if it can be found out in what is left which that is."""
+    async def _give_up(self, message: Outgoing, task_id: str, hop: Hop) -> None:
+        """The time is over: asks the task to stop, if it can be found out in what is left which that is. A
+        message that has not arrived yet is withdrawn: nobody waits for what would come of it."""
         with suppress(TimeoutError, RemoteFailed, RemoteLost):
             async with asyncio.timeout(self._goodbye_s):
                 if not task_id and self._peer is not None:
-                    found = await self._newest(context_id, hop)
+                    found = await self._newest(message.context_id, hop)
                     task_id = found.task_id if found and found.state is None else ""
+                    if found is None:
+                        await self.withdraw(message, hop)
                 if task_id:
                     await self.cancel(task_id, hop)
 
@@ -325,6 +366,25 @@ class HttpAgent:
         if task_id and standing.task_id not in ("", task_id):
             raise self._failed(f"it answered task {said(standing.task_id)}, not {task_id}")
         return standing
+
+    @contextmanager
+    def _announced(self, message: Outgoing) -> Iterator["asyncio.Future[Incoming | None]"]:
+        """Whoever asks about the message within waits for what becomes of it here."""
+        announced: asyncio.Future[Incoming | None] = asyncio.get_running_loop().create_future()
+        self._under_way[message.id] = announced
+        try:
+            yield announced
+        except (RemoteFailed, RemoteLost) as error:
+            announced.set_exception(error)
+            announced.exception()  # perhaps nobody asks
+            raise
+        finally:
+            del self._under_way[message.id]
+            if not announced.done():  # broken off
+                announced.set_exception(
+                    RemoteLost(f"agent {self._name}: nobody waits for its answer any more")
+                )
+                announced.exception()
 
     @contextmanager
     def _named(self) -> Iterator[None]:

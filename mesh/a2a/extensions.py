@@ -18,9 +18,14 @@ message id that is a UUID counts once, however often the message is sent:
     asks      {"approvals": [{"uuid", "kind", "tool_name", "tool_args", "description", …}]}   oldest first
     answers   {"decisions": [{"uuid", "decision", "edited_args"?, "reason"?, "answer"?}]}     any of them
 
+`CancelTask` with the id ``message:`` and that UUID withdraws the message: its task is cancelled, and if it
+has not arrived yet, it will be refused.
+
 Metadata is a protobuf Struct, in which every number is a double. So these arguments stand there twice:
 ``tool_args_json`` and ``edited_args_json`` are their JSON text, and count.
 """
 
 HITL = "https://kagent.dev/extensions/hitl/v1"
 MESH = "urn:mesh:a2a:approvals:v1"
+OF_MESSAGE = "message:"
+"""Begins the id of a task that is named by the message that began it, or is about to."""

@@ -107,9 +107,16 @@ class RemoteAgent(Protocol):
         ...
 
     async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
-        """What came of a message that was sent before, perhaps by a process that died: asks first, and sends
-        it again only where that is known to be harmless. None: it cannot be known. Raises `RemoteFailed` when
-        what was sent again is refused, or the agent is still at work when the time is over."""
+        """What came of a message that was sent before, perhaps by a process that died: waits for a `send` of
+        it that is under way here, asks, and sends it again only where that is known to be harmless. None: it
+        cannot be known. Raises `RemoteFailed` when what was sent again is refused, or the agent is still at
+        work when the time is over."""
+        ...
+
+    async def withdraw(self, message: Outgoing, hop: Hop) -> bool:
+        """Makes sure, as well as that can be, that nothing comes of a message any more: its task is asked to
+        stop, and an agent that counts message ids will refuse it if it has not arrived yet. False: the agent
+        could not be told."""
         ...
 
     async def cancel(self, task_id: str, hop: Hop) -> None:

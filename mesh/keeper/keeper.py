@@ -41,6 +41,7 @@ from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver, pauses
 from mesh.keeper.pushes import Pushes
 from mesh.keeper.requests import (
+    WITHDRAWN,
     Caller,
     Cancel,
     Create,
@@ -407,6 +408,8 @@ class Keeper:
         taken = cell.conversation.requests.get(caller.idempotency_key) if caller.idempotency_key else None
         if taken is None:
             return False
+        if taken.body_hash == WITHDRAWN != caller.body_hash:
+            raise Conflict(f"message {caller.idempotency_key} was withdrawn before it came")
         if taken.body_hash != caller.body_hash:
             raise Conflict(
                 f"Idempotency-Key {caller.idempotency_key.removesuffix('/1')!r} was used with another body"

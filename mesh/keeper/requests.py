@@ -29,6 +29,10 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Caller({self.session_id})"
 
 
+WITHDRAWN = "withdrawn"
+"""The ``body_hash`` of a message that is not to be taken when it comes."""
+
+
 class Create(msgspec.Struct, frozen=True, tag=True):
     """A new conversation, and its first message if there is one. ``context_id`` is A2A's, and the session's
     where the caller gives none. ``webhook`` is told all that happens in it."""

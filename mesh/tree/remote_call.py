@@ -9,7 +9,8 @@ What is known of the step says where it is; each line below is one event of the 
     tool_result                  the end
 
 An intent that nothing follows was cut short: the other is asked what came of it before anything is said
-again.
+again, and before a person is asked. When a person says "retry" it is asked once more, because it may be
+reachable by then. "Skip" withdraws the message, which may still be on its way.
 """
 
 import time
@@ -142,8 +143,9 @@ class _Talk:
                 intents = self._intents()
                 return await self._say(intents[-1].answers if intents else "")
             case "retry":
-                return await self._say(self._intents()[-1].answers)
+                return await self._retry()
             case "skip":
+                await self._withdraw(self._intents()[-1])
                 return self._record(
                     f"It is not known what came of this message to {self._peer.name}. A person looked into "
                     "it and decided not to send it again.",
@@ -152,6 +154,12 @@ class _Talk:
                 )
             case _:
                 return self._rejected(decision)
+
+    async def _retry(self) -> ToolResult | Outcome:
+        """Sends it again, unless the agent can tell by now what came of it."""
+        if self._steps.turn.lost_token:
+            return self._ask_for_token()
+        return await to_its_end(self._exchange(self._intents()[-1], is_new=False, is_retry=True))
 
     def _rejected(self, decision: ApprovalResolved) -> ToolResult | Outcome:
         if not decision.reason:
@@ -213,11 +221,12 @@ class _Talk:
 
     # -- what comes of it
 
-    async def _exchange(self, intent: ToolIntent, *, is_new: bool) -> ToolResult | Outcome:
-        message, turn = self._outgoing(intent), self._steps.turn
-        hop = Hop(turn.session_id, turn.traceparent, turn.token)
+    async def _exchange(
+        self, intent: ToolIntent, *, is_new: bool, is_retry: bool = False
+    ) -> ToolResult | Outcome:
+        """``is_retry``: a person wants it to be said again if nobody knows what came of it."""
         try:
-            incoming = await self._came(message, hop, is_new=is_new)
+            incoming = await self._came(self._outgoing(intent), self._hop, is_new=is_new)
         except RemoteFailed as problem:
             asked = self._asked(intent.answers)
             if asked is not None:
@@ -225,7 +234,9 @@ class _Talk:
             return await self._end(str(problem), is_error=True)
         failpoint("a2a.returned")
         if incoming is None:
-            return self._unknown(intent)
+            # What may still arrive has to be withdrawn first, or it would be done twice.
+            may_repeat = is_retry and (intent.answers or await self._withdraw(intent))
+            return await self._say(intent.answers) if may_repeat else self._unknown(intent)
         told = self._told_rejection(intent)
         if told is not None and not told.reason:
             if incoming.question is not None:  # it asks on, though nobody wants anything of it any more
@@ -233,9 +244,16 @@ class _Talk:
             return REJECTED
         return await self._taken(incoming)
 
-    async def _call_off(self, task: str) -> None:
+    @property
+    def _hop(self) -> Hop:
         turn = self._steps.turn
-        await self._peer.agent.cancel(task, Hop(turn.session_id, turn.traceparent, turn.token))
+        return Hop(turn.session_id, turn.traceparent, turn.token)
+
+    async def _withdraw(self, intent: ToolIntent) -> bool:
+        return await self._peer.agent.withdraw(self._outgoing(intent), self._hop)
+
+    async def _call_off(self, task: str) -> None:
+        await self._peer.agent.cancel(task, self._hop)
 
     async def _came(self, message: Outgoing, hop: Hop, *, is_new: bool) -> Incoming | None:
         if not is_new:

@@ -187,7 +187,10 @@ class Agent:
         return web.json_response(self._shown(self._get(request.match_info["id"])))
 
     async def _rest_cancel(self, request: web.Request) -> web.Response:
-        return web.json_response(self._shown(self._cancel(request.match_info["id"])))
+        try:
+            return web.json_response(self._shown(self._cancel(request.match_info["id"])))
+        except _Refused as error:
+            return web.json_response({"error": {"code": 404, "message": error.message}}, status=404)
 
     async def _rest_list(self, request: web.Request) -> web.Response:
         tasks = self._of_context(request.query["contextId"])

@@ -100,3 +100,9 @@ async def test_a_decision_whose_answer_was_lost_is_recovered_and_counted_once(wo
     found = await world.agent.recover(said, HOP)
     assert found is not None and found.state == "completed"
     assert len(world.ledger) == 1
+
+
+async def test_a_message_that_never_arrived_can_be_withdrawn(world: World) -> None:
+    said = message("echo hello", context="c3")
+    assert await world.agent.withdraw(said, HOP)
+    assert world.ledger == []

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from mesh.a2a.client import HttpAgent
-from mesh.a2a.port import Decided, Hop, Incoming, Outgoing, Question
+from mesh.a2a.port import Decided, Hop, Incoming, Outgoing, Question, RemoteFailed
 from mesh.events import LlmCall
 from mesh.llm.port import LlmRequest, Results
 from tests.live import LiveMesh
@@ -104,3 +104,45 @@ async def test_what_waits_there_can_be_called_off(agent: HttpAgent, mesh: LiveMe
     answer = await agent.recover(late, HOP)
     assert answer is not None and answer.state == "canceled"
     assert mesh.mesh.ledger.lines == []
+
+
+async def test_a_message_that_was_withdrawn_before_it_came_is_refused(
+    agent: HttpAgent, mesh: LiveMesh
+) -> None:
+    said = message("add 1")
+    assert await agent.withdraw(said, HOP)
+    assert await agent.withdraw(said, HOP), "as often as one likes"
+    with pytest.raises(RemoteFailed, match="was withdrawn before it came"):
+        await agent.send(said, HOP)
+    mesh.restart()
+    with pytest.raises(RemoteFailed, match="was withdrawn before it came"):
+        await agent.recover(said, HOP)
+    assert mesh.mesh.ledger.lines == []
+
+
+async def test_a_message_that_is_withdrawn_after_it_came_leaves_nothing_that_waits(
+    agent: HttpAgent, mesh: LiveMesh
+) -> None:
+    said = message("add 1")
+    asked = await agent.send(said, HOP)
+    question_of(asked)
+    assert await agent.withdraw(said, HOP)
+    found = await agent.recover(Outgoing(str(uuid.uuid4()), "", asked.context_id, asked.task_id), HOP)
+    assert found is not None and found.state == "canceled"
+    assert mesh.mesh.ledger.lines == []
+
+
+async def test_what_has_ended_is_not_changed_when_its_message_is_withdrawn(agent: HttpAgent) -> None:
+    said = message("hello")
+    answer = await agent.send(said, HOP)
+    assert await agent.withdraw(said, HOP)
+    assert await agent.recover(said, HOP) == answer
+
+
+async def test_an_agent_that_is_away_cannot_be_told_that_a_message_is_withdrawn(
+    agent: HttpAgent, mesh: LiveMesh
+) -> None:
+    await agent.send(message("hello"), HOP)
+    mesh.down()
+    assert not await agent.withdraw(message("add 1"), HOP)
+    mesh.up()

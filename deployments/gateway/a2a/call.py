@@ -44,6 +44,13 @@ class Call:
         caller = msgspec.structs.replace(self.caller, idempotency_key=key, body_hash=self.said)
         return replace(self, caller=caller, key=key)
 
+    def of_message(self, message_id: str) -> "Call":
+        """The same call about the task that a message began. Raises `InvalidParamsError` for an id that says
+        nothing of the kind."""
+        if not (key := _unique_id(message_id)):
+            raise InvalidParamsError(f"{message_id[:64]!r} names no message: a UUID does")
+        return replace(self, key=key)
+
     def new_task(self) -> str:
         """The id of the task that it begins, if it begins one. The message may come again with another
         token: its own id is enough."""

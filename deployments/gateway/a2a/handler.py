@@ -47,6 +47,7 @@ from deployments.gateway.a2a.streaming import WAITS, Telling
 from deployments.gateway.a2a.webhooks import PushOperations, form_of, webhook_in
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
+from mesh.a2a.extensions import OF_MESSAGE
 from mesh.a2a.narration import Narration
 from mesh.a2a.said import (
     Unreadable,
@@ -62,10 +63,12 @@ from mesh.ids import is_id, new_id
 from mesh.keeper.answer import Recency
 from mesh.keeper.index import Entry
 from mesh.keeper.requests import (
+    WITHDRAWN,
     Cancel,
     Create,
     Decide,
     Decided,
+    Finish,
     PushSet,
     Recent,
     Repeat,
@@ -302,6 +305,12 @@ class Handler(PushOperations):
         return pb.ListTasksResponse(tasks=tasks, total_size=total, page_size=limit, next_page_token=more)
 
     async def on_cancel_task(self, params: "pb.CancelTaskRequest", context: ServerCallContext) -> "pb.Task":
+        call = call_of(context)
+        if params.id.startswith(OF_MESSAGE):
+            call = call.of_message(params.id.removeprefix(OF_MESSAGE))
+            if withdrawn := await self._withdraw(call):
+                return withdrawn
+            params.id = call.new_task()
         view = await self._show(params.id)
         if view.turn is None or view.turn.state in TERMINAL:
             state = view.turn.state if view.turn else "no message yet"
@@ -309,7 +318,20 @@ class Handler(PushOperations):
         view = (await self._taken(view.id, Cancel(view.id))).view
         if view.turn is None or view.turn.state != "cancelled":
             raise TaskNotCancelableError(f"task {view.id} ended before it could be canceled")
-        return task_of(view, call_of(context).extensions)
+        return task_of(view, call.extensions)
+
+    async def _withdraw(self, call: Call) -> "pb.Task | None":
+        """The task that a message would have begun, canceled; None: it has begun it. Its place is taken by a
+        conversation that is over, so that it is refused when it comes."""
+        task = call.new_task()
+        caller = msgspec.structs.replace(call.caller, idempotency_key=call.key, body_hash=WITHDRAWN)
+        create = Create(task, caller, context_id=caller.session_id or call.key)
+        reply = await _asked(self._backend.ask(task, create))
+        if reply.status == 409:
+            return None
+        context = _taken(reply).view.context
+        await self._answered(task, Finish(task))
+        return pb.Task(id=task, context_id=context, status=pb.TaskStatus(state=pb.TASK_STATE_CANCELED))
 
     async def on_subscribe_to_task(
         self, params: "pb.SubscribeToTaskRequest", context: ServerCallContext
