@@ -1,7 +1,6 @@
 """An MCP session as an actor, and the actor as a `ToolSession` for whoever calls it."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -77,7 +76,7 @@ class McpSessionActor:
 
         set_up()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
-        self._session = McpSession(spec, os.environ, _file(blueprint, server))
+        self._session = McpSession(spec, _file(blueprint, server))
         self._desk = Desk(
             {
                 "identity": partial(_replied, self._identity),

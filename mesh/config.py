@@ -121,7 +121,8 @@ class ServerOptions(Part):
 
     ``unannotated``: whether a tool without hints asks a person. ``timeout_s`` bounds a call,
     ``start_timeout_s`` the start of the session, ``max_result_bytes`` one result.
-    ``env`` is added to a small part of our own environment (PATH, HOME and the like).
+    ``env`` is all that the server gets besides HOME, LOGNAME, PATH, SHELL, TERM and USER of the mesh's
+    own environment, and wins over these.
     """
 
     command: Text | None = None

@@ -9,7 +9,7 @@ with `LinkLost`, or by an exception group of the SDK's, and a new one is opened.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Literal, Protocol
@@ -132,14 +132,12 @@ ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdap
 class Link:
     """See the module. `stale`: the server said that its tools changed. `lost`: the output has ended."""
 
-    def __init__(
-        self, server: ServerSpec, env: Mapping[str, str], wake: Callable[[], None], file: SessionFile | None
-    ) -> None:
+    def __init__(self, server: ServerSpec, wake: Callable[[], None], file: SessionFile | None) -> None:
         self.stale = False
         self.lost = False
         self._server = server
         self._wake = wake
-        self.wire = self._make_wire(env, file)
+        self.wire = self._make_wire(file)
         self.session: ClientSession
 
     async def tools(self) -> tuple[Tool, ...]:
@@ -221,12 +219,12 @@ class Link:
         self.lost = True
         self._wake()
 
-    def _make_wire(self, env: Mapping[str, str], file: SessionFile | None) -> Wire:
+    def _make_wire(self, file: SessionFile | None) -> Wire:
         server, bound = self._server, self._server.max_result_bytes * 2 + LINE_SLACK
         if server.url:
             return HttpWire(server.url, server.headers, bound)
         command = [server.command or "", *server.args]
-        return StdioWire(server.name, command, {**server.env, **env}, bound, self._ended, file)
+        return StdioWire(server.name, command, server.env, bound, self._ended, file)
 
     async def _page(self, cursor: str | None) -> Listing:
         params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
@@ -255,12 +253,12 @@ def first_problem(error: ValidationError) -> str:
 
 @asynccontextmanager
 async def open_link(
-    server: ServerSpec, env: Mapping[str, str], wake: Callable[[], None], file: SessionFile | None = None
+    server: ServerSpec, wake: Callable[[], None], file: SessionFile | None = None
 ) -> AsyncIterator[Link]:
     """A link to ``server`` after the handshake. ``wake`` is called when `stale` or `lost` turns true.
 
     Raises `ToolSessionError` (there is no such command) and `LinkLost`."""
-    link = Link(server, env, wake, file)
+    link = Link(server, wake, file)
     try:
         async with AsyncExitStack() as stack:
             await shake_hands(link, server, stack)

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -58,16 +57,11 @@ class Request(Call):
 
 
 class McpSession:
-    """See the module and `mesh.mcp.port.ToolSession`. Starts on first use, in the running loop.
+    """See the module and `mesh.mcp.port.ToolSession`. Starts on first use, in the running loop. Of all
+    sessions with one ``file`` one lives at a time."""
 
-    ``env`` is added to the server's configured environment (a stdio server's only). Of all sessions with
-    one ``file`` one lives at a time."""
-
-    def __init__(
-        self, server: ServerSpec, env: Mapping[str, str] | None = None, file: SessionFile | None = None
-    ) -> None:
+    def __init__(self, server: ServerSpec, file: SessionFile | None = None) -> None:
         self._server = server
-        self._env = dict(env or {})
         self._file = file
         self._known: KnownCalls[Request] = KnownCalls()
         self._waiting: deque[Request] = deque()
@@ -171,7 +165,7 @@ class McpSession:
 
     async def _live(self) -> None:
         born = asyncio.get_running_loop().time()
-        async with open_link(self._server, self._env, self._wake.set, self._file) as link:
+        async with open_link(self._server, self._wake.set, self._file) as link:
             await self._refresh(link)
             logger.info("MCP server %s is up", self._server.name)
             while True:

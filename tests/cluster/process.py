@@ -64,6 +64,11 @@ class MeshProcess:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def env(self) -> dict[str, str]:
+        """The environment that ``mesh up`` gets."""
+        return dict(self._env)
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -27,8 +27,8 @@ from .worlds import Spec, hostile
 
 
 @asynccontextmanager
-async def opened(spec: Spec, env: dict[str, str] | None = None) -> AsyncIterator[McpSession]:
-    session = McpSession(spec, env)
+async def opened(spec: Spec) -> AsyncIterator[McpSession]:
+    session = McpSession(spec)
     try:
         yield session
     finally:
@@ -258,9 +258,10 @@ async def test_only_a_safe_environment_and_the_configured_one_reach_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-servers")
-    async with opened(hostile(env={"MINE": "yes"}), {"MORE": "too"}) as session:
+    monkeypatch.setenv("HOME", "/ours")
+    async with opened(hostile(env={"MINE": "yes", "HOME": "/theirs"})) as session:
         env = json.loads((await session.call("silent_env", {})).content)
-    assert (env["MINE"], env["MORE"]) == ("yes", "too")
+    assert (env["MINE"], env["HOME"]) == ("yes", "/theirs")
     assert "PATH" in env
     assert "OPENAI_API_KEY" not in env
 
