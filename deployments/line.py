@@ -8,7 +8,13 @@ call costs about 2 ms of CPU, caller and callee together, whatever it carries; a
          ◄──[id, answer, failure]──         in the order in which they are ready
 
 A frame is its length (four bytes) and a msgpack array. The first frame of a connection is the desk's
-secret, which only those can know who may call the actor.
+secret, which only those can know who may call the actor; the desk's first frame is empty and says that the
+secret was right. No call is sent before that, so a connection that was refused has run nothing.
+
+A connection without the secret is a stranger. It may send `MAX_GREETING` bytes within `GREET_WITHIN_S`, and
+a desk holds at most `MAX_STRANGERS` of them: over that, the oldest is closed. A caller shows the secret at
+once and so is a stranger for one round trip, whereas one that waits grows old: to refuse the newest instead
+would let idle strangers keep all callers out.
 
 A call has no order among others, and no deadline of its own. When the other end is gone, every call
 without an answer raises `Gone`: it may have run, or not. A caller that gives up leaves the call running,
@@ -19,9 +25,12 @@ broken off there takes within its own bounds.
 import asyncio
 import hmac
 import logging
+import random
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import cast
 
@@ -30,7 +39,15 @@ import msgspec
 from mesh.errors import MeshError
 
 MAX_FRAME = 256 * 1024 * 1024
+MAX_GREETING = 64
+MAX_STRANGERS = 256
+GREET_WITHIN_S = 2.0
+_BACKLOG = 100
+"""Invariant: less than half of `MAX_STRANGERS`. What is accepted in one step of the event loop is read in the
+next; a caller among them must not be pushed out in between."""
+_REPORT_EVERY_S = 10.0
 _CONNECT_WITHIN_S = 10.0
+_CONNECT_TRIES = 5
 _RETRY_S = 0.2
 _SILENT_FOR_S = 15
 """How long a machine that vanished is waited for; a process that dies is noticed at once."""
@@ -76,6 +93,10 @@ _unpack_call = msgspec.msgpack.Decoder(_Call).decode
 _unpack_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
+def _framed(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
 class _Connection(asyncio.Protocol):
     """One connection as frames; what comes of a frame is its subclasses' business."""
 
@@ -88,6 +109,16 @@ class _Connection(asyncio.Protocol):
         raise NotImplementedError
 
     @property
+    def max_frame(self) -> int:
+        """How many bytes the next frame may have."""
+        return MAX_FRAME
+
+    def frame_too_large(self, size: int) -> None:
+        """Ends the connection: what follows cannot be told apart."""
+        _log.error("event=frame_too_large bytes=%d", size)
+        self.close()
+
+    @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
@@ -97,7 +128,7 @@ class _Connection(asyncio.Protocol):
             await self._writable.wait()
         if self._transport is None or not self.is_open:
             raise Gone("the connection is closed")
-        self._transport.write(len(frame).to_bytes(4, "big") + frame)
+        self._transport.write(_framed(frame))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -113,10 +144,12 @@ class _Connection(asyncio.Protocol):
         buffer += data
         start = 0
         while len(buffer) - start >= 4 and self.is_open:
-            end = start + 4 + int.from_bytes(buffer[start : start + 4], "big")
-            if end - start - 4 > MAX_FRAME:
-                _log.error("event=frame_too_large bytes=%d", end - start)
-                self.close()
+            size = int.from_bytes(buffer[start : start + 4], "big")
+            end = start + 4 + size
+            if size > self.max_frame:
+                self.frame_too_large(size)
+                buffer.clear()
+                return
             if len(buffer) < end:
                 break
             self.frame_received(bytes(buffer[start + 4 : end]))
@@ -146,11 +179,27 @@ def _notice_silence(of: socket.socket) -> None:
 class _Calling(_Connection):
     """The caller's end of one connection, and the calls on it that wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: bytes) -> None:
         super().__init__()
         self.waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._secret = secret
+        self._answered = asyncio.Event()
+        self._is_known = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        cast(asyncio.Transport, transport).write(_framed(self._secret))
+
+    async def is_welcome(self) -> bool:
+        """Whether the desk took the secret; waits until it took it or closed the connection."""
+        await self._answered.wait()
+        return self._is_known
 
     def frame_received(self, frame: bytes) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._answered.set()
+            return
         answer = _unpack_answer(frame)
         waiting = self.waiting.get(answer.id)
         if waiting is None or waiting.done():
@@ -162,6 +211,7 @@ class _Calling(_Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._answered.set()
         for waiting in self.waiting.values():
             if not waiting.done():
                 waiting.set_exception(Gone("the process at the other end died"))
@@ -174,7 +224,7 @@ class Line:
     def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
         self._locate = locate
         self._ids = count()
-        self._connection = _Calling()
+        self._connection: _Calling | None = None
         self._connecting = asyncio.Lock()
 
     async def call(self, method: str, content: bytes = b"", *, call_off: bool = False) -> bytes:
@@ -182,7 +232,7 @@ class Line:
         frame = _pack(_Call(number := next(self._ids), method, content))
         if len(frame) > MAX_FRAME:
             raise Failed(f"{method}: {len(content)} bytes are more than a call can carry ({MAX_FRAME})")
-        connection = self._connection if self._connection.is_open else await self._connected()
+        connection = await self._connected()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         connection.waiting[number] = answer
         try:
@@ -208,22 +258,39 @@ class Line:
 
     def close(self) -> None:
         """Ends the connection; the next call makes another."""
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     async def _connected(self) -> _Calling:
+        """The open connection, or a new one. Raises `Gone`."""
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
         async with self._connecting:
-            if self._connection.is_open:
+            if self._connection is not None and self._connection.is_open:
                 return self._connection
             try:
                 async with asyncio.timeout(_CONNECT_WITHIN_S):
-                    address = await self._locate()
-                    loop = asyncio.get_running_loop()
-                    _, connection = await loop.create_connection(_Calling, address.host, address.port)
+                    self._connection = await self._welcomed()
             except (OSError, TimeoutError) as problem:
                 raise Gone(f"the actor cannot be reached: {problem or 'timed out'}") from None
-            await connection.send(address.secret)
-            self._connection = connection
-            return connection
+            return self._connection
+
+    async def _welcomed(self) -> _Calling:
+        """A connection whose secret the desk took. Tried again when it is refused: the actor may have been
+        replaced meanwhile, or its desk may be full of strangers."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_CONNECT_TRIES):
+            address = await self._locate()
+            calling = partial(_Calling, address.secret)
+            _, connection = await loop.create_connection(calling, address.host, address.port)
+            try:
+                if await connection.is_welcome():
+                    return connection
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            await asyncio.sleep(_RETRY_S * random.uniform(0.5, 1))
+        raise Gone("the actor closes every connection before it takes a call")
 
 
 class _Called(_Connection):
@@ -235,14 +302,71 @@ class _Called(_Connection):
         self._is_known = False
         self.calls: dict[int, asyncio.Task[None]] = {}
 
+    @property
+    def max_frame(self) -> int:
+        return MAX_FRAME if self._is_known else MAX_GREETING
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._desk.strangers.add(self)
+
+    def frame_too_large(self, size: int) -> None:
+        if self._is_known:
+            super().frame_too_large(size)
+        else:
+            self._desk.strangers.refuse(self, "greeting_too_large")
+
     def frame_received(self, frame: bytes) -> None:
         if self._is_known:
             self._desk.take(self, _unpack_call(frame))
         elif self._desk.opens(frame):
             self._is_known = True
+            self._desk.strangers.remove(self)
+            assert self._transport is not None
+            self._transport.write(_framed(b""))
         else:
-            _log.error("event=stranger")
-            self.close()
+            self._desk.strangers.refuse(self, "wrong_secret")
+
+    def abort(self) -> None:
+        """Ends the connection at once: nothing that is on its way matters."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._desk.strangers.remove(self)
+
+
+class _Strangers:
+    """The connections of a desk that have not shown the secret yet, oldest first, each with its deadline."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[_Called, asyncio.TimerHandle] = {}
+        self._refused = 0
+        self._report_at = 0.0
+
+    def add(self, stranger: _Called) -> None:
+        """Gives it its time; over `MAX_STRANGERS`, the oldest goes."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(GREET_WITHIN_S, self.refuse, stranger, "no_secret_in_time")
+        self._deadlines[stranger] = deadline
+        if len(self._deadlines) > MAX_STRANGERS:
+            self.refuse(next(iter(self._deadlines)), "too_many")
+
+    def remove(self, stranger: _Called) -> None:
+        """It is known now, or gone."""
+        deadline = self._deadlines.pop(stranger, None)
+        if deadline is not None:
+            deadline.cancel()
+
+    def refuse(self, stranger: _Called, why: str) -> None:
+        """Closes it. Not each is logged: strangers must not fill the log either."""
+        self.remove(stranger)
+        stranger.abort()
+        self._refused += 1
+        if time.monotonic() >= self._report_at:
+            self._report_at = time.monotonic() + _REPORT_EVERY_S
+            _log.error("event=stranger why=%s refused=%d", why, self._refused)
 
 
 class Desk:
@@ -251,6 +375,7 @@ class Desk:
     def __init__(self, methods: Mapping[str, Answer]) -> None:
         self._methods = methods
         self._secret = secrets.token_bytes(16)
+        self.strangers = _Strangers()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -258,7 +383,7 @@ class Desk:
         """Starts to listen, on a port that the system gives; where that is."""
         if self._server is None:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _Called(self), host, 0)
+            self._server = await loop.create_server(lambda: _Called(self), host, 0, backlog=_BACKLOG)
         return Address(host, self._server.sockets[0].getsockname()[1], self._secret)
 
     def opens(self, secret: bytes) -> bool:

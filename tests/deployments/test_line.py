@@ -1,14 +1,18 @@
 """A line and a desk over a real connection: each call answered once, none lost in silence."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import msgspec
+import psutil
 import pytest
+import uvloop
 
 from deployments import line as module
-from deployments.line import Address, Desk, Failed, Gone, Line
+from deployments.line import MAX_FRAME, MAX_GREETING, Address, Desk, Failed, Gone, Line
 
 Answer = Callable[[bytes], Awaitable[bytes]]
 
@@ -75,6 +79,7 @@ async def test_when_the_other_end_dies_waiting_calls_are_told_and_the_next_finds
     for _ in calls:
         await asyncio.wait_for(taken.acquire(), 5)
     desks.pop(0).close()
+    assert line._connection is not None
     line._connection.close()
     for found in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5):
         assert isinstance(found, Gone)
@@ -176,3 +181,118 @@ async def test_a_call_is_cancelled_at_the_other_end_only_if_its_caller_asked_for
         release.set()
         assert await within(line.call("echo", b"other")) == b"other"
         assert ended == (["cancelled"] if call_off else ["completed"])
+
+
+# -- strangers: connections that have not shown the secret
+
+DESK = """
+import asyncio, sys, uvloop
+from deployments.line import Desk
+
+async def echo(content):
+    return content
+
+async def main():
+    address = await Desk({"echo": echo}).listen("127.0.0.1")
+    print(address.port, address.secret.hex(), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+(uvloop if sys.argv[1] == "uvloop" else asyncio).run(main())
+"""
+ENDLESS = MAX_FRAME.to_bytes(4, "big") + b"x" * 100_000
+GREETINGS = {
+    "silent": b"",
+    "half a length": b"\0\0",
+    "half a secret": b"\0\0\0\x10" + b"x" * 8,
+    "a wrong secret": b"\0\0\0\x10" + b"x" * 16,
+    "a frame a byte too long": (MAX_GREETING + 1).to_bytes(4, "big") + b"x" * (MAX_GREETING + 1),
+    "a frame that never ends": ENDLESS,
+}
+
+
+@contextmanager
+def desk_process() -> Iterator[tuple[psutil.Process, Address]]:
+    """A desk in a process of its own, on a loop of the same kind, so that what it costs can be measured."""
+    kind = "uvloop" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else "asyncio"
+    command = [sys.executable, "-c", DESK, kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        port, secret = process.stdout.readline().split()
+        try:
+            yield psutil.Process(process.pid), Address("127.0.0.1", int(port), bytes.fromhex(secret.decode()))
+        finally:
+            process.stdin.close()
+            process.wait(10)
+
+
+async def knock(address: Address, greeting: bytes) -> None:
+    """A connection that begins like this, until the desk closes it."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        with suppress(ConnectionError):
+            writer.write(greeting)
+            await writer.drain()
+            assert await reader.read() == b""
+    finally:
+        writer.transport.abort()
+
+
+async def knock_for_a_while(address: Address, greeting: bytes) -> None:
+    """`knock`, but gives up: where the system's own queue overflows, the desk never hears of a connection."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(knock(address, greeting), 3)
+
+
+@pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
+async def test_a_stranger_is_closed_at_the_first_wrong_byte_or_after_the_deadline(
+    greeting: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GREET_WITHIN_S", 0.2)
+    async with connected() as (line, desk):
+        await asyncio.wait_for(knock(await desk.listen("127.0.0.1"), greeting), 5)
+        assert await within(line.call("echo", b"x")) == b"x"
+
+
+async def test_a_known_caller_may_be_silent_for_longer_than_a_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "GREET_WITHIN_S", 0.05)
+    async with connected() as (line, desk):
+        assert await within(line.call("echo", b"x")) == b"x"
+        connection = line._connection
+        await asyncio.wait_for(knock(await desk.listen("127.0.0.1"), b""), 5)  # came later, and is over
+        assert await within(line.call("echo", b"y")) == b"y"
+        assert line._connection is connection
+
+
+async def call_again_and_again(address: Address, over: asyncio.Event) -> int:
+    """Calls the desk, on a connection of its own each time; how many calls were answered."""
+
+    async def locate() -> Address:
+        return address
+
+    answered = 0
+    while not over.is_set():
+        line = Line(locate)
+        assert await asyncio.wait_for(line.call("echo", b"x"), 30) == b"x"
+        line.close()
+        answered += 1
+    return answered
+
+
+async def test_ten_thousand_strangers_cost_a_desk_no_memory_and_keep_no_caller_out() -> None:
+    with desk_process() as (process, address):
+        before, descriptors, over = process.memory_info().rss, 0, asyncio.Event()
+        calling = asyncio.create_task(call_again_and_again(address, over))
+        for _ in range(10):
+            greetings = [ENDLESS, b"", *GREETINGS.values()] * 125
+            strangers = asyncio.gather(*(knock_for_a_while(address, greeting) for greeting in greetings))
+            while not strangers.done():
+                descriptors = max(descriptors, process.num_fds())
+                await asyncio.wait({strangers}, timeout=0.02)
+            await strangers
+        over.set()
+        assert await asyncio.wait_for(calling, 60) > 10
+        # On top of the bound come those that the event loop has just accepted or not yet closed.
+        assert descriptors < 3 * module.MAX_STRANGERS
+        assert process.memory_info().rss - before < 32 * 1024 * 1024
