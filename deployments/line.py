@@ -11,10 +11,8 @@ A frame is its length (four bytes) and a msgpack array. The first frame of a con
 secret, which only those can know who may call the actor; the desk's first frame is empty and says that the
 secret was right. No call is sent before that, so a connection that was refused has run nothing.
 
-A connection without the secret is a stranger. It may send `MAX_GREETING` bytes within `GREET_WITHIN_S`, and
-a desk holds at most `MAX_STRANGERS` of them: over that, the oldest is closed. A caller shows the secret at
-once and so is a stranger for one round trip, whereas one that waits grows old: to refuse the newest instead
-would let idle strangers keep all callers out.
+A connection without the secret is a stranger (`mesh.strangers`). It may send `MAX_GREETING` bytes within
+`GREET_WITHIN_S`, and a desk holds at most `MAX_STRANGERS` of them: over that, the oldest is closed.
 
 A call has no order among others, and no deadline of its own. When the other end is gone, every call
 without an answer raises `Gone`: it may have run, or not. A caller that gives up leaves the call running,
@@ -28,7 +26,6 @@ import logging
 import random
 import secrets
 import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
@@ -37,15 +34,12 @@ from typing import cast
 import msgspec
 
 from mesh.errors import MeshError
+from mesh.strangers import BACKLOG, Strangers
 
 MAX_FRAME = 256 * 1024 * 1024
 MAX_GREETING = 64
 MAX_STRANGERS = 256
 GREET_WITHIN_S = 2.0
-_BACKLOG = 100
-"""Invariant: less than half of `MAX_STRANGERS`. What is accepted in one step of the event loop is read in the
-next; a caller among them must not be pushed out in between."""
-_REPORT_EVERY_S = 10.0
 _CONNECT_WITHIN_S = 10.0
 _CONNECT_TRIES = 5
 _RETRY_S = 0.2
@@ -337,45 +331,13 @@ class _Called(_Connection):
         self._desk.strangers.remove(self)
 
 
-class _Strangers:
-    """The connections of a desk that have not shown the secret yet, oldest first, each with its deadline."""
-
-    def __init__(self) -> None:
-        self._deadlines: dict[_Called, asyncio.TimerHandle] = {}
-        self._refused = 0
-        self._report_at = 0.0
-
-    def add(self, stranger: _Called) -> None:
-        """Gives it its time; over `MAX_STRANGERS`, the oldest goes."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.call_later(GREET_WITHIN_S, self.refuse, stranger, "no_secret_in_time")
-        self._deadlines[stranger] = deadline
-        if len(self._deadlines) > MAX_STRANGERS:
-            self.refuse(next(iter(self._deadlines)), "too_many")
-
-    def remove(self, stranger: _Called) -> None:
-        """It is known now, or gone."""
-        deadline = self._deadlines.pop(stranger, None)
-        if deadline is not None:
-            deadline.cancel()
-
-    def refuse(self, stranger: _Called, why: str) -> None:
-        """Closes it. Not each is logged: strangers must not fill the log either."""
-        self.remove(stranger)
-        stranger.abort()
-        self._refused += 1
-        if time.monotonic() >= self._report_at:
-            self._report_at = time.monotonic() + _REPORT_EVERY_S
-            _log.error("event=stranger why=%s refused=%d", why, self._refused)
-
-
 class Desk:
     """The callee's end: answers each call by the function for its method, in a task of its own."""
 
     def __init__(self, methods: Mapping[str, Answer]) -> None:
         self._methods = methods
         self._secret = secrets.token_bytes(16)
-        self.strangers = _Strangers()
+        self.strangers = Strangers(MAX_STRANGERS, GREET_WITHIN_S, _log)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -383,7 +345,7 @@ class Desk:
         """Starts to listen, on a port that the system gives; where that is."""
         if self._server is None:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _Called(self), host, 0, backlog=_BACKLOG)
+            self._server = await loop.create_server(lambda: _Called(self), host, 0, backlog=BACKLOG)
         return Address(host, self._server.sockets[0].getsockname()[1], self._secret)
 
     def opens(self, secret: bytes) -> bool:

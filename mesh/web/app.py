@@ -1,5 +1,6 @@
 """The web chat as an ASGI app: the page's files, and a few routes that go on to the mesh."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ def app(config: WebConfig) -> Starlette:
         await agent.close()
 
     return Starlette(
-        routes=_Routes(agent, config.max_body_bytes).all(),
+        routes=_Routes(agent, config).all(),
         middleware=[Middleware(Guard, names=config.served_names)],
         exception_handlers={MeshError: _in_words, HTTPException: _refused},
         lifespan=lifespan,
@@ -45,9 +46,10 @@ def app(config: WebConfig) -> Starlette:
 class _Routes:
     """What the page asks for. Each route checks, asks the mesh, and passes its answer on."""
 
-    def __init__(self, agent: Agent, max_body_bytes: int) -> None:
+    def __init__(self, agent: Agent, config: WebConfig) -> None:
         self._agent = agent
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = config.max_body_bytes
+        self._timeout_s = config.timeout_s
 
     def all(self) -> list[Route | Mount]:
         return [
@@ -120,11 +122,16 @@ class _Routes:
 
     async def _body(self, request: Request) -> bytes:
         parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._max_body_bytes:
-                raise TooLarge(f"the request is over {self._max_body_bytes:,} bytes (max_body_bytes)")
-            parts.append(part)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > self._max_body_bytes:
+                        raise TooLarge(f"the request is over {self._max_body_bytes:,} bytes (max_body_bytes)")
+                    parts.append(part)
+        except TimeoutError:
+            why = f"the body did not arrive within {self._timeout_s:g} s (timeout_s)"
+            raise HTTPException(408, why, {"Connection": "close"}) from None
         return b"".join(parts)
 
 

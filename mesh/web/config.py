@@ -21,7 +21,8 @@ class WebConfig(Part):
     """Where the page is served and which mesh is behind it.
 
     ``allowed_hosts``: names the server is reached by, besides addresses and localhost. ``timeout_s`` bounds
-    one answer of the mesh, ``max_body_bytes`` a request, ``max_streams`` the event streams open at once.
+    one answer of the mesh, and how long the body of a request may take to arrive; ``max_body_bytes`` bounds
+    a request, ``max_streams`` the event streams open at once.
     """
 
     agent_url: Url = "http://127.0.0.1:8080"

@@ -1,17 +1,25 @@
 """The web chat as a process: listens, says where, and serves until it is stopped."""
 
+import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mesh.errors import MeshError
+from mesh.strangers import BACKLOG, Strangers
 from mesh.web.app import app
 from mesh.web.config import WebConfig, is_loopback
 
 _GOODBYE_S = 1
 """How long open streams are waited for at the end: they would never end by themselves."""
+MAX_STRANGERS = 256
+_REQUEST_WITHIN_S = 10.0
+_MAX_REQUESTS = 1000
+"""At once, beside the event streams; over that, the next gets 503."""
 
 
 def serve(config: WebConfig, say: Callable[[str], None]) -> None:
@@ -23,12 +31,45 @@ def serve(config: WebConfig, say: Callable[[str], None]) -> None:
         say("   open to other machines, without a login: put something that has one before it")
     settings = uvicorn.Config(
         app(config),
+        http=Connection,
         log_level="critical",
         access_log=False,
         server_header=False,
+        backlog=BACKLOG,
+        limit_concurrency=config.max_streams + _MAX_REQUESTS + MAX_STRANGERS,
         timeout_graceful_shutdown=_GOODBYE_S,
     )
     uvicorn.Server(settings).run(sockets=[listening])
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, with a bound on how long and how many connections wait for a request: uvicorn lets a client
+    that sends nothing stay for ever, until no file descriptor is left."""
+
+    strangers = Strangers(MAX_STRANGERS, _REQUEST_WITHIN_S, logging.getLogger("mesh.web"))
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        self.strangers.add(self)
+
+    def on_headers_complete(self) -> None:
+        """The parser has seen all headers of a request."""
+        self.strangers.remove(self)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """A request was answered; the next may be here already."""
+        if not self.pipeline and not self.transport.is_closing():
+            self.strangers.add(self)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.strangers.remove(self)
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """See `mesh.strangers`."""
+        self.transport.abort()
 
 
 def address(config: WebConfig, listening: socket.socket) -> str:
