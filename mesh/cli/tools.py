@@ -34,16 +34,19 @@ def tools(
         agent = loaded(config)
         if found := [*missing_programs(agent)]:
             leave(found, MACHINE)
-        listed = asyncio.run(_listed(agent))
+        listed, refused = asyncio.run(_listed(agent))
         if as_json:
             _print_json(listed)
         else:
             from rich.console import Console
 
             Console().print(_table(listed))
+        for name, why in refused.items():
+            typer.echo(f"mesh: tool {name!r} is not offered: {why}", err=True)
 
 
-async def _listed(config: "Config") -> "list[Tool]":
+async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
+    """The tools that are offered, and why others are not."""
     from mesh.mcp.session import McpSession
     from mesh.mcp.toolbox import Toolbox
 
@@ -51,7 +54,8 @@ async def _listed(config: "Config") -> "list[Tool]":
     toolbox = Toolbox([McpSession(server) for server in config.servers], start_timeout_s=bound)
     try:
         await toolbox.start()
-        return sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))
+        listed = sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))
+        return listed, dict(toolbox.refused)
     finally:
         await toolbox.close()
 

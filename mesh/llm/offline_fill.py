@@ -3,12 +3,11 @@
 import re
 from typing import Any
 
-import jsonschema
 import msgspec
-from referencing.exceptions import Unresolvable
 
 from mesh.llm.offline_words import Reading, is_filler, properties, singular, verb_of, words_of
 from mesh.llm.port import ToolSpec
+from mesh.mcp.schema import problems
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|'([^']+)'|`([^`]+)`")
 _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{1,15})?")
@@ -53,21 +52,7 @@ def is_valid(schema: Any, value: Any, root: dict[str, Any] | None = None) -> boo
     broken is satisfied by nothing."""
     if root is not None and "$defs" in root and isinstance(schema, dict):
         schema = {**schema, "$defs": root["$defs"]}
-    try:
-        return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
-    except (
-        jsonschema.SchemaError,
-        Unresolvable,
-        re.error,
-        RecursionError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ):
-        return False
-    except AttributeError:
-        # jsonschema walks a malformed schema without looking (a number where an object belongs).
-        return False
+    return not problems(schema, value)
 
 
 class _Words:

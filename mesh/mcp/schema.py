@@ -1,113 +1,223 @@
 """Are these arguments what a tool's schema asks for? Said in lines that a model can act on.
 
 JSON Schema by its ``$schema``, else Draft 2020-12. Nothing is ever fetched: a ``$ref`` may point into
-the schema itself and to the standard's own metaschemas. A ``format`` is not checked. A ``pattern`` is
-checked only when it is certainly cheap (`is_cheap`): a regular expression of somebody else's on a
-text of a model's could take forever, and the server checks it anyway.
+the schema itself and to the standard's own metaschemas. A ``format`` is not checked.
+
+A schema is somebody else's, and so is a value: checking one against the other is bounded (some 0.1 s at
+most, as a rule a few microseconds) in three ways.
+
+- A schema whose references multiply beyond `MAX_EXPANDED` subschemas is refused (`refusal`).
+- The work that a value takes is counted before it is done (`mesh.mcp.schema_work`).
+- A ``pattern`` is matched in linear time. One that needs more than that (look-around, back-references, more
+  than `MAX_PATTERN_BYTES` when compiled) is left to the server, which checks it anyway; and so are
+  all patterns of a schema when the value is too large for them.
 """
 
 import json
-import re
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import jsonschema_rs
 import msgspec
-from jsonschema import Draft202012Validator, SchemaError, ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend
-from jsonschema.validators import validator_for as draft_of
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+from referencing import Specification, jsonschema
 from referencing.exceptions import Unresolvable
+
+from mesh.mcp.schema_work import ENDLESS, Plan, TooMuchWork
 
 MAX_PROBLEMS = 10
 MAX_LINE = 300
-MAX_PATTERN = 256
-MAX_MATCHED = 128
-MAX_BRANCHES = 3
-NAME_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+MAX_SCHEMA_BYTES = 512 * 1024
+MAX_EXPANDED = 10_000
+MAX_WORK = 500_000
+MAX_PATTERNS = 100
+MAX_PATTERN_BYTES = 16 * 1024
 
-_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_DRAFTS: dict[str, tuple[Any, Specification[Any]]] = {
+    "draft-04": (jsonschema_rs.Draft4Validator, jsonschema.DRAFT4),
+    "draft-06": (jsonschema_rs.Draft6Validator, jsonschema.DRAFT6),
+    "draft-07": (jsonschema_rs.Draft7Validator, jsonschema.DRAFT7),
+    "draft/2019-09": (jsonschema_rs.Draft201909Validator, jsonschema.DRAFT201909),
+    "draft/2020-12": (jsonschema_rs.Draft202012Validator, jsonschema.DRAFT202012),
+}
+_NEWEST = "draft/2020-12"
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_DATA = ("enum", "const", "default", "examples")
+_NAME_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
 
 
-def problems(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
+class _Checker(NamedTuple):
+    """A schema, ready to be used; ``without_patterns`` for values that are too large for them."""
+
+    plan: Plan
+    full: Any
+    without_patterns: Any
+
+    def can_tell(self, value: Any, errors: Literal["first", "all"], with_patterns: bool) -> bool:
+        """Whether the bound allows to say so much of what is wrong with a value."""
+        try:
+            self.plan.work(value, MAX_WORK, with_patterns=with_patterns, errors=errors)
+        except TooMuchWork:
+            return False
+        return True
+
+
+def problems(schema: dict[str, Any], arguments: Any) -> str:
     """ "" when ``arguments`` fit, or a line for each problem, at most `MAX_PROBLEMS`.
 
     A schema that is itself broken or not self-contained is one problem, which names it."""
     try:
-        errors = iter(validator_for(schema).iter_errors(arguments))
-        lines = [said(error) for error, _ in zip(errors, range(MAX_PROBLEMS + 1), strict=False)]
-    except SchemaError as error:
-        return f"the tool's input schema is not valid JSON Schema: {error.message[:MAX_LINE]}"
+        checker = checker_for(schema)
+        lines = _lines(checker, arguments)
+    except jsonschema_rs.ValidationError as error:
+        what = "refers to what is not in it" if error.kind.name == "$ref" else "is not valid JSON Schema"
+        return f"the tool's input schema {what}: {said(error)}"
     except Unresolvable as error:
         return f"the tool's input schema refers to what is not in it: {str(error)[:MAX_LINE]}"
-    except RecursionError:
-        return "the arguments, or the tool's input schema, are nested too deeply to be checked"
+    except TooMuchWork:
+        return (
+            "the arguments are too large, or nested too deeply, to be checked against the tool's input schema"
+        )
+    except (RecursionError, ValueError) as error:
+        why = "text that is not Unicode" if isinstance(error, UnicodeError) else "too many levels"
+        return f"the arguments, or the tool's input schema, cannot be checked: {why}"
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS:] = ["(and more)"]
     return "\n".join(lines)
 
 
-def said(error: ValidationError) -> str:
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path).lstrip(".")
-    return (f"{place}: " if place else "") + error.message[:MAX_LINE]
+def refusal(schema: dict[str, Any]) -> str:
+    """Why a tool with this schema cannot be offered, since checking its arguments could take too long; empty
+    if it can. A schema that is broken in another way is told of when the tool is called."""
+    try:
+        size = len(msgspec.json.encode(schema))
+        if size > MAX_SCHEMA_BYTES:
+            return f"its input schema has {size:,} bytes, over the bound of {MAX_SCHEMA_BYTES:,}"
+        expanded = checker_for(schema).plan.expanded()
+    except TooMuchWork:
+        expanded = MAX_EXPANDED + 1
+    except UnicodeError:
+        return "its input schema has text that is not Unicode"
+    except (jsonschema_rs.ValidationError, Unresolvable, RecursionError, ValueError):
+        return ""
+    if expanded >= ENDLESS:
+        return "its input schema refers to itself without end, or has too many subschemas to be counted"
+    if expanded > MAX_EXPANDED:
+        return f"its input schema has over {MAX_EXPANDED:,} subschemas when references are followed"
+    return ""
 
 
-def validator_for(schema: dict[str, Any]) -> Validator:
-    """A compiled validator; equal schemas share one. Raises `jsonschema.SchemaError`."""
+def said(error: jsonschema_rs.ValidationError) -> str:
+    """The place and the problem; of a long one the middle is left out, since the value is at its beginning
+    and what is wrong with it at its end."""
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path).lstrip(".")
+    line = (f"{place[:MAX_LINE]}: " if place else "") + error.message
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
+
+
+def checker_for(schema: dict[str, Any]) -> _Checker:
+    """Equal schemas share one. Raises `jsonschema_rs.ValidationError`, `Unresolvable`, `TooMuchWork`,
+    `RecursionError`."""
     return _compiled(msgspec.json.encode(schema, order="deterministic"))
 
 
-@lru_cache(maxsize=1024)
-def _compiled(text: bytes) -> Validator:
+@lru_cache(maxsize=256)
+def _compiled(text: bytes) -> _Checker:
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise TooMuchWork
     schema = json.loads(text)
-    draft = draft_of(schema, default=Draft202012Validator)
-    draft.check_schema(schema)
-    checks: dict[str, Any] = {"pattern": _pattern}
-    if b'"patternProperties"' in text:
-        schema = without_costly_names(schema)
-        checks |= {keyword: _short_names(draft, keyword) for keyword in NAME_KEYWORDS}
-    build: Any = extend  # jsonschema leaves it untyped
-    made: Validator = build(draft, checks)(schema, registry=REGISTRY)
-    return made
+    draft, specification = _DRAFTS[_draft_of(schema)]
+    schema.pop("$schema", None)
+    known = _metaschemas() if b"//json-schema.org/" in text else None
+    left, without = _Patterns(MAX_PATTERNS).cleaned(schema), _Patterns(0).cleaned(schema)
+    full = _validator(draft, left, known)
+    plan = Plan(left, specification)
+    return _Checker(plan, full, full if without == left else _validator(draft, without, known))
 
 
-def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and is_cheap(pattern, instance) and not re.search(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+def _draft_of(schema: dict[str, Any]) -> str:
+    said = str(schema.get("$schema", ""))
+    return next((draft for draft in _DRAFTS if f"//json-schema.org/{draft}/" in said), _NEWEST)
 
 
-def without_costly_names(schema: Any) -> Any:
-    """``schema`` without each ``patternProperties`` that is not simple, and what depends on it there."""
-    if isinstance(schema, list):
-        return [without_costly_names(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    costly = not all(_is_simple(pattern) for pattern in schema.get("patternProperties", ()))
-    return {k: without_costly_names(v) for k, v in schema.items() if not (costly and k in NAME_KEYWORDS)}
+def _validator(draft: Any, schema: Any, known: Any) -> Any:
+    # The schema itself is checked here, against its metaschema: `Plan` relies on that.
+    return draft(schema, validate_formats=False, pattern_options=_LINEAR, registry=known, offline=True)
 
 
-def _short_names(draft: Any, keyword: str) -> Any:
-    original = draft.VALIDATORS.get(keyword)
+@lru_cache(maxsize=1)
+def _metaschemas() -> Any:
+    return jsonschema_rs.Registry([(uri, REGISTRY[uri].contents) for uri in REGISTRY])
 
-    def check(validator: Validator, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError]:
-        longest = max(map(len, instance), default=0) if isinstance(instance, dict) else 0
-        if longest > MAX_MATCHED:
-            return [ValidationError(f"a name of {longest} characters; at most {MAX_MATCHED} are allowed")]
-        return (original(validator, value, instance, schema) or ()) if original else ()
 
-    return check
+def _lines(checker: _Checker, arguments: Any) -> list[str]:
+    """What is wrong, a line each, at most one more than are told. Raises `TooMuchWork`."""
+    validator, matches = checker.full, True
+    try:
+        checker.plan.work(arguments, MAX_WORK)
+    except TooMuchWork:
+        validator, matches = checker.without_patterns, False
+        checker.plan.work(arguments, MAX_WORK, with_patterns=False)
+    if validator.is_valid(arguments):
+        return []
+    if checker.can_tell(arguments, "all", matches):
+        errors = zip(validator.iter_errors(arguments), range(MAX_PROBLEMS + 1), strict=False)
+        return [said(error) for error, _ in errors]
+    if checker.can_tell(arguments, "first", matches):
+        return [first_error(validator, arguments), "(and maybe more)"]
+    return ["the arguments do not fit the tool's input schema, and are too large to say where"]
+
+
+def first_error(validator: Any, arguments: Any) -> str:
+    """The first problem of arguments that do not fit."""
+    try:
+        validator.validate(arguments)
+    except jsonschema_rs.ValidationError as error:
+        return said(error)
+    raise AssertionError("arguments that do not fit have a first error")
+
+
+class _Patterns:
+    """Takes out of a schema the patterns that are not matched here: those that the linear engine does not
+    take, and those beyond the first ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def cleaned(self, schema: Any) -> Any:
+        """``schema`` without them, and without what depends on them there: where a name cannot be matched, it
+        is not known which other names are additional."""
+        if isinstance(schema, list):
+            return [self.cleaned(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        named = schema.get("patternProperties")
+        unknown = isinstance(named, dict) and not all(self._takes(name) for name in named)
+        drop = set(_NAME_KEYWORDS if unknown else ())
+        if isinstance(schema.get("pattern"), str) and not self._takes(schema["pattern"]):
+            drop.add("pattern")
+        return {key: self._kept(key, value) for key, value in schema.items() if key not in drop}
+
+    def _kept(self, key: str, value: Any) -> Any:
+        if key in _DATA:
+            return value
+        if key in _NAMED and isinstance(value, dict):
+            return {name: self.cleaned(each) for name, each in value.items()}
+        return self.cleaned(value)
+
+    def _takes(self, pattern: str) -> bool:
+        if self._left <= 0 or not is_linear(pattern):
+            return False
+        self._left -= 1
+        return True
 
 
 @lru_cache(maxsize=4096)
-def _is_simple(pattern: str) -> bool:
-    bare = _ATOM.sub("x", pattern)
-    branches = sum(bare.count(sign) for sign in "*+?{|")
-    repeated_group = re.search(r"\)[*+?{]", bare)
-    return len(pattern) <= MAX_PATTERN and branches <= MAX_BRANCHES and repeated_group is None
-
-
-def is_cheap(pattern: str, text: str) -> bool:
-    """Is matching surely a matter of milliseconds? True for few repetitions and alternatives, no
-    repeated group, and a short text: at worst some text^4 / 24 steps."""
-    return len(text) <= MAX_MATCHED and _is_simple(pattern)
+def is_linear(pattern: str) -> bool:
+    """Whether the linear engine takes a pattern, within its bound."""
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=_LINEAR)
+    except jsonschema_rs.ValidationError:
+        return False
+    return True

@@ -15,6 +15,7 @@ from typing import Any
 from mesh.errors import ConfigError, ToolSessionError
 from mesh.llm.port import ToolSpec
 from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome, ToolSession
+from mesh.mcp.schema import refusal
 
 logger = logging.getLogger("mesh.mcp")
 
@@ -53,6 +54,16 @@ def twice(tool: Tool, other: Tool) -> str:
     )
 
 
+def refusals(tools: Mapping[str, Tool]) -> dict[str, str]:
+    """Those whose schema could not be checked in bounded time: by name, why."""
+    found = {name: refusal(tool.input_schema) for name, tool in tools.items()}
+    return {
+        name: f"MCP server {tools[name].server}: {why}; simplify it on the server"
+        for name, why in found.items()
+        if why
+    }
+
+
 class Toolbox:
     """See the module. ``offered``: names or globs of the tools to offer, None for all.
     ``start_timeout_s`` bounds the loading of all catalogues together; ``call_timeout_s`` is given to calls
@@ -72,6 +83,8 @@ class Toolbox:
         self._catalogues: list[Catalogue] = []
         self._by_server: dict[str, ToolSession] = {}
         self._watchers: list[asyncio.Task[None]] = []
+        self._adopting = asyncio.Lock()
+        self._refused: Mapping[str, str] = MappingProxyType({})
         self._tools: Mapping[str, Tool] = MappingProxyType({})
         self._specs: tuple[ToolSpec, ...] = ()
 
@@ -84,6 +97,12 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as models see them: the very same object until the tools change."""
         return self._specs
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """The tools that are not offered, as their schema could not be checked in bounded time: by name, why.
+        The other tools of their servers are offered."""
+        return self._refused
 
     async def start(self) -> None:
         """Loads the catalogues, all at once, and keeps them fresh from then on.
@@ -101,7 +120,11 @@ class Toolbox:
             raise ConfigError(
                 [f"tools: no MCP server offers {name!r}; there are: {known}" for name in missing]
             )
-        self._adopt(tools)
+        await self._adopt(tools)
+        if asked_for := [name for name in self._offered or () if name in self._refused]:
+            raise ConfigError(
+                [f"tools: {name!r} is not offered: {self._refused[name]}" for name in asked_for]
+            )
         self._by_server = {c.server: s for c, s in zip(self._catalogues, self._sessions, strict=True)}
         self._watchers = [
             asyncio.create_task(self._watch(index), name=f"toolbox watches {catalogue.server}")
@@ -156,18 +179,27 @@ class Toolbox:
                 continue
             if newest != known:
                 self._catalogues[index] = newest
-                self._try_adopt()
+                await self._try_adopt()
 
-    def _try_adopt(self) -> None:
+    async def _try_adopt(self) -> None:
         try:
-            self._adopt(merge(self._catalogues))
+            await self._adopt(merge(self._catalogues))
         except ConfigError as error:
             logger.error("the changed list of tools is not taken; the old one stays: %s", error)
 
-    def _adopt(self, tools: dict[str, Tool]) -> None:
+    async def _adopt(self, tools: dict[str, Tool]) -> None:
         if self._offered is not None:
             chosen = {name for pattern in self._offered for name in fnmatch.filter(tools, pattern)}
             tools = {name: tool for name, tool in tools.items() if name in chosen}
+        async with self._adopting:  # a list that came later must not be replaced by an earlier one
+            # In a thread: a server may list thousands of schemas, and others run on this loop.
+            refused = await asyncio.to_thread(refusals, tools)
+            for name in refused:
+                logger.error("tool %r is not offered: %s", name, refused[name])
+            self._take({name: tool for name, tool in tools.items() if name not in refused}, refused)
+
+    def _take(self, tools: dict[str, Tool], refused: dict[str, str]) -> None:
+        self._refused = MappingProxyType(refused)
         if tools != self._tools:
             self._tools = MappingProxyType(tools)
             self._specs = tuple(ToolSpec(t.name, t.description, t.input_schema) for t in tools.values())

@@ -127,6 +127,32 @@ async def test_a_change_that_makes_names_clash_is_not_taken(
     assert set(box.tools) == {"uno", "two", "one"}
 
 
+def hostile_tool(name: str) -> Tool:
+    """A tool whose schema asks for 2 to the power of 30 visits."""
+    steps = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i - 1}"}] * 2} for i in range(1, 31)}
+    schema = {"type": "object", "$defs": {"d0": {}, **steps}, "$ref": "#/$defs/d30"}
+    return Tool(name=name, description="", input_schema=schema, server="a")
+
+
+async def test_a_tool_whose_schema_cannot_be_checked_in_time_is_not_offered_and_the_others_are(
+    boxes: list[Toolbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = MemorySession("a", [(tool("good"), echo), (hostile_tool("bad"), echo)])
+    box = await started(boxes, inner)
+    assert list(box.tools) == [spec.name for spec in box.specs] == ["good"]
+    assert "MCP server a: its input schema" in box.refused["bad"]
+    assert "tool 'bad' is not offered: MCP server a" in caplog.text
+    inner.offer([(tool("good"), echo), (tool("bad"), echo), (hostile_tool("new"), echo)])
+    await until(lambda: list(box.refused) == ["new"])
+    assert list(box.tools) == ["good", "bad"]
+
+
+async def test_a_node_that_asks_for_a_refused_tool_by_name_is_told_why(boxes: list[Toolbox]) -> None:
+    inner = MemorySession("a", [(tool("good"), echo), (hostile_tool("bad"), echo)])
+    with pytest.raises(ConfigError, match=r"'bad' is not offered: MCP server a: its input schema"):
+        await started(boxes, inner, offered=["good", "bad"])
+
+
 async def test_a_server_that_is_not_there_is_told_at_the_start(boxes: list[Toolbox]) -> None:
     gone = McpSession(Spec(name="gone", command="no-such-mcp-server"))
     with pytest.raises(ToolSessionError, match=r"gone.*no-such-mcp-server"):
