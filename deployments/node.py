@@ -14,7 +14,7 @@ from mesh.errors import ToolSessionError
 from mesh.llm.routing import provider_for
 from mesh.logs import set_up
 from mesh.mcp.toolbox import Toolbox
-from mesh.tree.build import a2a_node, composite_node, llm_node, offered, reach, remote_of, tools_of
+from mesh.tree.build import a2a_node, composite_node, llm_node, reach, remote_of, toolbox_of, tools_of
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of
 from mesh.tree.tools import Calls
@@ -71,7 +71,7 @@ class NodeActor:
             self._calls = remote = remote_of(config, spot, reach)
             return a2a_node(spot, remote)
         sessions = [RemoteSession(blueprint, server.name, server.timeout_s) for server in config.servers]
-        self._toolbox = Toolbox(sessions, offered(spot))
+        self._toolbox = toolbox_of(config, spot, sessions)
         self._calls = tools = tools_of(config, spot, self._toolbox, reach)
         llm = provider_for(spot.node.model or config.llm.model)
         return llm_node(config, spot, llm, tools)

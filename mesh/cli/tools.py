@@ -49,9 +49,16 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     """The tools that are offered, and why others are not."""
     from mesh.mcp.session import McpSession
     from mesh.mcp.toolbox import Toolbox
+    from mesh.tree.build import reserved
+    from mesh.tree.plan import tree_of
 
     bound = max((server.start_timeout_s + server.timeout_s for server in config.servers), default=1.0)
-    toolbox = Toolbox([McpSession(server) for server in config.servers], start_timeout_s=bound)
+    own = [agent for spot in tree_of(config).walk() for agent in spot.node.a2a]
+    toolbox = Toolbox(
+        [McpSession(server) for server in config.servers],
+        reserved=reserved([*config.a2a, *own]),
+        start_timeout_s=bound,
+    )
     try:
         await toolbox.start()
         listed = sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))

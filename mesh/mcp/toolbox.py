@@ -23,11 +23,14 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 WATCH_S = 60.0
 RETRY_S = 5.0
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 
-def merge(catalogues: Iterable[Catalogue]) -> dict[str, Tool]:
-    """All tools by name, in the order of the servers.
 
-    Raises `ConfigError` with every problem: a name that models would not take, a name offered twice."""
+def merge(catalogues: Iterable[Catalogue], reserved: Mapping[str, str] = _NONE) -> dict[str, Tool]:
+    """All tools by name, in the order of the servers. ``reserved``: names that are something else, and what.
+
+    Raises `ConfigError` with every problem: a name that models would not take, a name offered twice, a name
+    that is reserved."""
     tools: dict[str, Tool] = {}
     problems: list[str] = []
     for catalogue in catalogues:
@@ -35,6 +38,11 @@ def merge(catalogues: Iterable[Catalogue]) -> dict[str, Tool]:
             other = tools.setdefault(tool.name, tool)
             if other is not tool:
                 problems.append(twice(tool, other))
+            if tool.name in reserved:
+                problems.append(
+                    f"tools: {tool.name!r} is offered by MCP server {tool.server} and is the name of "
+                    f"{reserved[tool.name]}; rename the tool on the server"
+                )
             if not NAME.fullmatch(tool.name):
                 problems.append(
                     f"tools: MCP server {tool.server} offers a tool named {tool.name[:200]!r}: a name is "
@@ -65,7 +73,8 @@ def refusals(tools: Mapping[str, Tool]) -> dict[str, str]:
 
 
 class Toolbox:
-    """See the module. ``offered``: names or globs of the tools to offer, None for all.
+    """See the module. ``offered``: names or globs of the tools to offer, None for all; ``reserved``: see
+    `merge`.
     ``start_timeout_s`` bounds the loading of all catalogues together; ``call_timeout_s`` is given to calls
     that bring no bound of their own (None: the server's)."""
 
@@ -73,11 +82,14 @@ class Toolbox:
         self,
         sessions: Sequence[ToolSession],
         offered: Sequence[str] | None = None,
+        *,
+        reserved: Mapping[str, str] = _NONE,
         start_timeout_s: float = 60.0,
         call_timeout_s: float | None = None,
     ) -> None:
         self._sessions = tuple(sessions)
         self._offered = offered
+        self._reserved = reserved
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
         self._catalogues: list[Catalogue] = []
@@ -114,7 +126,7 @@ class Toolbox:
         except TimeoutError:
             why = f"not every MCP server listed its tools within {self._start_timeout_s:g} s"
             raise ToolSessionError(why, may_have_run=False) from None
-        tools = merge(self._catalogues)
+        tools = merge(self._catalogues, self._reserved)
         if missing := [name for name in self._offered or () if not fnmatch.filter(tools, name)]:
             known = ", ".join(sorted(tools)) or "none"
             raise ConfigError(
@@ -183,7 +195,7 @@ class Toolbox:
 
     async def _try_adopt(self) -> None:
         try:
-            await self._adopt(merge(self._catalogues))
+            await self._adopt(merge(self._catalogues, self._reserved))
         except ConfigError as error:
             logger.error("the changed list of tools is not taken; the old one stays: %s", error)
 

@@ -1,17 +1,18 @@
 """From a place in the plan to a node at work."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 
 from mesh.a2a.port import RemoteAgent
 from mesh.config import A2aAgent, Config
 from mesh.llm.port import Llm
+from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.a2a import A2aWork
-from mesh.tree.ask_user import AskUser
+from mesh.tree.ask_user import ASK_USER, AskUser
 from mesh.tree.asking import Asking
 from mesh.tree.children import Child, Children
-from mesh.tree.llm import LlmSettings, LlmWork
+from mesh.tree.llm import EXIT_LOOP, LlmSettings, LlmWork
 from mesh.tree.loop import Loop
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
@@ -78,10 +79,20 @@ def _agents(config: Config, spot: Spot) -> list[A2aAgent]:
     return [*shared, *node.a2a]
 
 
-def offered(spot: Spot) -> list[str] | None:
-    """Which tools of MCP servers the node at a place may use: names or globs, None for all."""
+def toolbox_of(config: Config, spot: Spot, sessions: Sequence[ToolSession]) -> Toolbox:
+    """The tools of MCP servers that the llm node at a place may use. Not started."""
     tools = spot.node.tools
-    return None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
+    names = None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
+    return Toolbox(sessions, names, reserved=reserved(_agents(config, spot)))
+
+
+def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
+    """The names that no tool of an MCP server may have where these agents may be asked, and whose they are.
+
+    The built-in tools are reserved also where a node does not have them: whether a config is right must not
+    depend on another key of it."""
+    built_in = {spec.name: "a built-in tool" for spec in (ASK_USER, EXIT_LOOP)}
+    return built_in | {f"{PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}
 
 
 def _remote(config: Config, spot: Spot, agents: Sequence[A2aAgent], agent_for: AgentFor) -> RemoteStep:

@@ -10,7 +10,16 @@ from mesh.events import ToolCall, ToolResult
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
-from mesh.tree.build import AgentFor, a2a_node, composite_node, llm_node, offered, reach, remote_of, tools_of
+from mesh.tree.build import (
+    AgentFor,
+    a2a_node,
+    composite_node,
+    llm_node,
+    reach,
+    remote_of,
+    toolbox_of,
+    tools_of,
+)
 from mesh.tree.children import path_of
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of
@@ -93,7 +102,7 @@ class LocalTree:
         if spot.node.type == "a2a":
             self._callable[spot.path] = remote = remote_of(config, spot, self._agent_for)
             return a2a_node(spot, remote)
-        toolbox = Toolbox(sessions, offered(spot))
+        toolbox = toolbox_of(config, spot, sessions)
         self._toolboxes.append(toolbox)
         self._callable[spot.path] = tools = tools_of(config, spot, toolbox, self._agent_for)
         llm = llm_for(spot.node.model or config.llm.model)

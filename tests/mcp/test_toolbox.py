@@ -127,6 +127,19 @@ async def test_a_change_that_makes_names_clash_is_not_taken(
     assert set(box.tools) == {"uno", "two", "one"}
 
 
+async def test_a_tool_that_takes_a_reserved_name_later_is_not_taken(
+    boxes: list[Toolbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = session("a", "one")
+    box = await started(boxes, inner, reserved={"ask_user": "a built-in tool"})
+    inner.offer(offer("a", "one", "ask_user"))
+    await until(lambda: bool(caplog.records))
+    assert list(box.tools) == ["one"]
+    assert "'ask_user' is offered by MCP server a and is the name of a built-in tool" in caplog.text
+    inner.offer(offer("a", "one", "two"))
+    await until(lambda: list(box.tools) == ["one", "two"])
+
+
 def hostile_tool(name: str) -> Tool:
     """A tool whose schema asks for 2 to the power of 30 visits."""
     steps = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i - 1}"}] * 2} for i in range(1, 31)}

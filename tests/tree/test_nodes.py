@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from mesh.errors import LlmError
+from mesh.errors import ConfigError, LlmError
 from mesh.events import LlmCall
 from mesh.llm.port import LlmRequest
+from mesh.mcp.memory import MemorySession
+from mesh.mcp.port import Tool
+from mesh.tree.local import LocalTree
 from tests.support import LocalMesh, says
 from tests.tree.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 
@@ -180,6 +183,25 @@ async def test_a_tool_that_is_not_offered_to_a_node_cannot_be_called_by_it() -> 
         assert mesh.ledger.lines == []
     (tool,) = [m for m in body["conversation"]["messages"] if m["role"] == "tool"]
     assert tool["content"] == "There is no tool 'add'. The tools are: look."
+
+
+@pytest.mark.parametrize("name", ["ask_user", "exit_loop", "a2a_billing", "a2a_own"])
+async def test_a_tool_with_the_name_of_a_built_in_one_is_refused_at_the_start(name: str) -> None:
+    async def never(_: dict[str, Any]) -> str:
+        raise AssertionError("it was called")
+
+    def billing(agent: str) -> dict[str, Any]:
+        return {"name": agent, "url": "http://127.0.0.1:9"}
+
+    node = llm("talks", can_ask_user=True, can_exit_loop=True, a2a=[billing("own")])
+    said = config(loop(node), a2a=[billing("billing")])
+    tool = Tool(name=name, description="", input_schema={"type": "object"}, server="srv")
+    session = MemorySession("srv", [(tool, never)])
+    async with LocalMesh(ByNode(), config=said) as mesh:
+        tree = LocalTree(mesh.config, [session], lambda _: ByNode(), mesh)
+        with pytest.raises(ConfigError, match=f"'{name}' is offered by MCP server srv and is the name of"):
+            await tree.start()
+        await tree.close()
 
 
 async def test_a_node_over_its_timeout_fails_and_says_which() -> None:
