@@ -9,6 +9,7 @@ from deployments.gateway.backend import RayBackend
 from deployments.gateway.below import Below
 from deployments.gateway.face import http_app
 from mesh.logs import set_up
+from mesh.secret import mesh_secret
 
 
 def build(blueprint: Blueprint, *, path: str = "/") -> serve.Application:
@@ -19,7 +20,7 @@ def build(blueprint: Blueprint, *, path: str = "/") -> serve.Application:
     def app_builder() -> FastAPI:
         set_up()
         close_replica()
-        app = http_app(RayBackend(blueprint), blueprint.config())
+        app = http_app(RayBackend(blueprint), blueprint.config(), mesh_secret(blueprint.data_dir))
         if path != "/":
             app.add_middleware(Below)
         return app

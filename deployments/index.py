@@ -11,6 +11,7 @@ from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from deployments.gateway.backend import RayBackend
 from deployments.gateway.index import Entry, index_app
+from mesh.access.rules import rules_of
 from mesh.logs import set_up
 
 _WITHIN_S = 2.0
@@ -28,7 +29,8 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
     def app_builder() -> Starlette:
         set_up()
         close_replica()
-        return index_app([_entry(blueprint) for blueprint in blueprints])
+        rules = rules_of([blueprint.config() for blueprint in blueprints])
+        return index_app([_entry(blueprint) for blueprint in blueprints], rules)
 
     @serve.deployment(
         name="Index",

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
+from mesh.access.origin import as_origin, is_address, is_name
 from mesh.config_problems import problems_of, spelled
 from mesh.config_rules import MAX_TREE_DEPTH, MAX_TREE_NODES, broken_rules
 from mesh.config_source import Loc, Node, Resolved, canonical, compose, read_text
@@ -25,7 +26,7 @@ from mesh.errors import ConfigError
 from mesh.policy import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
-NOT_THE_AGENT = ("host", "port", "data_dir", "cluster", "card")
+NOT_THE_AGENT = ("host", "port", "allowed_hosts", "cors", "data_dir", "cluster", "card")
 """Where and how wide it runs, not what it is: no part of the digest, and neither is ``llm.prices``."""
 
 _SHOWN = ("name", "type", "model", "command")
@@ -57,6 +58,23 @@ def _network(text: str) -> str:
     return text
 
 
+def _host_name(text: str) -> str:
+    name = text.lower().rstrip(".")
+    if not (is_name(name) or is_address(name.strip("[]"))):
+        raise PydanticCustomError(
+            "host", "expected a name such as agents.example.com, without scheme and port"
+        )
+    return name
+
+
+def _origin(text: str) -> str:
+    if not (origin := as_origin(text)):
+        raise PydanticCustomError(
+            "origin", "expected an origin such as https://app.example.com, without a path; * is not possible"
+        )
+    return origin
+
+
 def _security_scheme(scheme: dict[str, Any]) -> dict[str, Any]:
     from a2a.types.a2a_pb2 import SecurityScheme  # a fifth of a second, for those few who have one
     from google.protobuf.json_format import ParseDict, ParseError
@@ -78,6 +96,8 @@ Key = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Text = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, AfterValidator(_http_url)]
 Network = Annotated[str, AfterValidator(_network)]
+HostName = Annotated[str, AfterValidator(_host_name)]
+Origin = Annotated[str, AfterValidator(_origin)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Usd = Annotated[float, Field(ge=0, le=1_000_000)]
 Bytes = Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)]
@@ -265,6 +285,13 @@ class Card(Part):
     files: Literal["refuse", "mention"] = "refuse"
 
 
+class Cors(Part):
+    """``origins`` of web pages that may use the API, besides its own pages: scheme, name and port, as
+    browsers say them. What a browser sends from any other origin is refused."""
+
+    origins: Many[Origin] = ()
+
+
 class Cluster(Part):
     """How many processes of each kind. ``nodes`` counts the replicas of the agent without ``agent:``.
     ``idle_timeout_s``: when actors leave that are made on use (``replicas: 0``, older versions)."""
@@ -278,6 +305,8 @@ class Cluster(Part):
 class Config(Part):
     """An agent and where it runs.
 
+    ``allowed_hosts``: names that the API is reached by, besides addresses, ``localhost``, ``host`` and the
+    host of ``card.url``; requests for other names are refused.
     ``approval_timeout_s``: how long an approval waits for a person before it counts as rejected; None: for
     ever.
     Another process gets `source` and parses it in its own environment: secrets do not travel.
@@ -288,6 +317,8 @@ class Config(Part):
     prompt: str = ""
     host: Text = "0.0.0.0"
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
+    allowed_hosts: Many[HostName] = ()
+    cors: Cors = Cors()
     data_dir: Annotated[Path, Strict(False), AfterValidator(_directory)] = Path("data")
     llm: Llm = Llm()
     mcp: ServerOptions | None = None

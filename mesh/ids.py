@@ -4,7 +4,7 @@ An approval's uuid ends in the same eight hex digits as its conversation's id, s
 only the uuid (a link in a mail) finds the owner without a lookup or an index.
 """
 
-import hashlib
+import hmac
 import re
 import uuid
 import zlib
@@ -22,9 +22,10 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def id_for_key(idempotency_key: str, caller: str) -> str:
-    """The id of the conversation that this caller creates under this Idempotency-Key: always the same."""
-    digest = hashlib.sha256(f"{caller}\0{idempotency_key}".encode()).digest()
+def id_for_key(secret: bytes, idempotency_key: str, caller: str) -> str:
+    """The id of the conversation that this caller creates under this Idempotency-Key: always the same.
+    Without the mesh's ``secret`` nobody can compute it, and address a conversation that they never saw."""
+    digest = hmac.digest(secret, f"conversation\0{caller}\0{idempotency_key}".encode(), "sha256")
     return str(uuid.UUID(bytes=digest[:16], version=4))
 
 

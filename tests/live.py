@@ -5,6 +5,7 @@ crash of all of it: what is in the journal is there again, at the same address.
 """
 
 import asyncio
+import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -105,6 +106,7 @@ class LiveMesh:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.mesh = LocalMesh(llm, journal, config)
+        self._secret = secrets.token_bytes(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: _Quiet | None = None
@@ -157,7 +159,7 @@ class LiveMesh:
         self._restarting.start()
 
     async def _up(self) -> None:
-        app = http_app(LocalBackend(self.mesh), self.mesh.config)
+        app = http_app(LocalBackend(self.mesh), self.mesh.config, self._secret)
         config = uvicorn.Config(
             app,
             "127.0.0.1",

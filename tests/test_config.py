@@ -276,7 +276,10 @@ class TestPrices:
 
 class TestDigest:
     def test_it_stands_for_what_the_agent_is_not_for_where_it_runs_or_how_the_file_looks(self) -> None:
-        one = read("name: a\nprompt: ${X:-x}\nport: 1\nhost: h\ndata_dir: d\ncluster: {keepers: 2}")
+        one = read(
+            "name: a\nprompt: ${X:-x}\nport: 1\nhost: h\ndata_dir: d\ncluster: {keepers: 2}\n"
+            "allowed_hosts: [h]\ncors: {origins: ['http://h']}"
+        )
         same = read("# a comment\nport: 2\nprompt: '${X:-x}'\n\nname: a", X="y")
         assert one.digest == same.digest
         assert len(one.digest) == 12
@@ -303,6 +306,28 @@ class TestDigest:
             config.digest,
             "agent.yaml:2: mcp.command",
         )
+
+
+class TestAccess:
+    def test_names_and_origins_are_kept_as_browsers_write_them(self) -> None:
+        config = read(
+            "allowed_hosts: [Mesh.Internal., mesh, '2001:db8::1', '[::1]', my_service]\n"
+            "cors: {origins: ['HTTPS://App.example:443/', 'http://127.0.0.1:3000', 'http://app.example:80']}"
+        )
+        assert config.allowed_hosts == ("mesh.internal", "mesh", "2001:db8::1", "[::1]", "my_service")
+        assert config.cors.origins == ("https://app.example", "http://127.0.0.1:3000", "http://app.example")
+
+    @pytest.mark.parametrize("name", ["http://mesh", "mesh:8080", "*", "*.example.com", "mesh/", "a b", "''"])
+    def test_what_is_no_host_name_is_refused(self, name: str) -> None:
+        (problem,) = problems(f"allowed_hosts:\n- {name if name == chr(39) * 2 else repr(name)}")
+        assert problem.startswith("agent.yaml:2: allowed_hosts[0]: is not right; expected a name such as ")
+
+    @pytest.mark.parametrize(
+        "origin", ["*", "null", "app.example", "https://app.example/page", "https://*.example", "https://a@b"]
+    )
+    def test_what_is_no_origin_is_refused(self, origin: str) -> None:
+        (problem,) = problems(f"cors:\n  origins: ['{origin}']")
+        assert problem.startswith("agent.yaml:2: cors.origins[0]: is not right; expected an origin such as ")
 
 
 class TestTree:

@@ -9,13 +9,15 @@ from starlette.requests import Request
 from deployments.gateway import live, openapi, rest, sessions
 from deployments.gateway.a2a import routes as a2a
 from deployments.gateway.bounded import Bounded
+from deployments.gateway.guard import Guard
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
+from mesh.access.rules import rules_of
 from mesh.config import Config
 
 
-def http_app(backend: Backend, config: Config) -> FastAPI:
-    """The HTTP face before any backend."""
+def http_app(backend: Backend, config: Config, secret: bytes) -> FastAPI:
+    """The HTTP face before any backend. ``secret``: see `mesh.secret`."""
     app = FastAPIOffline(
         title=config.name,
         description=config.description + "\n" + openapi.DESCRIPTION,
@@ -25,11 +27,12 @@ def http_app(backend: Backend, config: Config) -> FastAPI:
     bounded = Bounded(backend, config.limits.max_ongoing_requests)
     streams = Streams(bounded, config.limits.max_streams)
     live.add_routes(app, bounded, streams, config)
-    rest.add_routes(app, bounded, streams, config.limits)
+    rest.add_routes(app, bounded, streams, config.limits, secret)
     sessions.add_routes(app, bounded, streams, config)
-    a2a.add_routes(app, bounded, streams, config)
+    a2a.add_routes(app, bounded, streams, config, secret)
     app.add_exception_handler(HTTPException, _refused)
     openapi.add_schemas(app)
+    app.add_middleware(Guard, rules=rules_of([config]))
     return app
 
 

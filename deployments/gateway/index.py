@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+
+from deployments.gateway.guard import Guard
+from mesh.access.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Entry:
     unready: Callable[[], Awaitable[list[str]]]
 
 
-def index_app(entries: Sequence[Entry]) -> Starlette:
+def index_app(entries: Sequence[Entry], rules: Rules) -> Starlette:
     """``/``, ``/health`` and ``/ready`` for these agents, and a word for whoever asks for anything else."""
     names = ", ".join(f"/{entry.name}" for entry in entries)
 
@@ -44,7 +48,8 @@ def index_app(entries: Sequence[Entry]) -> Starlette:
         return JSONResponse({"error": error}, problem.status_code, problem.headers)
 
     routes = [Route("/", index), Route("/health", health), Route("/ready", ready)]
-    return Starlette(routes=routes, exception_handlers={HTTPException: elsewhere})
+    guard = Middleware(Guard, rules=rules)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: elsewhere})
 
 
 async def _states(entries: Sequence[Entry]) -> dict[str, str]:

@@ -20,8 +20,9 @@ from mesh.keeper.requests import Cancel, Create, Decide, Finish, Page, Reply, Sa
 _unpack_listing = msgspec.json.Decoder(Listing).decode
 
 
-def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits) -> None:
-    """Adds the routes. To the app itself: a router of their own costs every request another layer."""
+def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits, secret: bytes) -> None:
+    """Adds the routes. To the app itself: a router of their own costs every request another layer.
+    ``secret``: see `mesh.secret`."""
 
     async def turn(request: Request, work: Awaitable[Reply]) -> Response:
         """How the turn ends; as a stream, if the client wants that and a turn goes on."""
@@ -44,7 +45,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits)
 
     @api.post("/conversations", **openapi.CREATE)
     async def create(request: Request) -> Response:
-        return await turn(request, _create(backend, limits, request))
+        return await turn(request, _create(backend, limits, secret, request))
 
     @api.get("/conversations", **openapi.LIST)
     async def page(request: Request) -> Response:
@@ -71,14 +72,14 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits)
         return await turn(request, _decide(backend, limits, uuid, request))
 
 
-async def _create(backend: Backend, limits: Limits, request: Request) -> Reply:
+async def _create(backend: Backend, limits: Limits, secret: bytes, request: Request) -> Reply:
     raw = await read(request, limits.max_body_bytes)
     caller = caller_of(request, raw)
     if not caller.session_id:
         caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
     message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
     is_keyed = "idempotency-key" in request.headers
-    conversation_id = id_for_key(caller.idempotency_key, caller.token) if is_keyed else new_id()
+    conversation_id = id_for_key(secret, caller.idempotency_key, caller.token) if is_keyed else new_id()
     return await backend.ask(conversation_id, Create(conversation_id, caller, message, *_how(request)))
 
 

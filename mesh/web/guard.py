@@ -9,12 +9,12 @@ The page acts with what a person may do, so no other site may act through their 
 """
 
 from collections.abc import Mapping
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mesh.access.origin import hostname, is_address, is_from_elsewhere
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -68,30 +68,6 @@ class Guard:
 
     def _is_served(self, name: str) -> bool:
         return name in self._names or is_address(name)
-
-
-def is_address(name: str) -> bool:
-    """Whether a host is an IP address."""
-    try:
-        return bool(ip_address(name))
-    except ValueError:
-        return False
-
-
-def is_from_elsewhere(headers: Headers, host: str) -> bool:
-    """Whether a browser says that the request is another site's. Programs that say nothing are no browser."""
-    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return True
-    origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
-
-
-def hostname(host: str) -> str:
-    """The name in a Host header, without its port; empty when there is none to be read."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _is_json(headers: Headers) -> bool:

@@ -500,7 +500,10 @@ def test_the_public_url_is_the_configured_one_or_what_the_request_says() -> None
     with served() as (_, live):
         assert url_of(live, **forwarded) == f"{live.url}/a2a", "from whom the config does not name"
         assert url_of(live, Host="0.0.0.0:8080") == "http://localhost:8080/a2a"
-    with served(setting=SIMPLE + "card: {proxies: [127.0.0.0/8]}\n") as (_, live):
+    with served(setting=SIMPLE + "card: {proxies: [127.0.0.0/8]}\nallowed_hosts: [front.example]\n") as (
+        _,
+        live,
+    ):
         assert url_of(live, **forwarded) == "https://front.example/x/a2a"
 
 

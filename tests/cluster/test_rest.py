@@ -314,7 +314,7 @@ def test_a_client_that_hangs_up_loses_nothing(api: httpx.Client, world: World) -
     conversation_id = created(api)["conversation"]["id"]
     body = b'{"message": "sleep 0.8"}'
     path = f"/conversations/{conversation_id}/messages"
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", world.mesh.port)) as connection:
         connection.sendall(head.encode() + body)
         until(lambda: contents(shown(api, conversation_id), "user"))

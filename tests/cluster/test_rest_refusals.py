@@ -97,5 +97,13 @@ def test_a_bad_listing_is_400(api: httpx.Client, query: str) -> None:
     problem(api.get(f"/conversations?{query}"), 400)
 
 
+def test_pages_of_other_origins_and_unknown_names_are_refused_at_the_edge(api: httpx.Client) -> None:
+    for path in ("/conversations", "/a2a", "/api/sessions"):
+        assert "another site" in problem(api.post(path, headers={"Origin": "http://evil.example"}), 403)
+        assert "another site" in problem(api.post(path, headers={"Sec-Fetch-Site": "same-site"}), 403)
+        assert "allowed_hosts" in problem(api.post(path, headers={"Host": "evil.example"}), 421)
+    assert api.get("/ready", headers={"Host": "localhost"}).status_code == 200
+
+
 def test_a_cursor_that_means_nothing_is_no_server_error(api: httpx.Client) -> None:
     assert api.get("/conversations", params={"cursor": "\x00|nothing"}).status_code < 500

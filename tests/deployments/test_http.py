@@ -23,9 +23,9 @@ def config_with(**limits: int) -> Config:
 @asynccontextmanager
 async def client(llm: ScriptedLlm, **limits: int) -> AsyncIterator[httpx.AsyncClient]:
     async with LocalMesh(llm) as mesh:
-        app = http_app(LocalBackend(mesh), config_with(**limits))
+        app = http_app(LocalBackend(mesh), config_with(**limits), b"secret")
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://mesh", timeout=10) as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=10) as http:
             yield http
 
 
@@ -59,8 +59,8 @@ async def test_a_conversation_whose_queue_is_full_answers_429() -> None:
         return says("done")
 
     async with LocalMesh(ScriptedLlm(slow), max_queue_per_conversation=1) as mesh:
-        transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config_with()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://mesh", timeout=10) as http:
+        transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config_with(), b"secret"))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=10) as http:
             made = (await http.post("/conversations")).json()["conversation"]["id"]
             path = f"/conversations/{made}/messages"
             first = asyncio.create_task(http.post(path, json={"message": "a"}))

@@ -8,6 +8,9 @@ from starlette.routing import Route
 
 from deployments.gateway.below import Below
 from deployments.gateway.index import Entry, index_app
+from mesh.access.rules import Rules
+
+RULES = Rules(names=frozenset({"mesh", "agents.example"}))
 
 
 def entry(name: str, *missing: str) -> Entry:
@@ -18,7 +21,7 @@ def entry(name: str, *missing: str) -> Entry:
 
 
 def client(*entries: Entry, base: str = "http://mesh:8080") -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(index_app(entries)), base_url=base)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(index_app(entries, RULES)), base_url=base)
 
 
 async def test_agents_are_listed_with_addresses_at_the_host_that_was_asked() -> None:

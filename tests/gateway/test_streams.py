@@ -172,7 +172,7 @@ def _connected(port: int, path: str) -> socket.socket:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", port))
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: mesh\r\n\r\n".encode())
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     return connection
 
 

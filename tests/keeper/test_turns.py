@@ -185,7 +185,7 @@ async def test_the_same_idempotency_key_gets_the_first_answer_again() -> None:
 async def test_a_repeated_creation_finds_the_same_conversation_and_says_nothing_twice() -> None:
     async with LocalMesh(ScriptedLlm(says("one"), says("two"))) as mesh:
         caller = Caller(session_id="s", idempotency_key="k", body_hash="h")
-        request = Create(id_for_key("k", ""), caller, "Hi")
+        request = Create(id_for_key(b"secret", "k", ""), caller, "Hi")
         found = await asyncio.gather(*(mesh.ask(request) for _ in range(5)))
         assert all(one == found[0] for one in found)
         assert len(mesh.llm.requests) == 1

@@ -51,10 +51,10 @@ class Call:
             raise InvalidParamsError(f"{message_id[:64]!r} names no message: a UUID does")
         return replace(self, key=key)
 
-    def new_task(self) -> str:
+    def new_task(self, secret: bytes) -> str:
         """The id of the task that it begins, if it begins one. The message may come again with another
-        token: its own id is enough."""
-        return id_for_key(self.key, "") if self.key else new_id()
+        token: its own id is enough. ``secret``: see `mesh.secret`."""
+        return id_for_key(secret, self.key, "") if self.key else new_id()
 
 
 class Calls(ServerCallContextBuilder):

@@ -47,7 +47,6 @@ class Cards:
             "Last-Modified": formatdate(self._since, usegmt=True),
             "Cache-Control": f"public, max-age={_AGE_S}",
             "Vary": f"Host, {VERSION_HEADER}",
-            "Access-Control-Allow-Origin": "*",
         }
         if self._is_known(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)

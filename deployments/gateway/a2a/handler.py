@@ -119,8 +119,11 @@ class _Taken(msgspec.Struct, frozen=True):
 class Handler(PushOperations):
     """See the module's text."""
 
-    def __init__(self, backend: Backend, streams: Streams, cards: Cards, config: Config) -> None:
+    def __init__(
+        self, backend: Backend, streams: Streams, cards: Cards, config: Config, secret: bytes
+    ) -> None:
         self._backend = backend
+        self._secret = secret
         self._cards = cards
         self._streams = streams
         self._telling = Telling(streams, self._show, self._describe)
@@ -194,7 +197,7 @@ class Handler(PushOperations):
     async def _begin(
         self, params: "pb.SendMessageRequest", call: Call, form: Form, wait: bool, watched: bool
     ) -> _Taken:
-        message, caller, task = params.message, call.caller, call.new_task()
+        message, caller, task = params.message, call.caller, call.new_task(self._secret)
         text, webhook = self._text(message), webhook_in(params.configuration, task, form)
         context = message.context_id or caller.session_id or secrets.token_hex(4)
         if not _SESSION.fullmatch(context):

@@ -1,9 +1,8 @@
 """Where this agent is, as its clients see it: for links in what it shows."""
 
-from ipaddress import ip_address, ip_network
-
 from starlette.requests import Request
 
+from mesh.access.proxies import is_from_proxy
 from mesh.config import Card
 
 _ANYWHERE = ("0.0.0.0", "::", "[::]")
@@ -18,7 +17,7 @@ def public_url(request: Request, card: Card) -> str:
     if card.url:
         return card.url.rstrip("/")
     url = request.base_url
-    if _is_from_proxy(request, card):
+    if is_from_proxy(request.scope, card.proxies):
         headers = request.headers
         scheme, host = _first(headers, "x-forwarded-proto"), _first(headers, "x-forwarded-host")
         url = url.replace(scheme=scheme if scheme in ("http", "https") else url.scheme)
@@ -27,16 +26,6 @@ def public_url(request: Request, card: Card) -> str:
     if url.hostname in _ANYWHERE:
         url = url.replace(hostname="localhost")
     return str(url).rstrip("/")
-
-
-def _is_from_proxy(request: Request, card: Card) -> bool:
-    if request.client is None or not card.proxies:
-        return False
-    try:
-        address = ip_address(request.client.host)
-    except ValueError:
-        return False
-    return any(address in ip_network(proxy, strict=False) for proxy in card.proxies)
 
 
 def _first(headers: object, name: str) -> str:

@@ -59,10 +59,10 @@ for _name in ("a2a.server.routes", "a2a.compat", "a2a.utils"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-def add_routes(app: FastAPI, backend: Backend, streams: Streams, config: Config) -> None:
-    """Adds the routes."""
+def add_routes(app: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
+    """Adds the routes. ``secret``: see `mesh.secret`."""
     cards = Cards(backend, config)
-    handler = Handler(backend, streams, cards, config)
+    handler = Handler(backend, streams, cards, config, secret)
     rpc = _Rpc(handler, config.limits.max_body_bytes)
     routes = [Route(path, rpc.answer, methods=["POST"]) for path in (ENDPOINT, f"{ENDPOINT}/")]
     routes += [Route(path, cards.answer, methods=["GET"]) for path in CARDS]
