@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.config import Config, parse
+from mesh.config import Auth, Config, parse
 from mesh.ids import shard_of
 from mesh.tree.plan import tree_of
 
@@ -29,7 +29,7 @@ class Blueprint:
 
     ``lines`` is the host on which its actors take calls; empty: the address of their machine in the
     cluster. ``leaves``: it is not the version that was started, so that what is idle of it goes, after
-    ``idle_timeout_s``.
+    ``idle_timeout_s``. ``keys_file`` is absolute; None: without ``auth``.
     """
 
     agent: str
@@ -42,10 +42,14 @@ class Blueprint:
     idle_timeout_s: float
     lines: str = ""
     leaves: bool = False
+    keys_file: Path | None = None
 
     def config(self) -> Config:
         """The config, in this process's environment. Raises `ConfigError`."""
-        return parse(self.source, self.origin, os.environ)
+        config = parse(self.source, self.origin, os.environ)
+        if self.keys_file is None:
+            return config
+        return config.model_copy(update={"auth": Auth(keys_file=self.keys_file)})
 
     def shard_of(self, some_id: str) -> int:
         """Which keeper owns a conversation or an approval."""
@@ -64,6 +68,7 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         nodes=placements(config),
         idle_timeout_s=config.cluster.idle_timeout_s,
         lines="127.0.0.1" if one_machine else "",
+        keys_file=config.auth.keys_file.absolute() if config.auth else None,
     )
 
 

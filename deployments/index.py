@@ -11,6 +11,7 @@ from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from deployments.gateway.backend import RayBackend
 from deployments.gateway.index import Entry, index_app
+from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.logs import set_up
 
@@ -29,8 +30,8 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
     def app_builder() -> Starlette:
         set_up()
         close_replica()
-        rules = rules_of([blueprint.config() for blueprint in blueprints])
-        return index_app([_entry(blueprint) for blueprint in blueprints], rules)
+        configs = [blueprint.config() for blueprint in blueprints]
+        return index_app([_entry(each) for each in blueprints], rules_of(configs), keys_of(configs))
 
     @serve.deployment(
         name="Index",

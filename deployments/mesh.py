@@ -217,7 +217,8 @@ class Mesh:
         if edge.is_open(self._host):
             say(f"  {'':14} open on every interface; --host 127.0.0.1 closes it", highlight=False)
         say("\ntry it:\n", highlight=False)
-        command = f"""curl -s {url}/conversations -d '{{"message": "list all resources"}}'"""
+        key = ' -H "X-API-Key: $MESH_KEY"' if self._agents[0].config.auth else ""
+        command = f"""curl -s {url}/conversations{key} -d '{{"message": "list all resources"}}'"""
         say(f"  {command}\n", highlight=False, soft_wrap=True)
         say("Ctrl-C stops everything.", style="dim", highlight=False)
 

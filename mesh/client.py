@@ -8,7 +8,7 @@ conversation: that is the mesh's. A turn is watched and driven on two paths, so 
     say, decide, cancel    short requests that return once the mesh has it on disk. They carry a key, so that
                            one that got no answer is sent again and counts once
 
-Raises `Unreachable` when nobody answers, `Refused` when the mesh says no. No message carries the token.
+Raises `Unreachable` when nobody answers, `Refused` when the mesh says no. No message has the token or key.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ COMES_BACK_WITHIN_S = 60.0
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _MOST_ERROR = 500
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NO_KEY = 401
 _BUSY = (429, 502, 503, 504)
 
 Body = TypeVar("Body")
@@ -120,19 +121,23 @@ def new_key() -> str:
 
 
 class MeshClient:
-    """The mesh at a URL. ``token`` goes along as a bearer token, ``user`` as the name of who decides."""
+    """The mesh at a URL. ``token`` goes along as a bearer token, ``user`` as the name of who asks and decides
+    (where no key says that). ``key``: an API key of the mesh."""
 
-    def __init__(self, url: str, token: str = "", user: str = "") -> None:
+    def __init__(self, url: str, token: str = "", user: str = "", key: str = "") -> None:
         parts = urlsplit(url)
         self._where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         headers = {"X-User": quote(user, safe="@ .-_")[:128]} if user else {}
         if token:
             headers["Authorization"] = f"Bearer {token}"
+        if key:
+            headers["X-API-Key"] = key
         self._http = httpx.AsyncClient(
             base_url=url,
             headers=headers,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=parts.hostname not in _LOOPBACK,
+            follow_redirects=False,  # it would take the key to wherever the other side says
         )
 
     async def __aenter__(self) -> Self:
@@ -292,6 +297,8 @@ class MeshClient:
             message = (
                 f"{self._where}: {response.request.url.path}: HTTP {response.status_code}; is this a mesh?"
             )
+        if response.status_code == _NO_KEY:
+            message += " (for mesh commands: --key or MESH_KEY)"
         kind = _Busy if response.status_code in _BUSY else Refused
         return kind(response.status_code, message[:_MOST_ERROR])
 

@@ -26,7 +26,7 @@ from mesh.errors import ConfigError
 from mesh.policy import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
-NOT_THE_AGENT = ("host", "port", "allowed_hosts", "cors", "data_dir", "cluster", "card")
+NOT_THE_AGENT = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", "cluster", "card")
 """Where and how wide it runs, not what it is: no part of the digest, and neither is ``llm.prices``."""
 
 _SHOWN = ("name", "type", "model", "command")
@@ -98,6 +98,7 @@ Url = Annotated[str, AfterValidator(_http_url)]
 Network = Annotated[str, AfterValidator(_network)]
 HostName = Annotated[str, AfterValidator(_host_name)]
 Origin = Annotated[str, AfterValidator(_origin)]
+ApiKey = Annotated[str, Field(pattern=r"^[\x21-\x7e]{0,200}$")]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Usd = Annotated[float, Field(ge=0, le=1_000_000)]
 Bytes = Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)]
@@ -167,11 +168,13 @@ class A2aAgent(Part):
 
     ``destructiveHint`` true: a person is asked before each message. False, if it is said and not left out: a
     message that is met with HTTP 500 has failed, and nobody is asked about it.
-    ``card_url`` None: the card is looked for where the specification says.
+    ``card_url`` None: the card is looked for where the specification says. ``key``: an API key of the agent's
+    mesh, sent as X-API-Key to the origin of ``url`` alone.
     """
 
     name: Name
     url: Url
+    key: ApiKey = ""
     description: str = ""
     destructive: bool = Field(default=False, alias="destructiveHint")
     timeout_s: Seconds = 60
@@ -205,6 +208,7 @@ class AgentNode(Part):
     can_ask_user: bool = False
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     url: Url | None = None
+    key: ApiKey = ""
     card_url: Url | None = None
     destructive: bool = Field(default=False, alias="destructiveHint")
     a2a: Many[A2aAgent] = ()
@@ -224,6 +228,7 @@ class AgentNode(Part):
         return A2aAgent(
             name=self.name,
             url=self.url,
+            key=self.key,
             card_url=self.card_url,
             description=self.description,
             **more,
@@ -292,6 +297,13 @@ class Cors(Part):
     origins: Many[Origin] = ()
 
 
+class Auth(Part):
+    """Who may use the API: whoever has one of the keys in ``keys_file`` (``mesh key new``), and nobody else.
+    The file is read again when it changes."""
+
+    keys_file: Annotated[Path, Strict(False), AfterValidator(_directory)]
+
+
 class Cluster(Part):
     """How many processes of each kind. ``nodes`` counts the replicas of the agent without ``agent:``.
     ``idle_timeout_s``: when actors leave that are made on use (``replicas: 0``, older versions)."""
@@ -306,7 +318,8 @@ class Config(Part):
     """An agent and where it runs.
 
     ``allowed_hosts``: names that the API is reached by, besides addresses, ``localhost``, ``host`` and the
-    host of ``card.url``; requests for other names are refused.
+    host of ``card.url``; requests for other names are refused. ``auth`` None: everybody who reaches the API
+    may use it.
     ``approval_timeout_s``: how long an approval waits for a person before it counts as rejected; None: for
     ever.
     Another process gets `source` and parses it in its own environment: secrets do not travel.
@@ -319,6 +332,7 @@ class Config(Part):
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
     allowed_hosts: Many[HostName] = ()
     cors: Cors = Cors()
+    auth: Auth | None = None
     data_dir: Annotated[Path, Strict(False), AfterValidator(_directory)] = Path("data")
     llm: Llm = Llm()
     mcp: ServerOptions | None = None

@@ -28,6 +28,7 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "approvals": ("parallel", "loop"),
     "on_error": ("parallel",),
     "url": ("a2a",),
+    "key": ("a2a",),
     "card_url": ("a2a",),
     "destructiveHint": ("a2a",),
 }
@@ -43,7 +44,7 @@ def broken_rules(data: Any) -> Iterator[Problem]:
     config = _mapping(data)
     yield from _servers(config)
     yield from _repeated(_named(config.get("a2a"), ("a2a",)))
-    yield from _card(_mapping(config.get("card")))
+    yield from _card(_mapping(config.get("card")), has_auth=config.get("auth") is not None)
     if isinstance(config.get("agent"), dict):
         yield from _tree(config)
 
@@ -72,10 +73,11 @@ def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:
                 yield (*loc, key), f"does not go with {kinds[0]}; remove it"
 
 
-def _card(card: dict[str, Any]) -> Iterator[Problem]:
+def _card(card: dict[str, Any], *, has_auth: bool) -> Iterator[Problem]:
     """The specification (1.0.1, section 3.1.11) gives an extended card to authenticated callers alone."""
-    if card.get("public_skills") is not None and not card.get("security"):
-        yield ("card", "public_skills"), "the others are for callers who log in; say how in card.security"
+    if card.get("public_skills") is not None and not (card.get("security") or has_auth):
+        how = "say how in card.security, or turn on auth"
+        yield ("card", "public_skills"), f"the others are for callers who log in; {how}"
 
 
 def _tree(config: dict[str, Any]) -> Iterator[Problem]:

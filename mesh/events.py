@@ -119,12 +119,13 @@ class ConversationCreated(Event, frozen=True):
 class UserMessage(Event, frozen=True):
     """Opens a turn. ``session_id`` is that of the request, when it is not the conversation's.
     ``had_token``: the request had a bearer token, which is not written anywhere. ``message_id`` is the
-    client's (A2A)."""
+    client's (A2A). ``by`` names who asked: the name of the API key, or what the request says."""
 
     text: str
     session_id: str = ""
     had_token: bool = False
     message_id: str = ""
+    by: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -259,7 +260,7 @@ class ApprovalRequired(Event, frozen=True):
 
 
 class ApprovalResolved(Event, frozen=True):
-    """A person decided. ``by`` names who, from the request.
+    """A person decided. ``by`` names who: the name of the API key, or what the request says.
 
     ``edited_args`` replace what the model asked for. A rejection with a ``reason`` is told to the model,
     which goes on; one without ends the turn. ``answer`` is the text for a question. ``had_token`` as in

@@ -125,6 +125,43 @@ class TestCheck:
             f"warning: {path}:8: agent.agents[0].prompt: nothing sets {{plan}} before a"
         )
 
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "agents.example"])
+    def test_an_address_that_others_reach_without_a_key_is_a_warning(self, here: Path, host: str) -> None:
+        path = here / "a.yaml"
+        path.write_text(f"{OFFLINE}host: '{host}'\n")
+        result = mesh("check", path)
+        assert result.exit_code == 0
+        assert result.stderr.startswith(
+            f"warning: {path}:2: host: {host} lets everybody who reaches this machine"
+        )
+        assert "auth: {keys_file: ./keys.yaml}" in result.stderr and "host: 127.0.0.1" in result.stderr
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+    def test_an_address_of_this_machine_alone_is_none(self, here: Path, host: str) -> None:
+        path = here / "a.yaml"
+        path.write_text(f"{OFFLINE}host: '{host}'\n")
+        assert mesh("check", path).stderr == ""
+
+    def test_keys_that_nobody_has_are_a_warning_and_keys_are_none(self, here: Path) -> None:
+        path = here / "a.yaml"
+        path.write_text(f"{OFFLINE}auth:\n  keys_file: ./keys.yaml\n")
+        for content, told in (
+            (None, "keys.yaml has no keys that can be read: every request is refused"),
+            ("", "keys.yaml has no keys that can be read: every request is refused"),
+            ("keys: []", "keys.yaml has no keys: every request is refused until there is one"),
+        ):
+            if content is not None:
+                (here / "keys.yaml").write_text(content)
+            result = mesh("check", path)
+            assert result.exit_code == 0
+            assert result.stderr.startswith(f"warning: {path}:3: auth.keys_file: {told}")
+            assert "mesh key new NAME --file keys.yaml" in result.stderr
+        assert mesh("key", "new", "ann").exit_code == 0
+        assert mesh("check", path).stderr == ""
+
+    def test_the_shipped_agent_keeps_to_this_machine(self) -> None:
+        assert mesh("check", Path(__file__).parent.parent / "config/agent.yaml").stderr == ""
+
     def test_the_other_agents_are_named(self, here: Path) -> None:
         path = config(here, "a2a: [{name: b, url: 'http://b'}]\n")
         result = mesh("check", path)
@@ -137,6 +174,12 @@ class TestUp:
         path = config(runtime.parent, OFFLINE + "name: a1\n")
         run = up(path, "--port", free, "--data-dir", "elsewhere")
         assert (run.returncode, run.stdout, run.stderr) == (0, f"up a1 127.0.0.1 {free} elsewhere\n", "")
+
+    def test_an_open_address_is_a_warning_before_anything_starts(self, runtime: Path, free: int) -> None:
+        path = config(runtime.parent, OFFLINE + "name: a1\n", free)
+        run = up(path, "--host", "0.0.0.0")
+        assert (run.returncode, run.stdout) == (0, f"up a1 0.0.0.0 {free} data\n")
+        assert run.stderr.startswith(f"mesh: warning: {path}:1: host: 0.0.0.0 lets everybody who reaches")
 
     def test_an_interrupt_ends_with_130_and_without_a_traceback(self, runtime: Path, free: int) -> None:
         path = config(runtime.parent, OFFLINE + "name: waits\n", free)

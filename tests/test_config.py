@@ -278,7 +278,7 @@ class TestDigest:
     def test_it_stands_for_what_the_agent_is_not_for_where_it_runs_or_how_the_file_looks(self) -> None:
         one = read(
             "name: a\nprompt: ${X:-x}\nport: 1\nhost: h\ndata_dir: d\ncluster: {keepers: 2}\n"
-            "allowed_hosts: [h]\ncors: {origins: ['http://h']}"
+            "allowed_hosts: [h]\ncors: {origins: ['http://h']}\nauth: {keys_file: k.yaml}"
         )
         same = read("# a comment\nport: 2\nprompt: '${X:-x}'\n\nname: a", X="y")
         assert one.digest == same.digest
@@ -412,7 +412,7 @@ class TestTheCard:
 
     def test_skills_that_not_everybody_sees_need_a_way_to_log_in(self) -> None:
         (problem,) = problems("name: x\ncard:\n  public_skills: []\n")
-        told = "the others are for callers who log in; say how in card.security"
+        told = "the others are for callers who log in; say how in card.security, or turn on auth"
         assert problem == f"agent.yaml:3: card.public_skills: {told}"
 
     def test_it_is_no_part_of_what_the_agent_is(self) -> None:

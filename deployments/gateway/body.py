@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from mesh.access.principal import principal_in
 from mesh.errors import BadRequest, TooLarge
 from mesh.events import Decision
 from mesh.keeper.requests import Caller, Decided
@@ -116,8 +117,14 @@ def caller_of(request: Request, raw: bytes) -> Caller:
         traceparent=headers.get("traceparent", "")[:256],
         idempotency_key=key or f"~{secrets.token_hex(4)}",
         body_hash=hashlib.sha256(raw).hexdigest()[:16] if key else "",
-        by=headers.get("x-user", "")[:128],
+        by=_who(request),
     )
+
+
+def _who(request: Request) -> str:
+    """Who asks, for the record: as the key proves it; where no keys are asked for, as the request says."""
+    principal = principal_in(request.scope)
+    return principal.name if principal else request.headers.get("x-user", "")[:128]
 
 
 def page_of(request: Request) -> tuple[int, str, str]:

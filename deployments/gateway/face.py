@@ -9,9 +9,10 @@ from starlette.requests import Request
 from deployments.gateway import live, openapi, rest, sessions
 from deployments.gateway.a2a import routes as a2a
 from deployments.gateway.bounded import Bounded
-from deployments.gateway.guard import Guard
+from deployments.gateway.guard import OPEN, Guard
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams
+from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.config import Config
 
@@ -32,7 +33,9 @@ def http_app(backend: Backend, config: Config, secret: bytes) -> FastAPI:
     a2a.add_routes(app, bounded, streams, config, secret)
     app.add_exception_handler(HTTPException, _refused)
     openapi.add_schemas(app)
-    app.add_middleware(Guard, rules=rules_of([config]))
+    # A card with a public part is for everybody to see.
+    open_paths = OPEN if config.card.public_skills is None else (*OPEN, *a2a.CARDS)
+    app.add_middleware(Guard, rules=rules_of([config]), keys=keys_of([config]), open_paths=open_paths)
     return app
 
 

@@ -1,9 +1,10 @@
-"""What stands in front of every route of every face: which name was asked for, and which page asks.
+"""What stands in front of every route of every face: which name was asked for, by which page, with what key.
 
-    Host ──► Origin, Sec-Fetch-Site ──► CORS ──► the routes
-    421      403                        204 to a preflight
+    Host ──► Origin, Sec-Fetch-Site ──► CORS ──────────────► key ──► the routes
+    421      403                        204 to a preflight   401
 
-Pure ASGI: a request of a program passes with a look at its headers. See `mesh.access` for what is checked.
+Pure ASGI: a request of a program passes with a look at its headers. See `mesh.access` for what is checked. A
+key ends here: the routes see whose it is (`mesh.access.principal`), and not the key.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,6 +13,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mesh.access.keyring import Keys
+from mesh.access.principal import KEY_PREFIX, bearer_in, is_key, put
 from mesh.access.proxies import is_from_proxy
 from mesh.access.rules import Rules
 
@@ -23,13 +26,20 @@ _READ = frozenset(
         b"sec-fetch-mode",
         b"sec-fetch-dest",
         b"x-forwarded-host",
+        b"x-api-key",
+        b"authorization",
         b"access-control-request-method",
         b"access-control-request-private-network",
     )
 )
 _LINKED = ("/", "/docs")
 """Pages to read. A link on any page may open them, as an address that is typed does."""
+OPEN = ("/health", "/ready")
+"""Who asks whether a mesh is up is told that and nothing else."""
 _METHODS = "GET, POST, DELETE"
+_SAFE = ("GET", "HEAD")
+_NO_KEY = "this mesh asks for an API key: send it as X-API-Key, or as Authorization: Bearer mk_…"
+_NOT_KNOWN = "the API key is not known here; it may have been revoked (mesh key list)"
 _ACCEPTED = ", ".join(
     (
         "A2A-Extensions",
@@ -59,16 +69,20 @@ _PREFLIGHT_S = 600
 
 class Guard:
     """ASGI middleware: refuses what it must as JSON, answers preflights, and tells browsers what pages may
-    read. ``open_to_links`` are paths of pages that a link on another page may open."""
+    read. ``keys`` None: no key is asked for. ``open_paths`` need none in any case."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, open_to_links: Collection[str] = _LINKED) -> None:
+    def __init__(
+        self, app: ASGIApp, rules: Rules, keys: Keys | None = None, open_paths: Collection[str] = OPEN
+    ) -> None:
         self._app = app
         self._rules = rules
-        self._open_to_links = frozenset(open_to_links)
+        self._keys = keys
+        self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = _headers(scope)
+            scope = _without_keys(scope, headers)
             app = self._answer(scope, headers) or self._app
             await app(scope, receive, self._headed(send, headers))
         elif scope["type"] == "lifespan":
@@ -89,7 +103,16 @@ class Guard:
             )
         if headers.get("origin") in rules.origins and _is_preflight(scope, headers):
             return _preflight(headers)
-        return None
+        return None if self._keys is None else self._unknown(self._keys, scope, headers)
+
+    def _unknown(self, keys: Keys, scope: Scope, headers: Mapping[str, str]) -> Response | None:
+        """The answer to a request without a key that is valid; notes whose it is."""
+        key = _key(headers)
+        principal = keys.principal(key) if key else None
+        put(scope, principal)
+        if principal is not None or (scope["method"] in _SAFE and _path(scope) in self._open_paths):
+            return None
+        return _problem(401, _NOT_KNOWN if key else _NO_KEY, **{"WWW-Authenticate": 'Bearer realm="mesh"'})
 
     def _host(self, scope: Scope, headers: Mapping[str, str]) -> str:
         """What was asked for: of a proxy that the config names, or of us."""
@@ -105,7 +128,7 @@ class Guard:
             and headers.get("sec-fetch-mode") == "navigate"
             and headers.get("sec-fetch-dest") == "document"
             and "origin" not in headers
-            and _path(scope) in self._open_to_links
+            and _path(scope) in _LINKED
         )
 
     def _headed(self, send: Send, headers: Mapping[str, str]) -> Send:
@@ -141,6 +164,27 @@ def _headers(scope: Scope) -> dict[str, str]:
     return found
 
 
+def _key(headers: Mapping[str, str]) -> str:
+    """The API key that a request has, as X-API-Key or as a bearer token."""
+    if "x-api-key" in headers:
+        return headers["x-api-key"].strip()
+    token = bearer_in(headers.get("authorization", ""))
+    return token if is_key(token) else ""
+
+
+def _without_keys(scope: Scope, headers: Mapping[str, str]) -> Scope:
+    """The scope for those behind, who might pass on or log what they find in it."""
+    if not ("x-api-key" in headers or KEY_PREFIX in headers.get("authorization", "")):
+        return scope
+    return {**scope, "headers": [pair for pair in scope["headers"] if not _is_key_header(*pair)]}
+
+
+def _is_key_header(name: bytes, value: bytes) -> bool:
+    return name == b"x-api-key" or (
+        name == b"authorization" and is_key(bearer_in(value.decode("latin-1").strip()))
+    )
+
+
 def _path(scope: Scope) -> str:
     """The path below where the app is mounted."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
@@ -163,5 +207,5 @@ def _preflight(headers: Mapping[str, str]) -> Response:
     return Response(status_code=204, headers=allowed)
 
 
-def _problem(status: int, message: str) -> Response:
-    return JSONResponse({"error": message}, status)
+def _problem(status: int, message: str, **headers: str) -> Response:
+    return JSONResponse({"error": message}, status, headers)

@@ -12,6 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from deployments.gateway.guard import Guard
+from mesh.access.keyring import Keys
+from mesh.access.principal import is_stranger
 from mesh.access.rules import Rules
 
 
@@ -24,19 +26,24 @@ class Entry:
     unready: Callable[[], Awaitable[list[str]]]
 
 
-def index_app(entries: Sequence[Entry], rules: Rules) -> Starlette:
-    """``/``, ``/health`` and ``/ready`` for these agents, and a word for whoever asks for anything else."""
+def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) -> Starlette:
+    """``/``, ``/health`` and ``/ready`` for these agents, and a word for whoever asks for anything else.
+    ``rules`` and ``keys``: see `Guard`."""
     names = ", ".join(f"/{entry.name}" for entry in entries)
 
     async def index(request: Request) -> JSONResponse:
         return JSONResponse({"agents": [_shown(entry, request) for entry in entries]})
 
-    async def health(_: Request) -> JSONResponse:
+    async def health(request: Request) -> JSONResponse:
         # Whoever asks this restarts what does not answer at once: no agent is waited for.
+        if is_stranger(request.scope):
+            return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "ok", "agents": [entry.name for entry in entries]})
 
-    async def ready(_: Request) -> JSONResponse:
+    async def ready(request: Request) -> JSONResponse:
         states = await _states(entries)
+        if is_stranger(request.scope):
+            return _in_a_word(all(state == "ready" for state in states.values()))
         missing = [f"{name}: {state}" for name, state in states.items() if state != "ready"]
         if missing:
             return JSONResponse({"error": "; ".join(missing), "agents": states}, 503, {"Retry-After": "1"})
@@ -48,8 +55,14 @@ def index_app(entries: Sequence[Entry], rules: Rules) -> Starlette:
         return JSONResponse({"error": error}, problem.status_code, problem.headers)
 
     routes = [Route("/", index), Route("/health", health), Route("/ready", ready)]
-    guard = Middleware(Guard, rules=rules)
+    guard = Middleware(Guard, rules=rules, keys=keys)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: elsewhere})
+
+
+def _in_a_word(is_ready: bool) -> JSONResponse:
+    if is_ready:
+        return JSONResponse({"status": "ready"})
+    return JSONResponse({"error": "not ready"}, 503, {"Retry-After": "1"})
 
 
 async def _states(entries: Sequence[Entry]) -> dict[str, str]:

@@ -30,7 +30,10 @@ it ends or pauses. `GET /conversations/{id}/events` is the stream of a whole con
 
 Headers: `X-Session-ID` (taken or made, and returned), `Idempotency-Key` on every POST,
 `Prefer: respond-async` (202 once the message is durable), `Authorization: Bearer` (kept for the turn's
-downstream calls), `X-User` (who decides, for the record).
+downstream calls), `X-User` (who asks or decides, for the record).
+
+Where the mesh asks for API keys, every route but `/health` and `/ready` answers 401 without one: send it as
+`X-API-Key`, or as `Authorization: Bearer mk_…`. Who asks or decides is then whose key it is.
 """
 
 _SINCE = "2026-01-01T12:00:00.100Z"

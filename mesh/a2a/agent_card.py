@@ -20,6 +20,12 @@ ENDPOINT = "/a2a"
 _TEXT = "text/plain"
 _DATA = "application/json"
 _ANYTHING = "*/*"
+_KEY = "meshApiKey"
+_KEY_SCHEMES: dict[str, Any] = {
+    _KEY: {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
+    "meshBearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "mk_…"}},
+}
+"""How an API key of the mesh is sent (`mesh.access`)."""
 
 
 def card_of(
@@ -43,10 +49,24 @@ def card_of(
     if card.organization:
         made.provider.organization = card.organization
         made.provider.url = card.organization_url or url
-    for name, scheme in card.security.items():
-        ParseDict(scheme, made.security_schemes[name])
-        made.security_requirements.add().schemes[name].SetInParent()
+    _secure(made, config)
     return made
+
+
+def _secure(made: "pb.AgentCard", config: Config) -> None:
+    """Says what callers need: a key of the mesh, one of the schemes that a proxy checks, or one of each."""
+    schemes = dict(config.card.security)
+    needs: list[tuple[str, ...]] = [(name,) for name in schemes]
+    if config.auth:
+        schemes = {**schemes, **_KEY_SCHEMES}
+        # Where a proxy wants the Authorization header for itself, the key goes into its own.
+        needs = [(*need, _KEY) for need in needs] or [(name,) for name in _KEY_SCHEMES]
+    for name, scheme in schemes.items():
+        ParseDict(scheme, made.security_schemes[name])
+    for need in needs:
+        requirement = made.security_requirements.add()
+        for name in need:
+            requirement.schemes[name].SetInParent()
 
 
 def shown(card: "pb.AgentCard", *, only_1_0: bool = False) -> dict[str, Any]:

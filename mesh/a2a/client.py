@@ -71,7 +71,8 @@ class HttpAgent:
     ``card_url`` says where the card is, if elsewhere. ``timeout_s`` bounds a call, ``max_bytes`` an answer.
     ``harmless``: a message to it that it meets with HTTP 500, again and again, has failed; otherwise nobody
     knows what came of it.
-    ``session``: a `guarded_session` that names the hosts of both URLs; whoever made it closes it.
+    ``session``: a `guarded_session` that names the hosts of both URLs; whoever made it closes it. ``key``: an
+    API key of the agent's mesh, which only the origin of ``url`` gets.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class HttpAgent:
         max_bytes: int = MOST_BYTES,
         session: aiohttp.ClientSession | None = None,
         harmless: bool = False,
+        key: str = "",
     ) -> None:
         self._name = name
         self._url = url
@@ -91,7 +93,7 @@ class HttpAgent:
         self._harmless = harmless
         self._goodbye_s = min(CANCEL_S, timeout_s / 10)  # of the call's own time
         self._settle_s = min(SETTLE_S, timeout_s / 10)
-        self._wire = Wire(name, [url, card_url] if card_url else [url], max_bytes, session)
+        self._wire = Wire(name, [url, card_url] if card_url else [url], max_bytes, session, key)
         self._peer: Peer | None = None
         self._guess_until = 0.0
         self._finding = asyncio.Lock()

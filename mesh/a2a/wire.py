@@ -14,7 +14,7 @@ lost.
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -51,13 +51,14 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """An answer. Whoever echoes a token would have it written into journals and logs: ``secret`` is not in
-    what is read of it."""
+    """An answer. Whoever echoes a token or a key would have it written into journals and logs: ``secret`` and
+    ``key`` are not in what is read of it."""
 
     status: int
     body: bytes
     content_type: str
     secret: str = ""
+    key: str = ""
 
     def __repr__(self) -> str:
         return f"Response({self.status}, {self.content_type})"
@@ -65,7 +66,7 @@ class Response(msgspec.Struct, frozen=True):
     def json(self) -> Any:
         """The body. Raises `ValueError` when it is no JSON, or nested too deeply to be somebody's answer."""
         try:
-            return masked(msgspec.json.decode(self.body), self.secret)
+            return masked(masked(msgspec.json.decode(self.body), self.secret), self.key)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise ValueError(str(error)) from None
 
@@ -73,7 +74,7 @@ class Response(msgspec.Struct, frozen=True):
         """The body's first ``limit`` characters, if it is meant to be read as it is."""
         if self.content_type != "text/plain":
             return ""
-        told: str = masked(self.body.decode("utf-8", "replace"), self.secret)
+        told: str = masked(masked(self.body.decode("utf-8", "replace"), self.secret), self.key)
         return told[:limit]
 
 
@@ -101,9 +102,11 @@ def _masked_text(text: str, secret: str) -> str:
     return text if clean == inner else json.dumps(clean)
 
 
-def _unsaid(text: str, secret: str) -> str:
-    """A host or media type without a secret: case says nothing there, and may be lost."""
-    return str(masked(masked(text, secret), secret.lower()))
+def _unsaid(text: str, *secrets: str) -> str:
+    """A host or media type without secrets: case says nothing there, and may be lost."""
+    for secret in secrets:
+        text = str(masked(masked(text, secret), secret.lower()))
+    return text
 
 
 def said(text: str) -> str:
@@ -119,14 +122,21 @@ def shown(url: str) -> str:
 
 class Wire:
     """The connections to one agent. ``urls`` are those of the config: their hosts may be anywhere, and they
-    alone are sent the token. A ``session`` that is given must be a `guarded_session` that names them; it is
-    not closed here."""
+    alone are sent the token. ``key`` is sent to the origin of the first of them alone. A ``session`` that is
+    given must be a `guarded_session` that names them; it is not closed here."""
 
     def __init__(
-        self, name: str, urls: Collection[str], max_bytes: int, session: aiohttp.ClientSession | None
+        self,
+        name: str,
+        urls: Sequence[str],
+        max_bytes: int,
+        session: aiohttp.ClientSession | None,
+        key: str = "",
     ) -> None:
         self.name = name
         self._trusted = frozenset(map(_origin, urls))
+        self._home = _origin(urls[0])
+        self._key = key
         self._named = frozenset(map(host_and_port, urls))
         self._max_bytes = max_bytes
         self._session = session
@@ -152,7 +162,7 @@ class Wire:
                 raise RemoteLost(f"{self._at(url)}: the connection was lost: {_why(error)}") from None
             if isinstance(answer, Response):
                 return self._worded(answer, url, hop)
-            url = self._next(method, url, answer, hop.token)
+            url = self._next(method, url, answer, hop)
         raise RemoteFailed(f"{self._at(request.url)} redirects more than {MOST_REDIRECTS} times")
 
     async def close(self) -> None:
@@ -202,24 +212,26 @@ class Wire:
             headers["traceparent"] = hop.traceparent
         if hop.token and self.trusts(url):
             headers["Authorization"] = f"Bearer {hop.token}"
+        if self._key and _origin(url) == self._home:
+            headers["X-API-Key"] = self._key
         if wrong := [name for name, value in headers.items() if not value.isprintable()]:
             raise Unreachable(f"{self._at(url)}: {wrong[0]} has characters that no header may have")
         return headers
 
-    def _next(self, method: str, url: str, redirect: tuple[int, str], secret: str) -> str:
-        status, location = redirect
+    def _next(self, method: str, url: str, redirect: tuple[int, str], hop: Hop) -> str:
+        (status, location), secrets = redirect, (hop.token, self._key)
         try:
             target = str(URL(url).join(URL(location)))
         except ValueError:
             raise RemoteFailed(f"{self._at(url)} redirects to what is no URL") from None
         if _origin(target) != _origin(url):
             raise RemoteFailed(
-                f"{self._at(url)} redirects to another host, {_unsaid(_origin(target), secret)}: not "
+                f"{self._at(url)} redirects to another host, {_unsaid(_origin(target), *secrets)}: not "
                 "followed. If that is where the agent is, name it in the config"
             )
         if method != "GET" and status not in _KEEPS_METHOD:
             raise RemoteFailed(
-                f"{self._at(url)} redirects to {_unsaid(shown(target), secret)} and would lose the message "
+                f"{self._at(url)} redirects to {_unsaid(shown(target), *secrets)} and would lose the message "
                 f"(HTTP {status}): name that URL in the config"
             )
         return target
@@ -228,8 +240,8 @@ class Wire:
         """An answer that is fit to be read, or not the agent's at all."""
         if answer.status in _GATEWAY:
             raise RemoteLost(f"{self._at(url)} answered HTTP {answer.status}: nobody knows what came of it")
-        kind = _unsaid(answer.content_type, hop.token)
-        return msgspec.structs.replace(answer, content_type=kind, secret=hop.token)
+        kind = _unsaid(answer.content_type, hop.token, self._key)
+        return msgspec.structs.replace(answer, content_type=kind, secret=hop.token, key=self._key)
 
     def _at(self, url: str) -> str:
         return f"agent {self.name} at {shown(url)}"

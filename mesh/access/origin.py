@@ -32,6 +32,14 @@ def is_address(name: str) -> bool:
         return False
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host names this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def is_name(text: str) -> bool:
     """Whether a text is a host name in small letters, without scheme, port or path."""
     return len(text) <= 253 and _NAME.fullmatch(text) is not None

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+KEY_PREFIX = "mk_"
+"""How every API key of a mesh begins."""
 _IN_SCOPE = "mesh.principal"
 
 
@@ -12,6 +14,17 @@ class Principal(msgspec.Struct, frozen=True):
     """``name`` is that of an API key, and what the journal records."""
 
     name: str
+
+
+def bearer_in(authorization: str) -> str:
+    """The token of an Authorization header; empty: it has none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_key(token: str) -> bool:
+    """Whether a token is an API key of some mesh, and so never to be passed on to anybody."""
+    return token.startswith(KEY_PREFIX)
 
 
 def put(scope: MutableMapping[str, Any], principal: Principal | None) -> None:

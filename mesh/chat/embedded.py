@@ -116,7 +116,8 @@ def _problems(said: Iterable[str], status: int) -> list[str]:
     """What ``mesh up`` said is wrong; if it said nothing of that kind, the last of what it did say."""
     lines = list(said)
     own = [line.removeprefix("mesh: ") for line in lines if line.startswith("mesh: ")]
-    problems = [line for line in own if line != "stopped" and not line.endswith("…")]
+    told = ("stopped", "warning: ")
+    problems = [line for line in own if not line.startswith(told) and not line.endswith("…")]
     return problems or [f"mesh up ended with status {status}", *lines[-_LAST_WORDS:]]
 
 

@@ -1,7 +1,7 @@
 """What was typed before, for the arrow keys: a file that only its owner can read, and that stays small."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -16,8 +16,9 @@ def history_path(env: Mapping[str, str], home: Path) -> Path:
     return (Path(state) if state.startswith("/") else home / ".local" / "state") / "mesh" / "chat_history"
 
 
-def open_history(path: Path, secret: str = "") -> History:
-    """The history in a file; in memory only where no file can be. What has ``secret`` in it is not kept."""
+def open_history(path: Path, *secrets: str) -> History:
+    """The history in a file; in memory only where no file can be. What has one of the ``secrets`` in it is
+    not kept."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -25,16 +26,16 @@ def open_history(path: Path, secret: str = "") -> History:
         _shorten(path)
     except OSError:
         return InMemoryHistory()
-    return _Kept(path, secret)
+    return _Kept(path, [secret for secret in secrets if secret])
 
 
 class _Kept(FileHistory):
-    def __init__(self, path: Path, secret: str) -> None:
+    def __init__(self, path: Path, secrets: Sequence[str]) -> None:
         super().__init__(path)
-        self._secret = secret
+        self._secrets = secrets
 
     def store_string(self, string: str) -> None:
-        if not (self._secret and self._secret in string):
+        if not any(secret in string for secret in self._secrets):
             super().store_string(string)
 
 

@@ -19,12 +19,13 @@ from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Note
 from mesh.chat.words import clean, one_line
-from mesh.client import ClientError, MeshClient
+from mesh.client import ClientError, MeshClient, Refused
 from mesh.errors import ConfigError
 from mesh.events import encode
 from mesh.journal.portable import bounded, read_lines, renumbered
 
 _TERMINATED = 143
+_NO_KEY = 401
 _LOOK_S = 2.0
 _NOTHING_SAID = (
     "nothing was said: write a message a line to stdin, as in: echo 'list all resources' | mesh chat"
@@ -39,6 +40,7 @@ class Wanted(msgspec.Struct, frozen=True):
     resume: str | None
     yes: bool
     token: str
+    key: str
 
     def __repr__(self) -> str:
         return f"Wanted({self.url}, {self.config}, {self.resume})"
@@ -65,7 +67,7 @@ async def _run(wanted: Wanted) -> int:
         loop.add_signal_handler(number, end, _TERMINATED)
     loop.add_signal_handler(signal.SIGINT, end, Status.INTERRUPTED)  # until there is a chat to interrupt
     try:
-        async with _mesh(wanted) as url, MeshClient(url, wanted.token, _user()) as client:
+        async with _mesh(wanted) as url, MeshClient(url, wanted.token, _user(), wanted.key) as client:
             return await _chat(wanted, client, end)
     except asyncio.CancelledError:
         if not ended:
@@ -79,7 +81,7 @@ async def _mesh(wanted: Wanted) -> AsyncIterator[str]:
     if wanted.url is not None:
         yield wanted.url.rstrip("/")
         return
-    await _look_beside(wanted.config)
+    await _look_beside(wanted.config, wanted.key)
     progress = _Progress()
     try:
         async with embedded(wanted.config, progress.say) as url:
@@ -89,7 +91,7 @@ async def _mesh(wanted: Wanted) -> AsyncIterator[str]:
         progress.clear()
 
 
-async def _look_beside(path: Path) -> None:
+async def _look_beside(path: Path, key: str) -> None:
     """Two meshes on one folder would take its conversations from each other all the time. Raises
     `ConfigError` when the one of this config seems to run already."""
     from mesh.config import load  # what talks to a mesh elsewhere needs no config
@@ -98,9 +100,11 @@ async def _look_beside(path: Path) -> None:
     config = load(path, os.environ)
     url = f"http://127.0.0.1:{config.port}"
     try:
-        async with asyncio.timeout(_LOOK_S), MeshClient(url) as client:
+        async with asyncio.timeout(_LOOK_S), MeshClient(url, key=key) as client:
             tree = await client.tree()
-    except (ClientError, TimeoutError):
+    except (ClientError, TimeoutError) as problem:
+        if config.auth and isinstance(problem, Refused) and problem.status == _NO_KEY:
+            raise ConfigError([f"this agent seems to run already, at {url}: {problem}"]) from None
         return
     if tree.name == tree_of(config).node.name:
         raise ConfigError([f"this agent runs already: talk to it with mesh chat --url {url}"])
@@ -149,7 +153,7 @@ def _interactive(wanted: Wanted) -> Terminal:
     from mesh.chat.history import history_path, open_history  # a pipe needs no line editor
     from mesh.chat.interactive import InteractiveTerminal
 
-    history = open_history(history_path(os.environ, Path.home()), wanted.token)
+    history = open_history(history_path(os.environ, Path.home()), wanted.token, wanted.key)
     return InteractiveTerminal(Console(highlight=False), history, os.environ, bool(wanted.token))
 
 

@@ -12,6 +12,7 @@ from mesh.cli.chat import chat
 from mesh.cli.check import check
 from mesh.cli.export import export
 from mesh.cli.import_ import import_
+from mesh.cli.key import key
 from mesh.cli.llm_stub import llm_stub
 from mesh.cli.log import log
 from mesh.cli.tools import tools
@@ -57,6 +58,7 @@ app.command("llm-stub")(llm_stub)
 app.command()(log)
 app.command()(export)
 app.command("import")(import_)
+app.add_typer(key, name="key")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mesh.cli.shared import DEFAULT_CONFIG, INTERRUPTED, WRONG, leave, plain_words
+from mesh.cli.where import ApiKey, check_secrets
 
 
 def chat(
@@ -24,6 +25,7 @@ def chat(
     token: Annotated[
         str, typer.Option(envvar="MESH_TOKEN", help="Sent as Authorization: Bearer.", show_default=False)
     ] = "",
+    key: ApiKey = "",
 ) -> None:
     """Talk to an agent; in a pipe: a message a line, answers to stdout.
 
@@ -33,14 +35,13 @@ def chat(
     """
     if url is not None and not url.startswith(("http://", "https://")):
         leave([f"--url: {url} is no URL; expected one such as http://localhost:8080"], WRONG)
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        leave(["--token: it has characters that no token has"], WRONG)
+    check_secrets(token, key)
     with plain_words():
         from mesh.chat.embedded import CannotEmbed
         from mesh.chat.session import Wanted, run
 
         try:
-            status = run(Wanted(url=url, config=config, resume=resume, yes=yes, token=token))
+            status = run(Wanted(url=url, config=config, resume=resume, yes=yes, token=token, key=key))
         except CannotEmbed as problem:
             leave(problem.problems, problem.status)
         except BrokenPipeError:

@@ -15,13 +15,14 @@ def check(config: ConfigFile) -> None:
     Example: mesh check config/agent.yaml
     """
     with plain_words():
+        from mesh.access.exposure import warnings
         from mesh.tree.plan import hints, other_agents, tree_of
 
         agent = loaded(config)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]
         spots = list(tree_of(agent).walk())
-        for hint in hints(agent):
+        for hint in [*warnings(agent), *hints(agent)]:
             typer.echo(f"warning: {hint}", err=True)
         typer.echo(f"{config}: fine")
         for label, value in (

@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from mesh.cli.shared import MACHINE, WRONG, leave, plain_words
-from mesh.cli.where import ConfigOption, ConversationId, DataDir, Faults, Token, Url, Where, client_of, shown
+from mesh.cli.where import (
+    ApiKey,
+    ConfigOption,
+    ConversationId,
+    DataDir,
+    Faults,
+    Token,
+    Url,
+    Where,
+    client_of,
+    shown,
+)
 
 
 def export(
@@ -22,6 +33,7 @@ def export(
     data_dir: DataDir = None,
     config: ConfigOption = None,
     token: Token = "",
+    key: ApiKey = "",
 ) -> None:
     """Write the journal of a conversation, one event a line; mesh import takes it.
 
@@ -37,7 +49,7 @@ def export(
         if where.url is None:
             lines = _of_file(where, conversation, faults)
         else:
-            lines = asyncio.run(_of_mesh(where.url, token, conversation, faults))
+            lines = asyncio.run(_of_mesh(where.url, token, key, conversation, faults))
         faults.end()
         if not lines:
             leave(["there is no event in it that can be read"], MACHINE)
@@ -56,11 +68,11 @@ def _of_file(where: Where, conversation: str, faults: Faults) -> list[bytes]:
     return [entry.raw for entry in entries(where.file(conversation), Reader(faults))]
 
 
-async def _of_mesh(url: str, token: str, conversation: str, faults: Faults) -> list[bytes]:
+async def _of_mesh(url: str, token: str, key: str, conversation: str, faults: Faults) -> list[bytes]:
     from mesh.journal.portable import Reader
     from mesh.log.remote import conversation_id, entries
 
-    async with client_of(url, token) as client:
+    async with client_of(url, token, key) as client:
         wanted = await conversation_id(client, conversation, shown(url))
         return [entry.raw for entry in await entries(client, wanted, Reader(faults))]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.shared import MACHINE, leave, plain_words
-from mesh.cli.where import Faults, Token, Url, client_of, shown
+from mesh.cli.where import ApiKey, Faults, Token, Url, client_of, shown
 
 if TYPE_CHECKING:
     from mesh.events import AnyEvent
@@ -20,6 +20,7 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What mesh export wrote; - is stdin.")],
     url: Url = None,
     token: Token = "",
+    key: ApiKey = "",
 ) -> None:
     """Give a conversation to a mesh that runs: the one of --url, of MESH_URL, or the one on this machine.
 
@@ -32,7 +33,7 @@ def import_(
 
         chosen = url or os.environ.get("MESH_URL") or _DEFAULT_URL
         events = _read(file)
-        found = asyncio.run(_send(events, chosen, token))
+        found = asyncio.run(_send(events, chosen, token, key))
         typer.echo(found)
         typer.echo(
             f"{len(events)} events; go on with: mesh chat --resume {found} --url {shown(chosen)}", err=True
@@ -53,8 +54,8 @@ def _read(file: Path) -> "list[AnyEvent]":
     return events
 
 
-async def _send(events: "list[AnyEvent]", url: str, token: str) -> str:
+async def _send(events: "list[AnyEvent]", url: str, token: str, key: str) -> str:
     from mesh.events import encode
 
-    async with client_of(url, token) as client:
+    async with client_of(url, token, key) as client:
         return await client.import_log(b"".join(encode(event) + b"\n" for event in events))

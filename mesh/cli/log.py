@@ -10,6 +10,7 @@ import typer
 
 from mesh.cli.shared import plain_words
 from mesh.cli.where import (
+    ApiKey,
     ConfigOption,
     ConversationId,
     DataDir,
@@ -23,6 +24,7 @@ from mesh.cli.where import (
 )
 
 if TYPE_CHECKING:
+    from mesh.client import MeshClient
     from mesh.log.files import Entry
     from mesh.log.screen import Screen
 
@@ -35,6 +37,7 @@ def log(
     data_dir: DataDir = None,
     config: ConfigOption = None,
     token: Token = "",
+    key: ApiKey = "",
 ) -> None:
     """Read what happened in a conversation: who said what, which tools ran, who decided, what it cost.
 
@@ -49,7 +52,8 @@ def log(
             if where.url is None:
                 _of_file(where, conversation, screen, follow)
             else:
-                asyncio.run(_of_mesh(where.url, token, conversation, screen, follow))
+                client = client_of(where.url, token, key)
+                asyncio.run(_of_mesh(client, shown(where.url), conversation, screen, follow))
         finally:
             screen.end()
 
@@ -71,12 +75,12 @@ def _of_file(where: Where, conversation: str, screen: "Screen", follow: bool) ->
             return
 
 
-async def _of_mesh(url: str, token: str, conversation: str, screen: "Screen", follow: bool) -> None:
+async def _of_mesh(mesh: "MeshClient", where: str, conversation: str, screen: "Screen", follow: bool) -> None:
     from mesh.journal.portable import Reader
     from mesh.log.remote import conversation_id, entries, followed
 
-    async with client_of(url, token) as client:
-        wanted = await conversation_id(client, conversation, shown(url))
+    async with mesh as client:
+        wanted = await conversation_id(client, conversation, where)
         faults = Faults(wanted)
         reader = Reader(faults)
         if not follow:

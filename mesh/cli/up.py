@@ -35,12 +35,16 @@ def up(
     with plain_words():
         from rich.console import Console
 
+        from mesh.access.exposure import warnings
+
         given = {"host": host, "port": port, "data_dir": data_dir}
         agents = _agents(
             configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
         )
         if found := _obstacles(agents):
             leave(found, MACHINE)
+        for warning in (warning for agent in agents for warning in warnings(agent)):
+            typer.echo(f"mesh: warning: {warning}", err=True)
         runtime()(agents[0], Console(), *agents[1:])
 
 

@@ -30,6 +30,9 @@ Url = Annotated[
 Token = Annotated[
     str, typer.Option(envvar="MESH_TOKEN", help="Sent as Authorization: Bearer.", show_default=False)
 ]
+ApiKey = Annotated[
+    str, typer.Option("--key", envvar="MESH_KEY", help="An API key of that mesh.", show_default=False)
+]
 DataDir = Annotated[Path | None, typer.Option(help="The folder of its journal.", show_default=False)]
 ConfigOption = Annotated[
     Path | None,
@@ -85,15 +88,21 @@ def warn(words: str) -> None:
     typer.echo(f"mesh: warning: {words}", err=True)
 
 
-def client_of(url: str, token: str) -> "MeshClient":
-    """A client of the mesh there; leaves if that is no URL, or the token no token."""
+def check_secrets(token: str, key: str) -> None:
+    """Leaves if the token is no token, or the key no key."""
+    for option, secret in (("--token", token), ("--key", key)):
+        if not (secret.isascii() and secret.isprintable()) or " " in secret:
+            leave([f"{option}: it has characters that no {option[2:]} has"], WRONG)
+
+
+def client_of(url: str, token: str, key: str) -> "MeshClient":
+    """A client of the mesh there; leaves if that is no URL, the token no token, or the key no key."""
     from mesh.client import MeshClient
 
     if not url.startswith(("http://", "https://")):
         leave([f"{url} is no URL; expected one such as http://localhost:8080"], WRONG)
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        leave(["--token: it has characters that no token has"], WRONG)
-    return MeshClient(url, token)
+    check_secrets(token, key)
+    return MeshClient(url, token, key=key)
 
 
 def shown(url: str) -> str:

@@ -301,6 +301,7 @@ class Keeper:
                 session_id=caller.session_id if caller.session_id != conversation.session_id else "",
                 had_token=bool(caller.token),
                 message_id=request.message_id,
+                by=caller.by,
                 idempotency_key=caller.idempotency_key,
                 body_hash=caller.body_hash,
             )

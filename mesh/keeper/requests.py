@@ -15,7 +15,7 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who asks. ``token`` is for the turn's downstream calls: kept in memory, never written.
 
     ``body_hash`` is of the request's body: with ``idempotency_key`` it says whether two requests
-    are one. ``by`` names the person who decides, for the record.
+    are one. ``by`` names who asks or decides, for the record.
     """
 
     session_id: str = ""

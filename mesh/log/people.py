@@ -93,7 +93,8 @@ class People:
         yield Line(f"\nturn {event.turn}, {one_line(day(event.time), 10)}", "head")
         session = f"session {short(event.session_id)}" if event.session_id else ""
         note = ", ".join(part for part in (session, _TOKEN if event.had_token else "") if part)
-        yield Line(f"user: {event.text}", "person", clock(event.time), note=note)
+        who = f"user {short(event.by)}" if event.by else "user"
+        yield Line(f"{who}: {event.text}", "person", clock(event.time), note=note)
 
     def _model(self, event: LlmCall) -> Iterator[Line]:
         asked = ", ".join(map(_asked, event.tool_calls))

@@ -64,7 +64,9 @@ def reach(agent: A2aAgent) -> RemoteAgent:
     """`AgentFor` over HTTP."""
     from mesh.a2a.client import HttpAgent  # half a second and 30 MB, for those few nodes that ask others
 
-    return HttpAgent(agent.name, agent.url, agent.card_url, agent.timeout_s, harmless=agent.is_harmless)
+    return HttpAgent(
+        agent.name, agent.url, agent.card_url, agent.timeout_s, harmless=agent.is_harmless, key=agent.key
+    )
 
 
 def _agents(config: Config, spot: Spot) -> list[A2aAgent]:

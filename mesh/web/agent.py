@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import httpx
 
+from mesh.access.origin import is_loopback
+from mesh.access.principal import bearer_in, is_key
 from mesh.errors import MeshError, Unavailable
-from mesh.web.config import WebConfig, is_loopback
+from mesh.web.config import WebConfig
 
 MOST_ANSWER_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 5.0
@@ -37,6 +39,7 @@ class Agent:
 
     def __init__(self, config: WebConfig) -> None:
         self._base = config.agent_url.rstrip("/")
+        self._key = config.key
         self._shown = config.agent_shown
         self._timeout_s = config.timeout_s
         # Streams have connections of their own: however many there are, a decision gets through.
@@ -55,7 +58,7 @@ class Agent:
         """One request and its whole answer, at most `MOST_ANSWER_BYTES`. Raises `MeshError`."""
         with self._in_words():
             asked = self._calls.stream(
-                method, self._base + path, headers=headers, content=content, params=params
+                method, self._base + path, headers=self._keyed(headers), content=content, params=params
             )
             async with asyncio.timeout(self._timeout_s), asked as response:
                 self._check_json(response)
@@ -66,7 +69,7 @@ class Agent:
         self, path: str, *, headers: Mapping[str, str], params: Mapping[str, str]
     ) -> AsyncIterator[Answer | AsyncIterator[bytes]]:
         """The bytes of an event stream, or the answer that came in its place. Leaving closes the stream."""
-        wanted = {**headers, "Accept": "text/event-stream"}
+        wanted = {**self._keyed(headers), "Accept": "text/event-stream"}
         with self._in_words():
             asked = self._streams.stream("GET", self._base + path, headers=wanted, params=params)
             async with asked as response:
@@ -80,6 +83,11 @@ class Agent:
         """Lets go of every connection."""
         await self._calls.aclose()
         await self._streams.aclose()
+
+    def _keyed(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """With our key, for a person who did not give the page one of their own."""
+        has_own = is_key(bearer_in(headers.get("authorization", "")))
+        return {**headers, "X-API-Key": self._key} if self._key and not has_own else dict(headers)
 
     async def _bytes(self, response: httpx.Response) -> AsyncIterator[bytes]:
         with self._in_words():

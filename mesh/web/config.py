@@ -4,14 +4,13 @@ Times are in seconds, sizes in bytes.
 """
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
-from mesh.config import Bytes, Count, Many, Part, Seconds, Text, Url
+from mesh.config import ApiKey, Bytes, Count, Many, Part, Seconds, Text, Url
 from mesh.config_problems import problems_of, spelled
 from mesh.config_source import Resolved, compose, read_text
 from mesh.errors import ConfigError
@@ -20,12 +19,14 @@ from mesh.errors import ConfigError
 class WebConfig(Part):
     """Where the page is served and which mesh is behind it.
 
+    ``key``: an API key of that mesh, for whoever has none of their own in the page.
     ``allowed_hosts``: names the server is reached by, besides addresses and localhost. ``timeout_s`` bounds
     one answer of the mesh, and how long the body of a request may take to arrive; ``max_body_bytes`` bounds
     a request, ``max_streams`` the event streams open at once.
     """
 
     agent_url: Url = "http://127.0.0.1:8080"
+    key: ApiKey = ""
     host: Text = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 3000
     allowed_hosts: Many[Text] = ()
@@ -45,14 +46,6 @@ class WebConfig(Part):
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         port = f":{parts.port}" if parts.port else ""
         return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host names this machine only."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def parse(text: str, source: str, env: Mapping[str, str]) -> WebConfig:

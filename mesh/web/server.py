@@ -9,10 +9,11 @@ from collections.abc import Callable
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mesh.access.origin import is_loopback
 from mesh.errors import MeshError
 from mesh.strangers import BACKLOG, Strangers
 from mesh.web.app import app
-from mesh.web.config import WebConfig, is_loopback
+from mesh.web.config import WebConfig
 
 _GOODBYE_S = 1
 """How long open streams are waited for at the end: they would never end by themselves."""

@@ -4,12 +4,15 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
 
+from mesh.access import keys
+from mesh.events import AnyEvent, ApprovalResolved, UserMessage
 from tests.a2a.rpc import Rpc, answer, said, state
 from tests.live import LiveMesh, Spoken
 from tests.support import calls, says
@@ -316,3 +319,37 @@ def test_a_turn_that_ends_by_one_rejection_calls_off_what_its_other_branches_ask
         assert body["result"]["response"] == "Operation cancelled by user."
         assert sorted(states(meshes[1])) == ["cancelled", "completed"]
         assert meshes[1].mesh.ledger.lines == []
+
+
+@pytest.mark.parametrize("is_node", [False, True], ids=["tool", "node"])
+def test_an_agent_that_asks_for_a_key_gets_the_one_of_the_config_and_its_person_is_who_has_that(
+    tmp_path: Path, is_node: bool
+) -> None:
+    """And the key of whoever asks at the top goes no further than there."""
+    top, below = tmp_path / "top.yaml", tmp_path / "below.yaml"
+    anns, tops = keys.add(top, "ann"), keys.add(below, "top")
+
+    def above(url: str) -> str:
+        peer = {"name": "b", "url": url, "key": tops}
+        more: Body = {"agent": {**peer, "type": "a2a"}} if is_node else {"a2a": [peer]}
+        return setting(auth={"keys_file": str(top)}, **more)
+
+    models = [Spoken(asking("b"), says("all is done")), Spoken(calls(("add", {"n": 7})), says("added"))]
+    with chain(above, lambda _: setting(auth={"keys_file": str(below)}), models=models) as meshes:
+        person = Person(meshes[0])
+        body = person.say("go", Authorization=f"Bearer {anns}")
+        assert body["result"]["approval"]["remote_agent_name"] == "b"
+        body = person.decide(body, {"approved": True}, **{"X-API-Key": anns})
+        assert body["result"]["response"] == ("added" if is_node else "all is done")
+        assert meshes[1].mesh.ledger.lines == ["add 7"]
+        for mesh, name in zip(meshes, ("ann", "top"), strict=True):
+            journals = mesh.run(_journals(mesh))
+            asked = [event for event in journals if isinstance(event, UserMessage | ApprovalResolved)]
+            assert {event.by for event in asked} == {name}
+            assert not any(event.had_token for event in asked)
+            assert anns not in repr(journals) and tops not in repr(journals)
+
+
+async def _journals(mesh: LiveMesh) -> list[AnyEvent]:
+    journal = mesh.mesh.journal
+    return [event for identifier in await journal.sizes() for event in await journal.read(identifier)]

@@ -479,3 +479,54 @@ async def test_cancelling_never_fails(agent: HttpAgent, peer: Agent) -> None:
     peer.faults.append(cut)
     await agent.cancel("no-such-task", HOP)
     assert peer.ledger == []
+
+
+# --- an API key of the agent's mesh
+
+KEY = "mk_0123456789-0123456789-0123456789"
+
+
+@pytest.fixture
+async def keyed(url: str) -> AsyncIterator[HttpAgent]:
+    made = HttpAgent("bob", url, timeout_s=2, key=KEY)
+    yield made
+    await made.close()
+
+
+async def test_the_key_goes_along_with_every_request_beside_the_token(keyed: HttpAgent, peer: Agent) -> None:
+    await keyed.send(message("echo x"), HOP)
+    assert [path for path, _ in peer.requests] == ["/.well-known/agent-card.json", "/a2a"]
+    for _, headers in peer.requests:
+        assert (headers["X-API-Key"], headers["Authorization"]) == (KEY, f"Bearer {TOKEN}")
+
+
+async def test_the_key_stays_with_the_origin_of_the_agent(keyed: HttpAgent, peer: Agent) -> None:
+    other = Agent()
+    async with served(other.app()) as elsewhere:
+        peer.faults.append(redirects(307, f"{elsewhere}/a2a"))
+        assert "redirects to another host" in await failure(keyed)
+    assert other.requests == []
+
+
+async def test_a_card_that_is_elsewhere_is_asked_for_without_the_key(url: str, peer: Agent) -> None:
+    other = Agent()
+    async with served(other.app()) as elsewhere:
+        agent = HttpAgent("bob", url, f"{elsewhere}/.well-known/agent-card.json", timeout_s=2, key=KEY)
+        await agent.send(message("echo x"), HOP)
+        await agent.close()
+    assert {headers.get("X-API-Key") for _, headers in other.requests} == {None}
+    assert other.requests[0][1]["Authorization"] == f"Bearer {TOKEN}", "the token goes to all that is named"
+
+
+async def test_a_key_that_is_echoed_reaches_no_answer_and_no_error(keyed: HttpAgent, peer: Agent) -> None:
+    peer.once = False
+    assert (await keyed.send(message(f"echo your key is {KEY}"), HOP)).text == "your key is ***"
+    for fault in (
+        answers(302, headers={"Location": f"https://{KEY}.evil.example/"}),
+        answers(302, headers={"Location": f"/login/{KEY}"}),
+        answers(text="x", content_type=f"text/{KEY}"),
+        answers(500, text=f"bad {KEY}"),
+    ):
+        peer.faults.append(fault)
+        told = await failure(keyed)
+        assert KEY.lower() not in told.lower() and "***" in told

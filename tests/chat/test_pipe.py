@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from mesh.access import keys
 from mesh.errors import LlmError
 from mesh.events import LlmCall, encode
 from mesh.keeper.requests import Page
 from mesh.llm.port import LlmRequest
 from tests.chat.screen import MESH, WITHIN_S, chat_env
 from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
+from tests.support import SIMPLE, calls, says
 
 ADD = calls(("add", {"n": 3}))
 LOOK = calls(("look", {}))
@@ -109,6 +110,19 @@ def test_a_mesh_that_is_not_there_ends_with_1_and_the_token_is_never_shown(env: 
     assert bad.returncode == 2
     assert "cret" not in bad.stderr
     assert "s3cret" not in chat({**env, "MESH_TOKEN": "s3cret"}, "", "--help").stdout
+
+
+def test_a_mesh_that_asks_for_a_key_is_talked_to_with_one(env: dict[str, str], tmp_path: Path) -> None:
+    key = keys.add(tmp_path / "keys.yaml", "ann")
+    setting = f"{SIMPLE}auth: {{keys_file: {tmp_path / 'keys.yaml'}}}\n"
+    with LiveMesh(Spoken(ADD, says("Added."), says("Bye.")), setting) as mesh:
+        added = chat(env, "add", "--url", mesh.url, "--yes", "--key", key)
+        assert (added.returncode, added.stdout) == (0, "Added.\n")
+        assert "by ann" in added.stderr, "whose key it is, not who has the terminal"
+        assert chat({**env, "MESH_KEY": key}, "bye", "--url", mesh.url).stdout == "Bye.\n"
+        refused = chat({**env, "MESH_KEY": "mk_wrong"}, "hi", "--url", mesh.url)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "the API key is not known here" in refused.stderr and "mk_wrong" not in refused.stderr
 
 
 def test_an_interrupt_cancels_the_turn_and_ends_with_130(env: dict[str, str]) -> None:

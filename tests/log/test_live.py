@@ -9,10 +9,11 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
+from mesh.access import keys
 from mesh.cli import app
 from mesh.journal.portable import read_lines
 from tests.live import LiveMesh
-from tests.support import ScriptedLlm, calls, says
+from tests.support import SIMPLE, ScriptedLlm, calls, says
 
 MESH = Path(sys.executable).parent / "mesh"
 WITHIN_S = 30
@@ -27,7 +28,7 @@ def mesh(*arguments: object, url: str, input: bytes | None = None) -> Result:
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty working directory, and no mesh in the environment."""
     monkeypatch.chdir(tmp_path)
-    for name in ("MESH_URL", "MESH_TOKEN"):
+    for name in ("MESH_URL", "MESH_TOKEN", "MESH_KEY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -101,6 +102,32 @@ class TestLog:
         log = read_lines(httpx.get(f"{here.url}/conversations/{id}/log").content.split(b"\n"))[0]
         assert [(event.seq, event.key) for event in events] == [(event.seq, event.key) for event in log]
         assert all(b"mesh: warning: " in line for line in err.splitlines())
+
+
+class TestKeys:
+    def test_a_mesh_that_asks_for_a_key_gets_it_from_the_option_or_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = keys.add(tmp_path / "keys.yaml", "ann")
+        setting = f"{SIMPLE}auth: {{keys_file: {tmp_path / 'keys.yaml'}}}\n"
+        with LiveMesh(ScriptedLlm(says("Hello.")), setting) as live:
+            made = httpx.post(
+                f"{live.url}/conversations", json={"message": "Hi."}, headers={"X-API-Key": key}
+            )
+            id = made.json()["conversation"]["id"]
+            refused = mesh("log", id, url=live.url)
+            assert (refused.exit_code, refused.stdout) == (1, "")
+            assert "asks for an API key" in refused.stderr and "--key or MESH_KEY" in refused.stderr
+            assert "  user ann: Hi.\n" in mesh("log", id, "--key", key, url=live.url).stdout
+            assert mesh("export", id, "-o", "talk.jsonl", "--key", key, url=live.url).exit_code == 0
+            monkeypatch.setenv("MESH_KEY", key)
+            assert "  user ann: Hi.\n" in mesh("log", id, url=live.url).stdout
+            again = mesh("import", "talk.jsonl", url=live.url)
+            assert "is here already" in again.stderr, "it was let in"
+            monkeypatch.setenv("MESH_KEY", "mk_wrong one")
+            bad = mesh("log", id, url=live.url)
+            assert (bad.exit_code, "--key: it has characters" in bad.stderr) == (2, True)
+            assert "wrong" not in bad.stderr
 
 
 class TestCarrying:

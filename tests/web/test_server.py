@@ -4,14 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from mesh.access import keys
 from tests.live import LiveMesh, Spoken
 from tests.ports import free_port
-from tests.support import calls, says
+from tests.support import SIMPLE, calls, says
 from tests.web.world import serving
 
 ADD = calls(("add", {"n": 1}))
@@ -286,3 +288,30 @@ async def test_conversations_are_found_by_words_of_title_id_or_session() -> None
         assert await titles("nothing") == []
         page = (await client.get("/api/conversations", params={"limit": "1"})).json()
         assert await titles(page["conversations"][0]["id"]) == ["pears"]
+
+
+async def test_a_mesh_that_asks_for_a_key_gets_that_of_the_config_or_a_persons_own(tmp_path: Path) -> None:
+    chat, ann = (keys.add(tmp_path / "keys.yaml", name) for name in ("chat", "ann"))
+    setting = f"{SIMPLE}auth: {{keys_file: {tmp_path / 'keys.yaml'}}}\n"
+    with LiveMesh(Spoken(says("fine")), setting) as live:
+        async with serving(live.url) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+            refused = await client.get("/api/tree")
+            assert (refused.status_code, "API key" in refused.json()["error"]) == (401, True)
+        async with serving(live.url, key=chat) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+            for token, name in (("", "chat"), ("of-the-caller", "chat"), (ann, "ann")):
+                headers = {"X-User": "the boss", **({"Authorization": f"Bearer {token}"} if token else {})}
+                sent = await client.post("/api/send", json={"message": "x"}, headers=headers)
+                id = sent.json()["conversation"]["id"]
+                path = f"/api/conversation/{id}/events?after=0"
+                async with client.stream("GET", path, headers=headers) as stream:
+                    said = [line async for line in _until(stream, "user_message")][-1]
+                assert f'"by":"{name}"' in said
+                assert ('"had_token":true' in said) is (token == "of-the-caller")
+                assert chat not in said
+
+
+async def _until(stream: httpx.Response, kind: str) -> AsyncIterator[str]:
+    async for line in stream.aiter_lines():
+        yield line
+        if line.startswith("data: ") and json.loads(line.removeprefix("data: "))["type"] == kind:
+            return

@@ -313,7 +313,7 @@ class Handler(PushOperations):
             call = call.of_message(params.id.removeprefix(OF_MESSAGE))
             if withdrawn := await self._withdraw(call):
                 return withdrawn
-            params.id = call.new_task()
+            params.id = call.new_task(self._secret)
         view = await self._show(params.id)
         if view.turn is None or view.turn.state in TERMINAL:
             state = view.turn.state if view.turn else "no message yet"
@@ -326,7 +326,7 @@ class Handler(PushOperations):
     async def _withdraw(self, call: Call) -> "pb.Task | None":
         """The task that a message would have begun, canceled; None: it has begun it. Its place is taken by a
         conversation that is over, so that it is refused when it comes."""
-        task = call.new_task()
+        task = call.new_task(self._secret)
         caller = msgspec.structs.replace(call.caller, idempotency_key=call.key, body_hash=WITHDRAWN)
         create = Create(task, caller, context_id=caller.session_id or call.key)
         reply = await _asked(self._backend.ask(task, create))

@@ -1,0 +1,164 @@
+"""The file of API keys: names, and the SHA-256 of each key. The keys themselves are nowhere.
+
+    # comment
+    keys:
+      - {name: ann, sha256: 9f86…, created: "2026-11-22T08:00:00.000Z"}
+
+It is changed under a lock beside it and replaced as a whole, so that a reader finds the old file or the new
+one. A key has 256 random bits: nobody guesses it, and a plain hash of it needs no salt.
+"""
+
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from mesh.access.principal import KEY_PREFIX
+from mesh.config import Many, Part, Text
+from mesh.config_problems import problems_of, spelled
+from mesh.config_source import compose, read_text
+from mesh.errors import BadRequest, ConfigError, Conflict, MeshError, NotFound
+from mesh.events import now
+
+RESERVED = ("mesh",)
+"""Whom the journal names so: the mesh itself, when an approval expires."""
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,62}$"
+_LOCK_WITHIN_S = 10.0
+_HEAD = "# Who may use the mesh: changed by mesh key new and revoke. The keys themselves are not in here.\n"
+
+
+class Key(Part):
+    """A key: who has it, its hash in hexadecimal digits, since when."""
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    created: Text = "-"
+
+
+class KeysFile(Part):
+    """What the file says."""
+
+    keys: Many[Key]
+
+
+def hashed(key: str) -> str:
+    """What the file has of a key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parse(text: str, source: str) -> tuple[Key, ...]:
+    """The keys that a text lists. Raises `ConfigError` with every problem."""
+    root = compose(text, source)
+    data: Any = root.data()
+    try:
+        keys = KeysFile.model_validate(data).keys
+    except ValidationError as error:
+        found = problems_of(error.errors(include_url=False, include_input=False), KeysFile, data)
+        lines = [f"{source}:{root.at(loc).line}: {spelled(loc)}: {words}" for loc, words in found]
+        raise ConfigError(lines) from None
+    names = [key.name for key in keys]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ConfigError([f"{source}:1: keys: the name {name} is there twice" for name in sorted(repeated)])
+    return keys
+
+
+def load(path: Path) -> tuple[Key, ...]:
+    """The keys of a file. Raises `ConfigError`, also when the file cannot be read."""
+    return parse(read_text(path), str(path))
+
+
+def add(path: Path, name: str) -> str:
+    """Makes a key and puts its hash into the file, which is made if there is none; the key. Raises
+    `MeshError`."""
+    if name in RESERVED:
+        raise Conflict(f"the name {name} is the mesh's own; choose another")
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    entry = _entry(name, key)
+    with _locked(path):
+        keys = _those_in(path)
+        if any(each.name == name for each in keys):
+            raise Conflict(f"{path}: {name} has a key already; revoke it first, or choose another name")
+        _write(path, (*keys, entry))
+    return key
+
+
+def revoke(path: Path, name: str) -> None:
+    """Takes a key out of the file. Raises `MeshError`."""
+    with _locked(path):
+        keys = load(path)
+        kept = [each for each in keys if each.name != name]
+        if len(kept) == len(keys):
+            raise NotFound(f"{path}: nobody by the name {name[:64]!r} has a key")
+        _write(path, kept)
+
+
+def _those_in(path: Path) -> tuple[Key, ...]:
+    """The keys of a file; none, if it is not there yet or is empty."""
+    if not path.exists():
+        return ()
+    text = read_text(path)
+    return parse(text, str(path)) if compose(text, str(path)).value else ()
+
+
+def _entry(name: str, key: str) -> Key:
+    try:
+        return Key(name=name, sha256=hashed(key), created=now())
+    except ValidationError:
+        words = "a name is 1 to 63 letters, digits and . _ @ + -, and begins with a letter or a digit"
+        raise BadRequest(words) from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Nobody else changes the file meanwhile."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as problem:
+        raise MeshError(f"{lock}: cannot be written: {problem.strerror or problem}") from None
+    try:
+        _wait_for(descriptor, lock)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _wait_for(descriptor: int, lock: Path) -> None:
+    until = time.monotonic() + _LOCK_WITHIN_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise MeshError(
+                    f"{lock}: another process has held it for {_LOCK_WITHIN_S:g} s; try again"
+                ) from None
+            time.sleep(0.02)
+
+
+def _write(path: Path, keys: Sequence[Key]) -> None:
+    lines = [
+        f'  - {{name: "{key.name}", sha256: "{key.sha256}", created: "{key.created}"}}\n' for key in keys
+    ]
+    text = _HEAD + ("keys:\n" + "".join(lines) if lines else "keys: []\n")
+    target = path.resolve()  # of a link, the file: the link stays
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - it is open already
+            os.fchmod(file.fileno(), mode)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as problem:
+        draft.unlink(missing_ok=True)
+        raise MeshError(f"{path}: cannot be written: {problem.strerror or problem}") from None

@@ -1,0 +1,88 @@
+"""Which keys are valid while the mesh runs."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from mesh.access import keys
+from mesh.access.keyring import LOOK_EACH_S, Keyring
+from mesh.access.principal import Principal
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def later(self) -> None:
+        self.now += LOOK_EACH_S
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+def test_a_key_that_is_made_or_revoked_meanwhile_counts_at_the_next_look(file: Path) -> None:
+    clock, ann = Clock(), keys.add(file, "ann")
+    ring = Keyring(file, clock)
+    assert ring.principal(ann) == Principal("ann")
+    bob = keys.add(file, "bob")
+    assert ring.principal(bob) is None, "the file is not looked at for each request"
+    clock.later()
+    assert ring.principal(bob) == Principal("bob")
+    keys.revoke(file, "ann")
+    clock.later()
+    assert (ring.principal(ann), ring.principal(bob)) == (None, Principal("bob"))
+    keys.revoke(file, "bob")
+    clock.later()
+    assert ring.principal(bob) is None, "no key at all is no broken file"
+
+
+@pytest.mark.parametrize("wrong", ["", "mk_", "mk_" + "A" * 43, "ann", "é\ud800"])
+def test_nothing_else_is_a_key(file: Path, wrong: str) -> None:
+    key = keys.add(file, "ann")
+    ring = Keyring(file)
+    assert [ring.principal(each) for each in (wrong, key[:-1], key + "A", keys.hashed(key))] == [None] * 4
+
+
+@pytest.mark.parametrize("content", ["", "keys: [", "keys: 7"])
+def test_a_file_that_breaks_keeps_the_keys_from_before_and_the_log_says_so_once(
+    file: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, key = Clock(), keys.add(file, "ann")
+    ring = Keyring(file, clock)
+    whole = file.read_text()
+    caplog.clear()
+    file.write_text(content)
+    for _ in range(3):
+        clock.later()
+        assert ring.principal(key) == Principal("ann")
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and "stay valid" in record.message
+    file.unlink()
+    clock.later()
+    assert ring.principal(key) == Principal("ann")
+    file.write_text(whole.replace("ann", "eve"))
+    clock.later()
+    assert ring.principal(key) == Principal("eve")
+    assert key not in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, "", "keys: []\n", "keys: ["])
+def test_without_a_key_at_the_start_everybody_is_refused_until_there_is_one(
+    file: Path, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is not None:
+        file.write_text(content)
+    clock = Clock()
+    ring = Keyring(file, clock)
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and "every request is refused" in record.message
+    file.unlink(missing_ok=True)
+    key = keys.add(file, "ann")
+    clock.later()
+    assert ring.principal(key) == Principal("ann")
