@@ -2,7 +2,7 @@
 
     # comment
     keys:
-      - {name: ann, sha256: 9f86…, created: "2026-11-22T08:00:00.000Z"}
+      - {"name": "ann", "sha256": "9f86…", "created": "2026-11-22T08:00:00.000Z"}
 
 It is changed under a lock beside it and replaced as a whole, so that a reader finds the old file or the new
 one. A key has 256 random bits: nobody guesses it, and a plain hash of it needs no salt.
@@ -10,6 +10,7 @@ one. A key has 256 random bits: nobody guesses it, and a plain hash of it needs 
 
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 import time
@@ -144,9 +145,8 @@ def _wait_for(descriptor: int, lock: Path) -> None:
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
-    lines = [
-        f'  - {{name: "{key.name}", sha256: "{key.sha256}", created: "{key.created}"}}\n' for key in keys
-    ]
+    # A text as JSON writes it is one that YAML reads, whatever somebody put into the file by hand.
+    lines = [f"  - {json.dumps(key.model_dump())}\n" for key in keys]
     text = _HEAD + ("keys:\n" + "".join(lines) if lines else "keys: []\n")
     target = path.resolve()  # of a link, the file: the link stays
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")

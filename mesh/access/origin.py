@@ -50,8 +50,10 @@ def is_from_elsewhere(headers: Mapping[str, str], host: str) -> bool:
     ``host`` is what the request asked for, as in its Host header."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
-    origin = headers.get("origin")
-    return origin is not None and origin.lower().partition("://")[2] != host.lower()
+    if (origin := headers.get("origin")) is None:
+        return False
+    place = origin.lower().partition("://")[2]  # of "null" there is none
+    return not place or place != host.lower()
 
 
 def as_origin(text: str) -> str:

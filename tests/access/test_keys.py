@@ -108,6 +108,14 @@ def test_an_empty_file_takes_the_first_key(tmp_path: Path) -> None:
     assert [key.name for key in keys.load(tmp_path / "keys.yaml")] == ["ann"]
 
 
+def test_what_somebody_wrote_by_hand_stays_readable(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"keys:\n- name: bob\n  sha256: '{'1' * 64}'\n  created: 'by \"me\": #1 \\ é'\n")
+    before = keys.load(file)
+    keys.add(file, "ann")
+    assert keys.load(file)[:1] == before
+
+
 def test_a_name_that_is_there_twice_is_told() -> None:
     text = "".join(f"- {{name: a, sha256: '{digit * 64}'}}\n" for digit in "12")
     with pytest.raises(ConfigError, match="the name a is there twice"):

@@ -68,6 +68,7 @@ def test_a_name_that_is_refused_is_told_where_it_would_have_to_be() -> None:
     ("head", "status"),
     [
         ("GET /health HTTP/1.0\r\n", 200),  # as probes of balancers send it; browsers always say a host
+        ("GET /health HTTP/1.0\r\nOrigin: null\r\n", 403),
         ("GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n", 421),
         ("GET /health HTTP/1.1\r\nHost: evil.example\r\nHost: 127.0.0.1\r\n", 421),
     ],
