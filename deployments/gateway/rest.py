@@ -1,7 +1,8 @@
 """The REST API. Each route reads, asks the keeper that owns the id, and passes its bytes on."""
 
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -37,7 +38,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits,
     """Adds the routes. To the app itself: a router of their own costs every request another layer.
     ``secret``: see `mesh.secret`."""
 
-    async def turn(request: Request, work: Awaitable[Reply]) -> Response:
+    async def turn(request: Request, work: Coroutine[Any, Any, Reply]) -> Response:
         """How the turn ends; as a stream, if the client wants that and a turn goes on."""
         return await answered(streams.turn(work) if wants_stream(request) else work)
 

@@ -5,8 +5,9 @@ reads, whatever dies behind it; and what it was cut off from, it has again after
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -41,7 +42,8 @@ def last_seen(request: Request) -> int | None:
 
 
 class Streams:
-    """At most ``limit`` at a time."""
+    """At most ``limit`` at a time. A stream counts from before its first look until its response has ended:
+    nothing that is awaited in between lets more of them in."""
 
     def __init__(self, backend: Backend, limit: int) -> None:
         self._backend = backend
@@ -52,17 +54,22 @@ class Streams:
         self, conversation_id: str, after: int | None, *, exclusive: bool = False
     ) -> "Reply | EventStream":
         """All that happens in a conversation after an event, or from now on."""
-        return await self._watch(Watch(conversation_id, new_id(), after, exclusive=exclusive, wait=False))
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            watch = Watch(conversation_id, new_id(), after, exclusive=exclusive, wait=False)
+            return await self._watch(watch, place)
 
-    async def turn(self, work: Awaitable[Reply]) -> "Reply | EventStream":
-        """What comes of a request, until its turn ends or pauses; the reply, if no turn goes on."""
-        promise = await work
-        if promise.status != 202:
-            return promise
-        conversation_id = promise.location.rpartition("/")[2]
-        stream = await self._watch(
-            Watch(conversation_id, new_id(), promise.seq, turn=promise.turn, wait=False)
-        )
+    async def turn(self, work: Coroutine[Any, Any, Reply]) -> "Reply | EventStream":
+        """What comes of a request, until its turn ends or pauses; the reply, if no turn goes on. Raises
+        `Unavailable` before the request is made if there is no room for a stream."""
+        with closing(work), ExitStack() as place:
+            place.enter_context(self._counted())
+            promise = await work
+            if promise.status != 202:
+                return promise
+            conversation_id = promise.location.rpartition("/")[2]
+            watch = Watch(conversation_id, new_id(), promise.seq, turn=promise.turn, wait=False)
+            stream = await self._watch(watch, place)
         if isinstance(stream, EventStream):
             stream.headers["Location"] = promise.location
             stream.headers["X-Session-ID"] = promise.session_id
@@ -70,19 +77,20 @@ class Streams:
 
     async def everything(self, follow: Follow, cursors: list[int]) -> "EventStream":
         """What is journaled from now on, or from where ``cursors`` stand, one for each keeper."""
-        self._admit()
-        return EventStream(self._counted(self._followed(follow, cursors)))
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            return EventStream(self._followed(follow, cursors), place.pop_all())
 
     async def events(self, watch: Watch, seen: Seen) -> AsyncGenerator[AnyEvent, None]:
         """What a watch sees, as events, after what it has ``seen`` first. Raises `MeshError` when it breaks
         off."""
-        self._admit()
-        async with aclosing(self._counted(self._watched(watch, seen))) as pieces:
-            async for piece in pieces:
-                for event in unframe(piece):
-                    if isinstance(event, CutOff):
-                        raise Unavailable(event.message)
-                    yield event
+        with self._counted():
+            async with aclosing(self._watched(watch, seen)) as pieces:
+                async for piece in pieces:
+                    for event in unframe(piece):
+                        if isinstance(event, CutOff):
+                            raise Unavailable(event.message)
+                        yield event
 
     async def begun(self, watch: Watch) -> Seen:
         """The first look of a watch. Raises `MeshError`."""
@@ -91,21 +99,19 @@ class Streams:
             raise Unavailable(msgspec.json.decode(seen.refusal.body)["error"])
         return seen
 
-    async def _watch(self, watch: Watch) -> "Reply | EventStream":
-        self._admit()
+    async def _watch(self, watch: Watch, place: ExitStack) -> "Reply | EventStream":
         seen = await self._backend.watch(watch)
-        return seen.refusal or EventStream(self._counted(self._watched(watch, seen)))
+        return seen.refusal or EventStream(self._watched(watch, seen), place.pop_all())
 
-    def _admit(self) -> None:
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """A place among the streams that may be open. Raises `Unavailable` if there is none."""
+        # Invariant: nothing is awaited between the comparison and the count.
         if self._open >= self._limit:
             raise Unavailable(f"this gateway has {self._open} streams open (limits.max_streams)", 5)
-
-    async def _counted(self, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         self._open += 1
         try:
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    yield piece
+            yield
         finally:
             self._open -= 1
 
@@ -156,16 +162,22 @@ def _cut_off(conversation_id: str, message: str, after: int) -> bytes:
 
 
 class EventStream(Response):
-    """A response that is written as its pieces come, and ends when its client leaves or does not read."""
+    """A response that is written as its pieces come, and ends when its client leaves or does not read. It
+    holds its ``place`` among the streams until then."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes, None], place: ExitStack) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._pieces = pieces
+        self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await self._written(receive, send)
+
+    async def _written(self, receive: Receive, send: Send) -> None:
         writing = asyncio.create_task(self._write(send))
         leaving = asyncio.create_task(_left(receive))
         try:
@@ -179,9 +191,10 @@ class EventStream(Response):
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for piece in self._pieces:
-            async with asyncio.timeout(_TAKEN_WITHIN_S):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                async with asyncio.timeout(_TAKEN_WITHIN_S):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -130,6 +131,48 @@ async def test_streams_are_bounded_and_one_that_is_left_makes_room() -> None:
                 refused = await http.get(f"/conversations/{cid}/events")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
                 assert "limits.max_streams" in refused.json()["error"]
+            await _opens_again(http, f"/conversations/{cid}/events")
+
+
+async def test_no_more_streams_are_open_than_the_limit_however_many_are_asked_for_at_once() -> None:
+    with LiveMesh(Spoken(says("done")), SIMPLE + "limits: {max_streams: 5}\n") as live:
+        unlimited = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=live.url, timeout=WITHIN_S, limits=unlimited) as http:
+            cid = await new(http)
+            for path in (f"/conversations/{cid}/events", "/events"):
+                asked = [http.build_request("GET", path) for _ in range(60)]
+                answers = await asyncio.gather(*(http.send(request, stream=True) for request in asked))
+                statuses = Counter(answer.status_code for answer in answers)
+                for answer in answers:
+                    await answer.aclose()
+                assert statuses[200] <= 5, f"{path}: {statuses}"
+                assert statuses[503] >= 50, f"{path}: {statuses}"
+                await _opens_again(http, path)
+
+
+async def test_a_message_whose_turn_cannot_be_streamed_is_refused_before_it_is_taken() -> None:
+    with LiveMesh(Spoken(says("done")), SIMPLE + "limits: {max_streams: 1}\n") as live:
+        async with client(live) as http:
+            cid = await new(http)
+            async with http.stream("GET", f"/conversations/{cid}/events") as response:
+                await anext(response.aiter_lines())
+                said = {"message": "go"}
+                refused = await http.post(f"/conversations/{cid}/messages", json=said, headers=LIVE)
+                assert refused.status_code == 503
+            shown = (await http.get(f"/conversations/{cid}")).json()["conversation"]
+            assert [message["role"] for message in shown["messages"]] == ["system"]
+
+
+async def test_streams_that_never_begin_leave_room_for_others() -> None:
+    with LiveMesh(Spoken(says("done")), SIMPLE + "limits: {max_streams: 2}\n") as live:
+        async with client(live) as http:
+            cid = await new(http)
+            for _ in range(3):
+                assert (await http.get("/conversations/nothing/events")).status_code == 404
+                said = await http.post(f"/conversations/{cid}/messages", json={}, headers=LIVE)
+                assert said.status_code == 400
+            for _ in range(6):  # they leave before they read anything
+                _connected(live.port, f"/conversations/{cid}/events").close()
             await _opens_again(http, f"/conversations/{cid}/events")
 
 
