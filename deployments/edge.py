@@ -29,6 +29,7 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         "RAY_SERVE_ENABLE_HA_PROXY": "1" if uses_haproxy else "0",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1" if uses_haproxy else "0",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.gateway.readable:for_serve",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         # Serve replaces an edge that failed three checks: at its usual 10 s, half a minute without HTTP.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",

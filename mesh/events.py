@@ -41,6 +41,14 @@ def moment(from_now: timedelta) -> str:
     return (datetime.now(UTC) + from_now).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def is_moment(text: str) -> bool:
+    """Whether this is a moment as `moment` writes it."""
+    return _MOMENT.fullmatch(text) is not None
+
+
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+
+
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 

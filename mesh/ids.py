@@ -10,11 +10,21 @@ import uuid
 import zlib
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def is_id(text: str) -> bool:
     """Whether this has the form of an id (so that it may become part of a file's name)."""
     return _UUID.fullmatch(text) is not None
+
+
+SESSION_IDS = "1 to 128 of A-Z a-z 0-9 . _ : -"
+"""What a session id is, for whoever sent something else."""
+
+
+def is_session_id(text: str) -> bool:
+    """Whether this may be a session id: it becomes a header, a field of log lines, and A2A's contextId."""
+    return _SESSION.fullmatch(text) is not None
 
 
 def new_id() -> str:

@@ -17,7 +17,19 @@ import uvicorn
 from deployments.gateway.face import http_app
 from mesh.events import Event, LlmCall, TextDelta, ToolCallDelta
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.keeper.requests import (
+    Follow,
+    Reply,
+    Request,
+    Seen,
+    Watch,
+    pack,
+    unpack_follow,
+    unpack_reply,
+    unpack_request,
+    unpack_seen,
+    unpack_watch,
+)
 from mesh.llm.port import Llm, LlmRequest
 from tests.ports import free_port
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm
@@ -27,7 +39,7 @@ T = TypeVar("T")
 
 
 class LocalBackend:
-    """`Backend` over a keeper in this process."""
+    """`Backend` over a keeper in this process; what is asked of it travels as it does between processes."""
 
     shards = 1
 
@@ -35,16 +47,16 @@ class LocalBackend:
         self._mesh = mesh
 
     async def ask(self, owner: str, request: Request) -> Reply:
-        return await self._mesh.keeper.handle(request)
+        return unpack_reply(pack(await self._mesh.keeper.handle(unpack_request(pack(request)))))
 
     async def ask_all(self, request: Request) -> list[Reply]:
-        return [await self._mesh.keeper.handle(request)]
+        return [await self.ask("", request)]
 
     async def watch(self, request: Watch) -> Seen:
-        return await self._mesh.keeper.watch(request)
+        return unpack_seen(pack(await self._mesh.keeper.watch(unpack_watch(pack(request)))))
 
     async def follow(self, shard: int, request: Follow) -> Seen:
-        return await self._mesh.keeper.follow(request)
+        return unpack_seen(pack(await self._mesh.keeper.follow(unpack_follow(pack(request)))))
 
     async def tools(self) -> list[dict[str, Any]]:
         return [tool.shown() for tool in (await self._mesh.ledger.session().catalogue()).tools]

@@ -1,16 +1,18 @@
 """Reading what clients send: within bounds, as JSON whatever its Content-Type, one clear error each."""
 
 import hashlib
-import json
 import re
 import secrets
 from typing import Any
 
 from starlette.requests import Request
 
+from mesh import strict_json
 from mesh.access.principal import principal_in
 from mesh.errors import BadRequest, TooLarge
 from mesh.events import Decision
+from mesh.ids import SESSION_IDS, is_session_id
+from mesh.keeper.index import is_cursor
 from mesh.keeper.requests import Caller, Decided
 from mesh.words import decision_in
 
@@ -20,7 +22,6 @@ _ACTIONS: dict[str, Decision] = {
     "retry": "retry",
     "skip": "skip",
 }
-_SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -28,7 +29,7 @@ async def read(request: Request, limit: int, key: str = "limits.max_body_bytes")
     """The body, at most ``limit`` bytes of it, also when its length is not announced. ``key`` is the limit's
     in the config."""
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
+    if _is_number(announced) and int(announced) > limit:
         raise TooLarge(_too_large(limit, key))
     parts: list[bytes] = []
     size = 0
@@ -43,9 +44,9 @@ async def read(request: Request, limit: int, key: str = "limits.max_body_bytes")
 def parsed(raw: bytes) -> dict[str, Any]:
     """The JSON object that a body must be."""
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise BadRequest("the body is not JSON") from None
+        body = strict_json.parsed(raw)
+    except ValueError as problem:
+        raise BadRequest(f"the body cannot be read: {problem}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body
@@ -60,11 +61,7 @@ def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> st
         raise BadRequest('the body must have a "message", a string')
     if not message.strip():
         raise BadRequest('"message" is empty')
-    try:
-        size = len(message.encode())
-    except UnicodeEncodeError:
-        raise BadRequest('"message" is not valid Unicode') from None
-    if size > limit:
+    if len(message.encode()) > limit:
         raise TooLarge(f'"message" is over {limit} bytes (limits.max_message_bytes)')
     return message
 
@@ -105,8 +102,8 @@ def caller_of(request: Request, raw: bytes) -> Caller:
     """
     headers = request.headers
     session_id = headers.get("x-session-id", "")
-    if session_id and not _SESSION.fullmatch(session_id):
-        raise BadRequest("X-Session-ID must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+    if session_id and not is_session_id(session_id):
+        raise BadRequest(f"X-Session-ID must be {SESSION_IDS}")
     key = headers.get("idempotency-key", "")
     if key and not _KEY.fullmatch(key):
         raise BadRequest("Idempotency-Key must be 1 to 200 visible ASCII characters")
@@ -131,12 +128,20 @@ def page_of(request: Request) -> tuple[int, str, str]:
     """``limit``, ``cursor`` and ``status`` of a listing."""
     query = request.query_params
     limit = query.get("limit", "50")
-    if not limit.isdecimal() or not 1 <= int(limit) <= 500:
+    if not _is_number(limit) or not 1 <= int(limit) <= 500:
         raise BadRequest("limit must be a number from 1 to 500")
     status = query.get("status", "")
     if status not in ("", "active", "waiting_approval", "completed"):
         raise BadRequest("status must be active, waiting_approval or completed")
-    return int(limit), query.get("cursor", "")[:200], status
+    cursor = query.get("cursor", "")
+    if cursor and not is_cursor(cursor):
+        raise BadRequest("cursor must be the next_cursor of an earlier page")
+    return int(limit), cursor, status
+
+
+def _is_number(text: str) -> bool:
+    """Whether this is a number of a size that somebody can mean: `int` refuses thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def _too_large(limit: int, key: str) -> str:

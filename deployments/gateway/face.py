@@ -11,6 +11,7 @@ from deployments.gateway.a2a import routes as a2a
 from deployments.gateway.bounded import Bounded
 from deployments.gateway.guard import OPEN, Guard
 from deployments.gateway.port import Backend
+from deployments.gateway.readable import Readable
 from deployments.gateway.stream import Streams
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
@@ -32,6 +33,7 @@ def http_app(backend: Backend, config: Config, secret: bytes) -> FastAPI:
     sessions.add_routes(app, bounded, streams, config)
     a2a.add_routes(app, bounded, streams, config, secret)
     app.add_exception_handler(HTTPException, _refused)
+    app.add_middleware(Readable)
     openapi.add_schemas(app)
     # A card with a public part is for everybody to see.
     open_paths = OPEN if config.card.public_skills is None else (*OPEN, *a2a.CARDS)

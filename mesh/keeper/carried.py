@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mesh import strict_json
 from mesh.conversation import fold
 from mesh.errors import BadRequest
-from mesh.events import AnyEvent, ConversationCreated, Error, Live, decode, encode
-from mesh.ids import is_id
+from mesh.events import AnyEvent, ConversationCreated, Error, Live, UserMessage, decode, encode, is_moment
+from mesh.ids import SESSION_IDS, is_id, is_session_id
 
 _LEFT_BEHIND = (
     "This conversation was carried to another mesh while this turn was open: what it waited for, or was "
@@ -59,4 +60,25 @@ def _event(line: bytes, number: int) -> AnyEvent:
         raise BadRequest(f"line {number} is no event: {problem}") from None
     if isinstance(event, Live):
         raise BadRequest(f"line {number}: {type(event).__name__} is never in a journal")
+    if wrong := _wrong_in(event):
+        raise BadRequest(f"line {number}: {wrong}")
     return event
+
+
+def _wrong_in(event: AnyEvent) -> str:
+    """What an event of a journal of ours never has, and what would be a header, a cursor or a call between
+    processes that cannot be made."""
+    if event.time and not is_moment(event.time):
+        return "time must be as in 2026-01-31T12:00:00.000Z"
+    if isinstance(event, ConversationCreated | UserMessage) and not _may_be_its(event):
+        return f"session_id must be {SESSION_IDS}"
+    try:
+        strict_json.checked(msgspec.to_builtins(event))
+    except ValueError as problem:
+        return str(problem)
+    return ""
+
+
+def _may_be_its(event: ConversationCreated | UserMessage) -> bool:
+    is_optional = isinstance(event, UserMessage)
+    return is_session_id(event.session_id) or (is_optional and not event.session_id)

@@ -14,7 +14,8 @@ from operator import attrgetter
 import msgspec
 
 from mesh.conversation import Conversation, Status
-from mesh.ids import tail
+from mesh.events import is_moment
+from mesh.ids import is_id, tail
 from mesh.keeper.requests import Recent
 from mesh.view import PendingApproval, TurnState, pending_approval, turn_view
 
@@ -39,6 +40,12 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     def moment(self) -> str:
         """Its place among those that changed last, and the cursor behind it."""
         return f"{self.updated_at}|{self.id}"
+
+
+def is_cursor(text: str) -> bool:
+    """Whether this has the form of a place in a list: a moment and an id, as in `Entry.moment`."""
+    when, _, conversation_id = text.partition("|")
+    return is_moment(when) and is_id(conversation_id)
 
 
 class _Kept(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ that a cursor of an earlier tail, or of a keeper that died, is never taken for o
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from mesh.events import AnyEvent
@@ -82,10 +83,10 @@ class Tail:
     async def wait(self, cursor: int, within_s: float) -> None:
         """Returns when there is something to read at the cursor, or after that time."""
         if cursor == self._next:
-            try:
-                await asyncio.wait_for(self._more.wait(), within_s)
-            except TimeoutError:
-                return
+            # Not `wait_for`: what comes at the moment of a cancellation would make that one forget it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._more.wait()
 
 
 def _bounded(items: list[Item]) -> list[Item]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.events import LlmCall, TextDelta
+from mesh.events import Completed, LlmCall, TextDelta
 from mesh.keeper import tail
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, Say, Seen, Watch
 from mesh.llm.port import LlmRequest
@@ -383,3 +383,13 @@ def test_offsets_make_a_repeated_delta_harmless() -> None:
     for piece in [*pieces, TextDelta(text="again")]:
         text = text[: piece.offset] + piece.text
     assert text == "again"
+
+
+async def test_a_cancelled_wait_ends_even_if_something_happens_at_the_same_moment() -> None:
+    news = tail.Tail()
+    waiting = asyncio.create_task(news.wait(news.end, 10))
+    await asyncio.sleep(0)
+    news.add(Completed(seq=1, response="x"), b"frame")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -12,7 +12,6 @@ No state here: a task is its conversation. Raises the SDK's `A2AError`s, which i
 import asyncio
 import heapq
 import logging
-import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
@@ -59,9 +58,9 @@ from mesh.a2a.said import (
 from mesh.a2a.task import STATES, TERMINAL, direct_answer, expected, task_of
 from mesh.config import Config
 from mesh.errors import BadRequest, RequestError, Unavailable
-from mesh.ids import is_id, new_id
+from mesh.ids import SESSION_IDS, is_id, is_session_id, new_id
 from mesh.keeper.answer import Recency
-from mesh.keeper.index import Entry
+from mesh.keeper.index import Entry, is_cursor
 from mesh.keeper.requests import (
     WITHDRAWN,
     Cancel,
@@ -85,7 +84,6 @@ from mesh.words import is_decision
 
 _log = logging.getLogger("mesh.gateway")
 _PAGE = 50
-_SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _BY_STATE = {state: name or "" for name, state in STATES.items()}
 
 
@@ -200,8 +198,8 @@ class Handler(PushOperations):
         message, caller, task = params.message, call.caller, call.new_task(self._secret)
         text, webhook = self._text(message), webhook_in(params.configuration, task, form)
         context = message.context_id or caller.session_id or secrets.token_hex(4)
-        if not _SESSION.fullmatch(context):
-            raise InvalidParamsError("contextId must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+        if not is_session_id(context):
+            raise InvalidParamsError(f"contextId must be {SESSION_IDS}")
         create = Create(task, caller, text, wait, watched, context, message.message_id, webhook)
         return await self._taken(task, create)
 
@@ -470,4 +468,8 @@ def _recent_of(params: "pb.ListTasksRequest", limit: int) -> Recent:
         moment = params.status_timestamp_after.ToDatetime()
         since = moment.isoformat(timespec="milliseconds") + "Z"
     before = decode_page_token(params.page_token) if params.page_token else ""
+    if params.page_token and not is_cursor(before):
+        raise InvalidParamsError("pageToken must be the nextPageToken of an earlier page")
+    if params.context_id and not is_session_id(params.context_id):
+        raise InvalidParamsError(f"contextId must be {SESSION_IDS}")
     return Recent(limit, before, since, params.context_id, states)

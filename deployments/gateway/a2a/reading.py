@@ -1,47 +1,30 @@
-"""Reading what clients of A2A send: as strictly as JSON, the version and the method say. Pure.
+"""Reading what clients of A2A send: as strictly as the version and the method say. Pure.
 
 What the SDK would fail at later, or answer as if the fault were here, is found here.
 """
 
-import json
-import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
+from a2a.compat.v0_3 import conversions as to
 from a2a.compat.v0_3 import types as v03
-from a2a.compat.v0_3.conversions import to_core_send_message_request
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.utils.constants import VERSION_HEADER
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 VERSIONS = ("1.0", "0.3")
-_SENDS = (v03.SendMessageRequest, v03.SendStreamingMessageRequest)
+_TRANSLATIONS: dict[type[BaseModel], Callable[[Any], Any]] = {
+    v03.SendMessageRequest: to.to_core_send_message_request,
+    v03.SendStreamingMessageRequest: to.to_core_send_message_request,
+    v03.GetTaskRequest: to.to_core_get_task_request,
+    v03.CancelTaskRequest: to.to_core_cancel_task_request,
+    v03.TaskResubscriptionRequest: to.to_core_subscribe_to_task_request,
+    v03.SetTaskPushNotificationConfigRequest: to.to_core_create_task_push_notification_config_request,
+}
+"""How the SDK makes requests of 1.0 of those of 0.3. It fails at what 1.0 cannot hold, and calls that a fault
+of the server."""
 _MOST_TOLD = 5
-
-
-def parsed(raw: bytes) -> Any:
-    """A body. Raises `ValueError` for what is no JSON (RFC 8259): also NaN, numbers that no double holds, and
-    text that is no Unicode."""
-    try:
-        body = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_number)
-        if b"\\u" in raw:
-            json.dumps(body, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except UnicodeError:
-        raise ValueError("a text in it is no Unicode") from None
-    return body
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is too large")
-    return number
 
 
 def take_version(request: Request) -> str:
@@ -54,10 +37,14 @@ def take_version(request: Request) -> str:
     members = {member.strip() for member in said.split(b",")}
     if len(members) == 1:  # the same twice is what a proxy makes of two lines
         (said,) = members
-    if said:
-        others = [(key, value) for key, value in request.scope["headers"] if key != name]
-        request.scope["headers"] = [*others, (name, said)]
+    others = [(key, value) for key, value in request.scope["headers"] if key != name]
+    request.scope["headers"] = [*others, (name, said)] if said else others
     return said.decode("latin-1")
+
+
+def is_of_another_version(method: str, version: str) -> bool:
+    """Whether this is a method of 0.3 in a request that says it is of another version."""
+    return bool(version) and not version.startswith("0.3") and method in JSONRPC03Adapter.METHOD_TO_MODEL
 
 
 def is_spoken(version: str) -> bool:
@@ -81,8 +68,8 @@ def wrong_in_0_3(body: dict[str, Any]) -> str:
         return ""
     try:
         asked = model.model_validate(body)
-        if isinstance(asked, _SENDS):
-            to_core_send_message_request(cast("v03.SendMessageRequest", asked))
+        if translate := _TRANSLATIONS.get(model):
+            translate(asked)
     except ValidationError as problem:
         wrong = problem.errors(include_url=False, include_input=False)
         if not any(error["loc"][:1] == ("params",) for error in wrong):
@@ -91,5 +78,5 @@ def wrong_in_0_3(body: dict[str, Any]) -> str:
             f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in wrong[:_MOST_TOLD]
         )
     except Exception as problem:  # noqa: BLE001 - whatever it is, it cannot be translated
-        return f"params.message: {str(problem)[:200]}"
+        return f"params: {str(problem)[:200]}"
     return ""

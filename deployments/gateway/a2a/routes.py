@@ -18,6 +18,7 @@ from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
+    InvalidParamsError,
     InvalidRequestError,
     VersionNotSupportedError,
 )
@@ -31,9 +32,9 @@ from deployments.gateway.a2a.call import Calls
 from deployments.gateway.a2a.cards import Cards
 from deployments.gateway.a2a.handler import Handler
 from deployments.gateway.a2a.reading import (
+    is_of_another_version,
     is_spoken,
     message_id_in,
-    parsed,
     take_version,
     wrong_in_0_3,
 )
@@ -46,6 +47,7 @@ from mesh.a2a.plain import answered as plainly
 from mesh.a2a.plain import as_0_3, is_plain
 from mesh.config import Config
 from mesh.errors import TooLarge
+from mesh.strict_json import BeyondBounds, parsed
 
 CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _INVALID_PARAMS = -32602
@@ -86,6 +88,8 @@ class _Rpc:
             return JSONResponse(build_error_response(None, InvalidRequestError(str(problem))), 413)
         except ContentTypeNotSupportedError as problem:
             return JSONResponse(build_error_response(None, problem))
+        except BeyondBounds as problem:
+            return JSONResponse(build_error_response(None, InvalidParamsError(f"the body: {problem}")))
         except _NotJson as problem:
             return JSONResponse(build_error_response(None, JSONParseError(message=str(problem))))
         plain, message_id = is_plain(body), message_id_in(body)
@@ -112,11 +116,13 @@ class _NotJson(Exception):
 def _parsed(raw: bytes, request: Request) -> Any:
     try:
         return parsed(raw)
+    except BeyondBounds:
+        raise
     except ValueError as problem:
         content_type = request.headers.get("content-type", "")
         if content_type and "json" not in content_type and content_type != _CURLS:
             raise ContentTypeNotSupportedError(f"{content_type[:100]}: send application/json") from None
-        raise _NotJson(f"the body is not JSON: {problem}") from None
+        raise _NotJson(f"the body cannot be read: {problem}") from None
 
 
 def _not_spoken(version: str) -> VersionNotSupportedError:
@@ -134,6 +140,9 @@ def _refused(body: Any, version: str) -> dict[str, Any] | None:
         return None
     if not is_spoken(version):
         return build_error_response(_id(number), _not_spoken(version))
+    if is_of_another_version(body["method"], version):
+        why = f"{body['method']} is a method of A2A 0.3, and the request says that it is of {version[:20]}"
+        return build_error_response(_id(number), VersionNotSupportedError(why))
     if wrong := wrong_in_0_3(body):
         error = {"code": _INVALID_PARAMS, "message": "Invalid parameters", "data": wrong}
         return {"jsonrpc": "2.0", "id": _id(number), "error": error}
@@ -239,7 +248,7 @@ def _bounded(
             return JSONResponse(build_rest_error_payload(InvalidRequestError(str(problem))), 413)
         except ContentTypeNotSupportedError as problem:
             return JSONResponse(build_rest_error_payload(problem), 415)
-        except _NotJson as problem:
+        except (_NotJson, BeyondBounds) as problem:
             return JSONResponse(build_rest_error_payload(InvalidRequestError(str(problem))), 400)
         _prepare(request, raw, params, message_id_in({"params": params}))
         request._body = raw  # read here, within its bound

@@ -1,0 +1,45 @@
+"""Requests whose headers or query are not text are refused before anybody decodes them.
+
+Serve decodes some headers of its own (``X-Request-ID``, a session id) before the gateway sees the request,
+and Starlette decodes the query where it redirects: what is not UTF-8 would be a 500 there. So this stands
+before both: in the app itself, and by `for_serve` before Serve's own handling, in its proxies and replicas.
+"""
+
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Readable:
+    """ASGI middleware: answers 400 to a request with a header or a query that is not UTF-8."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and (wrong := _unreadable(scope)):
+            app = JSONResponse({"error": f"{wrong} is not UTF-8 text"}, 400)
+        await app(scope, receive, send)
+
+
+def for_serve() -> list[Middleware]:
+    """What Serve puts before its own handling: ``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`` names this."""
+    return [Middleware(Readable)]
+
+
+def _unreadable(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if not _is_text(value):
+            return f"the header {name.decode('latin-1')}"
+    return "" if _is_text(scope.get("query_string", b"")) else "the query (percent-encode it)"
+
+
+def _is_text(raw: bytes) -> bool:
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
