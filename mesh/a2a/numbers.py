@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import msgspec
+from mesh import strict_json
 
 _EXACT = 2**53
 _DEEPEST = 64
@@ -24,7 +24,4 @@ def exact(text: Any, value: Any) -> Any:
     text that is no JSON."""
     if not (isinstance(text, str) and text):
         return whole(value)
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ValueError(str(problem)) from None
+    return strict_json.parsed(text)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mesh import strict_json
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact, whole
 from mesh.a2a.port import Asked, Decided, Outgoing, Question, RemoteFailed
@@ -200,9 +201,9 @@ def _checked(question: Question) -> Question:
         _short(one.id, "id of what is to be decided")
         _short(one.tool_name, "tool name")
         try:
-            size = len(msgspec.json.encode(one.tool_args))
-        except (ValueError, OverflowError) as error:  # text of half characters
-            raise RemoteFailed(f"it answered arguments that are no JSON: {error}") from None
+            size = len(msgspec.json.encode(strict_json.checked(one.tool_args)))
+        except ValueError as error:
+            raise RemoteFailed(f"it answered arguments that cannot be kept: {error}") from None
         if size > MOST_ARGS_BYTES:
             raise RemoteFailed(f"it answered arguments of {size} bytes: {MOST_ARGS_BYTES} are the most")
     return question

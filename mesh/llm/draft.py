@@ -6,12 +6,11 @@ from typing import Any
 
 import msgspec
 
+from mesh import strict_json
 from mesh.events import FinishReason, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 
 MOST_MALFORMED = 2000
 LOCAL_ID = "local-"
-
-_decode = msgspec.json.Decoder().decode
 
 
 def local_id() -> str:
@@ -22,17 +21,34 @@ def local_id() -> str:
 def tool_call(call_id: str, name: str, arguments: str | dict[str, Any], opaque: str = "") -> ToolCall:
     """A tool call from what the model wrote: JSON text, or arguments that are decoded already.
 
-    No text at all means no arguments; anything but a JSON object makes the call malformed.
+    No text at all means no arguments; anything but a JSON object that can be journaled makes the call
+    malformed.
     """
-    decoded: Any = arguments
-    if isinstance(arguments, str):
-        try:
-            decoded = _decode(arguments) if arguments.strip() else {}
-        except msgspec.DecodeError:
-            decoded = None
+    decoded, why = _decoded(arguments)
     if isinstance(decoded, dict):
         return ToolCall(call_id or local_id(), name, decoded, opaque)
-    return ToolCall(call_id or local_id(), name, {}, opaque, malformed=str(arguments)[:MOST_MALFORMED])
+    return ToolCall(call_id or local_id(), name, {}, opaque, malformed=_raw(arguments)[:MOST_MALFORMED] + why)
+
+
+def _raw(arguments: str | dict[str, Any]) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except RecursionError:
+        return "{…}"
+
+
+def _decoded(arguments: str | dict[str, Any]) -> tuple[Any, str]:
+    """The value, or None and what the model should know about why it has none."""
+    try:
+        if isinstance(arguments, dict):
+            return strict_json.checked(arguments), ""
+        return strict_json.parsed(arguments) if arguments.strip() else {}, ""
+    except strict_json.BeyondBounds as problem:
+        return None, f" ({problem})"
+    except ValueError:
+        return None, ""
 
 
 def sent_arguments(call: ToolCall) -> dict[str, Any]:

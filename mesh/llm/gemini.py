@@ -253,6 +253,8 @@ def _failure_of(error: Exception) -> Failure | None:
         return Failure("no answer in time", transient=True)
     if isinstance(error, httpx2.TransportError):
         return Failure(f"connection lost: {error}", transient=True)
-    if isinstance(error, msgspec.DecodeError | errors.UnknownApiResponseError):
+    if isinstance(
+        error, msgspec.DecodeError | UnicodeDecodeError | RecursionError | errors.UnknownApiResponseError
+    ):
         return Failure(f"the answer cannot be read: {error}", transient=True)
     return None

@@ -105,7 +105,7 @@ def failure_of(sdk: Sdk, error: Exception) -> Failure | None:
         return Failure(f"connection lost: {error.__cause__ or error}", transient=True)
     if isinstance(error, httpx2.TransportError):
         return Failure(f"connection lost: {error}", transient=True)
-    if isinstance(error, msgspec.DecodeError | SseError):
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError | SseError):
         return Failure(f"the answer cannot be read: {error}", transient=True)
     return None
 

@@ -10,6 +10,7 @@ why.
 """
 
 import asyncio
+import json
 import logging
 import os
 import shutil
@@ -62,11 +63,23 @@ def find_binary(command: str, env: Mapping[str, str] | None = None) -> str | Non
 
 
 def parse(line: bytes) -> SessionMessage | None:
-    """A line of stdout as a message; None when it is none. Bad UTF-8 inside a message is replaced."""
-    for text in (line, line.decode("utf-8", "replace")):
-        with suppress(ValueError):
-            return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+    """A line of stdout as a message; None when it is none. Bad UTF-8 inside a message is replaced, and so is
+    half of a surrogate pair."""
+    for made in (bytes, _utf_8, _of_whole_characters):
+        with suppress(ValueError, RecursionError):
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(made(line), by_name=False))
     return None
+
+
+def _utf_8(line: bytes) -> bytes:
+    return line.decode("utf-8", "replace").encode()
+
+
+def _of_whole_characters(line: bytes) -> bytes:
+    if b"\\u" not in line:
+        raise ValueError("nothing is escaped")
+    text = json.dumps(json.loads(_utf_8(line)), ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 class StdioWire:

@@ -1,4 +1,6 @@
-"""What the OpenAPI document promises, held against what the mesh answers to made-up requests."""
+"""What the OpenAPI document promises, held against what the whole stack answers to a few made-up requests.
+
+Most are made up in tests/gateway/test_documented.py, without a cluster."""
 
 from typing import Any
 
@@ -25,7 +27,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 schemathesis.serializer.alias("application/x-ndjson", "text/plain")
-FEW = settings(max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode))

@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from mesh.a2a.extensions import MESH
 from tests.a2a.rpc import Rpc
 from tests.live import LiveMesh, Spoken
 from tests.support import calls, says
@@ -248,3 +249,15 @@ def test_a_tool_call_that_cannot_travel_between_processes_is_not_imported(http: 
         httpx.Request("POST", "http://x", json=line).content for line in (CREATED, OPENED, answer)
     )
     refused(http.post("/conversations/import", content=log), "line 3: it has an integer beyond 64 bits")
+
+
+def test_arguments_that_are_edited_over_a2a_are_held_to_the_same(http: httpx.Client, live: LiveMesh) -> None:
+    cid, uuid = waiting(http)
+    decision = {"uuid": uuid, "decision": "approve", "edited_args_json": f'{{"n": {2**64}}}'}
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "yes"}], "taskId": cid}
+    metadata = {MESH: {"decisions": [decision]}}
+    with Rpc(live.url) as rpc:
+        found = rpc.call("SendMessage", {"message": {**message, "metadata": metadata}})
+    assert found["error"]["code"] == INVALID_PARAMS
+    assert "beyond 64 bits" in found["error"]["message"]
+    assert not live.mesh.ledger.lines

@@ -139,6 +139,31 @@ async def test_malformed_arguments_are_an_answer_that_keeps_the_raw_text(wire: s
     assert answer.finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**100])
+async def test_arguments_with_integers_beyond_64_bits_are_malformed(
+    wire: str, deltas: bool, number: int
+) -> None:
+    long = [{"name": "get_weather", "arguments": {"city": "Oslo", "day": number}}]
+    async with provider(wire, script(tool_calls=long)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    (call,) = answer.tool_calls
+    assert (call.name, call.arguments) == ("get_weather", {})
+    assert str(number) in call.malformed
+    assert "beyond 64 bits" in call.malformed
+
+
+@pytest.mark.parametrize("broken", ['{"n": NaN}', '{"n": 1e999}', '{"n": "\\ud800"}', '{"n": ' + "[" * 3000])
+async def test_arguments_that_are_not_strictly_json_are_malformed(
+    wire: str, deltas: bool, broken: str
+) -> None:
+    called = [{"name": "get_weather", "malformed": broken}]
+    async with provider(wire, script(tool_calls=called)) as (_, llm):
+        answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
+    (call,) = answer.tool_calls
+    assert call.arguments == {}
+    assert call.malformed
+
+
 async def test_a_call_of_a_tool_that_was_not_offered_comes_through(wire: str, deltas: bool) -> None:
     async with provider(wire, script(tool_calls=[{"name": "invented", "arguments": {}}])) as (_, llm):
         answer = await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))

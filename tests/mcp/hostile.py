@@ -11,7 +11,7 @@ OUT = sys.stdout.buffer
 ANY = {"type": "object"}
 OPEN = {"readOnlyHint": True}
 NAMES = """echo fail wait hang ignore die garbage bad_utf8 big overlong structured picture pid child deaf
-broken grow silent_env say ledger"""
+broken half grow silent_env say ledger"""
 TOOLS = [{"name": n, "description": n, "inputSchema": ANY, "annotations": OPEN} for n in NAMES.split()]
 TOOLS.append({"name": "drop", "inputSchema": ANY, "destructiveHint": True})
 TOOLS.append({"name": "peek", "inputSchema": ANY, "readOnlyHint": True})
@@ -72,6 +72,8 @@ def run(name, args):
         case "deaf":
             os.close(0)
             time.sleep(3600)
+        case "half":
+            return {**text("half \ud83d, whole \U0001f600"), "structuredContent": {"a": "\udfff"}}
         case "broken":
             return {"content": "no list"}
         case "grow":

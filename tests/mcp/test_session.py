@@ -144,6 +144,12 @@ async def test_bytes_that_are_no_utf8_in_a_result_are_replaced() -> None:
         assert (await session.call("bad_utf8", {})).content == "caf\N{REPLACEMENT CHARACTER}"
 
 
+async def test_half_characters_in_a_result_are_replaced() -> None:
+    async with opened(hostile(timeout_s=5)) as session:
+        outcome = await session.call("half", {})
+    assert outcome.content == "half \N{REPLACEMENT CHARACTER}, whole \N{GRINNING FACE}"
+
+
 async def test_a_result_over_the_bound_is_an_error_that_says_that_the_tool_ran() -> None:
     async with opened(hostile(max_result_bytes=1000)) as session:
         before = await pids(session)
