@@ -112,8 +112,8 @@ def caller_of(request: Request, raw: bytes) -> Caller:
         session_id=session_id,
         token=token.strip() if scheme.lower() == "bearer" else "",
         traceparent=headers.get("traceparent", "")[:256],
-        idempotency_key=key or f"~{secrets.token_hex(4)}",
-        body_hash=hashlib.sha256(raw).hexdigest()[:16] if key else "",
+        idempotency_key=key or f"~{secrets.token_hex(16)}",
+        body_hash=_identity_of(request, raw) if key else "",
         by=_who(request),
     )
 
@@ -122,6 +122,13 @@ def _who(request: Request) -> str:
     """Who asks, for the record: as the key proves it; where no keys are asked for, as the request says."""
     principal = principal_in(request.scope)
     return principal.name if principal else request.headers.get("x-user", "")[:128]
+
+
+def _identity_of(request: Request, raw: bytes) -> str:
+    """What makes two requests with one key the same: method, path and body. The path is without the one that
+    the agent is served below, which may change between the two."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return hashlib.sha256(f"{request.method} {path}\0".encode() + raw).hexdigest()[:16]
 
 
 def page_of(request: Request) -> tuple[int, str, str]:

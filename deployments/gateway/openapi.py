@@ -251,7 +251,10 @@ CREATE = route(
         201: json("Created", ref("Answer"), created=SHOWN, answered={**_TURN}, **_WAITING),
         **_ACCEPTED,
         **BAD,
-        409: error("The key was used with another body", "Idempotency-Key 'k' was used with another body"),
+        409: error(
+            "The key was used for another request",
+            "Idempotency-Key 'k' was used for another request: on another path or with another body",
+        ),
         **BUSY,
         **_FAILED,
     },

@@ -405,15 +405,16 @@ class Keeper:
     # -- idempotency
 
     def _is_repeated(self, cell: Cell, caller: Caller) -> bool:
-        """Whether this request was taken before. Raises `Conflict` if the key had another body."""
+        """Whether this request was taken before. Raises `Conflict` if the key was another request's."""
         taken = cell.conversation.requests.get(caller.idempotency_key) if caller.idempotency_key else None
         if taken is None:
             return False
         if taken.body_hash == WITHDRAWN != caller.body_hash:
             raise Conflict(f"message {caller.idempotency_key} was withdrawn before it came")
         if taken.body_hash != caller.body_hash:
+            key = caller.idempotency_key.removesuffix("/1")
             raise Conflict(
-                f"Idempotency-Key {caller.idempotency_key.removesuffix('/1')!r} was used with another body"
+                f"Idempotency-Key {key!r} was used for another request: on another path or with another body"
             )
         return True
 

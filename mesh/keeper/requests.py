@@ -14,7 +14,7 @@ from mesh.push.webhook import Webhook
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who asks. ``token`` is for the turn's downstream calls: kept in memory, never written.
 
-    ``body_hash`` is of the request's body: with ``idempotency_key`` it says whether two requests
+    ``body_hash`` is of the request's path and body: with ``idempotency_key`` it says whether two requests
     are one. ``by`` names who asks or decides, for the record.
     """
 
