@@ -5,8 +5,10 @@
 Neither messages, arguments, results nor tokens are written here: the journal has what was said.
 """
 
+import ast
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -23,6 +25,7 @@ from mesh.events import (
 )
 
 _log = logging.getLogger("mesh.events")
+_PAIR = re.compile(r"""([^\s="']+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)""")
 
 
 class Logfmt(logging.Formatter):
@@ -32,7 +35,9 @@ class Logfmt(logging.Formatter):
         text = record.getMessage()
         if text.startswith("time="):
             return text
-        if not text.startswith("event="):
+        if text.startswith("event="):
+            text = text.replace("\n", "\\n")  # one record is one line, whatever somebody put into it
+        else:
             text = f"event=log logger={record.name} message={_value(text)}"
         if record.exc_info:
             text += f" traceback={_value(self.formatException(record.exc_info))}"
@@ -66,6 +71,21 @@ def _line(event: AnyEvent, about: str) -> str:
 def fields(**pairs: Any) -> str:
     """``key=value`` pairs; empty ones are left out, values with spaces are quoted."""
     return " ".join(f"{key}={_value(value)}" for key, value in pairs.items() if value not in ("", None))
+
+
+def parsed(line: str) -> dict[str, str]:
+    """The pairs of a line that `Logfmt` wrote, without the quotes. Values stay texts: an id may look like a
+    number. What has no key is left out."""
+    return {key: _unquoted(value) for key, value in _PAIR.findall(line)}
+
+
+def _unquoted(value: str) -> str:
+    if value[:1] not in ('"', "'"):
+        return value
+    try:
+        return str(ast.literal_eval(value) if value[0] == "'" else json.loads(value))
+    except (ValueError, SyntaxError):
+        return value
 
 
 def _value(value: Any) -> str:
