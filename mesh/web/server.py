@@ -30,6 +30,11 @@ def serve(config: WebConfig, say: Callable[[str], None]) -> None:
     say(f"   agent: {config.agent_shown}")
     if not is_loopback(config.host):
         say("   open to other machines, without a login: put something that has one before it")
+    serve_on(listening, config)
+
+
+def serve_on(listening: socket.socket, config: WebConfig) -> None:
+    """Serves the page on a socket that listens already, until SIGINT or SIGTERM."""
     settings = uvicorn.Config(
         app(config),
         http=Connection,

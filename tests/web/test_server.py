@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from mesh.access import keys
+from mesh.web.listening import listen_nearby
 from tests.live import LiveMesh, Spoken
 from tests.ports import free_port
 from tests.support import SIMPLE, calls, says
@@ -315,3 +316,11 @@ async def _until(stream: httpx.Response, kind: str) -> AsyncIterator[str]:
         yield line
         if line.startswith("data: ") and json.loads(line.removeprefix("data: "))["type"] == kind:
             return
+
+
+def test_the_next_free_port_is_taken_when_the_usual_one_is_in_use() -> None:
+    usual = free_port()
+    with listen_nearby(usual) as first, listen_nearby(usual) as second:
+        assert first.getsockname() == ("127.0.0.1", usual)
+        host, port = second.getsockname()
+        assert host == "127.0.0.1" and usual < port < usual + 100
