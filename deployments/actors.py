@@ -8,6 +8,8 @@
 All live in the namespace ``mesh``, detached, and are started again for ever when they die.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from deployments.cluster import NAMESPACE
 from deployments.line import Address, Gone, Line
 
 _CONCURRENT_CALLS = 20_000
+_log = logging.getLogger("mesh.actors")
 _handles: dict[str, Any] = {}
 
 
@@ -51,6 +54,13 @@ def mcp_session(blueprint: Blueprint, server: str) -> Any:
     from deployments.mcp_session import McpSessionActor
 
     return _actor(McpSessionActor, f"{_version(blueprint)}/mcp/{server}", blueprint, server)
+
+
+async def note_restart() -> None:
+    """Logs it if this actor died before and Ray started it again. To be called once, in the actor."""
+    context = ray.get_runtime_context()
+    if await asyncio.to_thread(lambda: context.was_current_actor_reconstructed):
+        _log.warning("event=actor_restarted actor=%s", context.get_actor_name())
 
 
 def host_of_lines(blueprint: Blueprint) -> str:

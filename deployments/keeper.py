@@ -1,5 +1,6 @@
 """A keeper as an actor."""
 
+import logging
 import os
 
 from deployments import actors
@@ -16,12 +17,15 @@ from mesh.push.post import Post
 from mesh.push.push import Push
 from mesh.tree.plan import tree_of
 
+_log = logging.getLogger("mesh.keeper")
+
 
 class KeeperActor:
     """Owner of one shard of the conversations."""
 
     async def __init__(self, blueprint: Blueprint, shard: int) -> None:  # type: ignore[misc]  # Ray awaits it
         set_up()
+        await actors.note_restart()
         config = blueprint.config()
         keep_source(blueprint)
         journal, hosts = FileJournal(blueprint.data_dir), config.card.push_hosts
@@ -79,4 +83,5 @@ class KeeperActor:
 
 def _leave() -> None:
     """Another keeper owns the shard. Nothing in this process may answer any more."""
+    _log.error('event=fenced why="another keeper has opened the shard; this one ends"')
     os._exit(1)

@@ -75,6 +75,7 @@ class McpSessionActor:
         from mesh.mcp.session import McpSession
 
         set_up()
+        await actors.note_restart()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
         self._session = McpSession(spec, _file(blueprint, server))
         self._desk = Desk(

@@ -33,6 +33,7 @@ class NodeActor:
 
     async def __init__(self, blueprint: Blueprint, path: str) -> None:  # type: ignore[misc]  # Ray awaits it
         set_up()
+        await actors.note_restart()
         config = blueprint.config()
         spot = next(spot for spot in tree_of(config).walk() if spot.path == path)
         self._recorder = RemoteRecorder(blueprint)
