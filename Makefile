@@ -13,8 +13,8 @@ help: ## Show this list
 
 setup: $(READY) ## Create .venv from requirements.lock; does nothing when up to date
 
-run: setup ## Start the mesh with config/agent.yaml (CONFIG=… for another); Ctrl-C stops it
-	@exec $(BIN)/mesh up $(CONFIG)
+run: setup ## Start the mesh and its web chat, with config/agent.yaml (CONFIG=… for another); Ctrl-C stops both
+	@exec $(BIN)/mesh up --web $(CONFIG)
 
 # Two runs side by side: the tests with a cluster wait a lot, the others need no quiet. The examples, each with
 # a mesh of its own, go with the others, so that both runs take about as long.

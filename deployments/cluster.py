@@ -56,6 +56,26 @@ def join(address: str) -> str:
     return context.dashboard_url or ""
 
 
+def logs() -> str:
+    """The folder where the Ray that this process uses keeps the logs of this machine."""
+    import ray
+
+    node: Any = ray._private.worker._global_node  # it is told nowhere else
+    return str(node.get_logs_dir_path()) if node else ""
+
+
+def silence() -> str:
+    """Why the Ray that this process has joined does not answer; empty if it does."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    try:
+        _probe(address)
+    except OSError as problem:
+        return f"{address} does not answer: {problem}"
+    return ""
+
+
 def _probe(address: str) -> None:
     """Whether anybody listens there: Ray itself tries for minutes. Raises `OSError`."""
     host, _, port = address.rpartition(":")

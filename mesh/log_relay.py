@@ -127,7 +127,7 @@ class LogRelay:
         for path, tail in [*self._tails.items()]:
             try:
                 self._take(tail, at)
-            except FileNotFoundError:
+            except OSError:  # it is gone, or not ours to read; it is looked for again
                 del self._tails[path]
         if at >= self._say_at:
             self._say_at = at + _SAY_DROPPED_EVERY_S
@@ -148,7 +148,7 @@ class LogRelay:
         for folder in self._folders:
             for path in (path for pattern in _FILES for path in folder.glob(pattern)):
                 if path not in self._tails:
-                    with suppress(FileNotFoundError):
+                    with suppress(OSError):
                         found = path.stat()
                         is_old = found.st_mtime < self._began - _COARSE_S
                         self._tails[path] = _Tail(path, found.st_size if is_old else 0)

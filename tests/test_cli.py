@@ -21,7 +21,7 @@ MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """
 import signal, sys, time
 
-def up(config, console):
+def up(config, console, options):
     print(f"up {config.name} {config.host} {config.port} {config.data_dir}", flush=True)
     if config.name == "waits":
         time.sleep(60)

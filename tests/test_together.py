@@ -14,7 +14,7 @@ from tests.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """
-def up(config, console, *others):
+def up(config, console, *others, options):
     for each in (config, *others):
         print(f"{each.name} {each.host} {each.port} {each.data_dir}")
 """

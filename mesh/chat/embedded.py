@@ -52,6 +52,8 @@ async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterat
         "127.0.0.1",
         "--port",
         str(port),
+        "--log-level",
+        "error",
     ]
     child = await asyncio.create_subprocess_exec(
         *command,
@@ -67,7 +69,7 @@ async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterat
 
     def take(line: str) -> None:
         said.append(line)
-        if not is_up.is_set():
+        if not is_up.is_set() and not line.startswith("time="):  # that would be its log
             progress(line.removeprefix("mesh:").strip(" …"))
 
     assert child.stdout is not None

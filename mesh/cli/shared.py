@@ -26,8 +26,8 @@ def loaded(path: Path) -> "Config":
 
 
 def runtime() -> "Callable[..., None]":
-    """What runs an agent: called with a `Config`, a rich `Console`, and the `Config` of each further agent.
-    It is found by its entry point: nothing here imports it by name."""
+    """What runs an agent: called with a `Config`, a rich `Console`, the `Config` of each further agent, and
+    ``options``, its `RunOptions`. It is found by its entry point: nothing here imports it by name."""
     from importlib.metadata import entry_points
 
     found = [*entry_points(group="mesh.runtime", name="ray")]

@@ -1,6 +1,7 @@
 """``mesh up``."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mesh.cli.shared import DEFAULT_CONFIG, MACHINE, leave, loaded, plain_words, runtime
+from mesh.runtime import LogFormat, LogLevel, RunOptions
 
 if TYPE_CHECKING:
     from mesh.config import Config
@@ -25,6 +27,22 @@ def up(
     host: Annotated[str | None, typer.Option(help="Listen here instead of the config's host.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the config's port.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Keep conversations here instead.")] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve the web chat too, on 127.0.0.1:3000 or the next free port.")
+    ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="How the log on stderr is written.")] = "logfmt",
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(help="The least level that is logged: on a terminal warning, otherwise info."),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            envvar="MESH_MAX_RESTARTS",
+            help="Give up when Ray died more often than this within five minutes.",
+        ),
+    ] = 5,
 ) -> None:
     """Start the agent and serve it until Ctrl-C. Several agents are served each below /its-name.
 
@@ -45,7 +63,9 @@ def up(
             leave(found, MACHINE)
         for warning in (warning for agent in agents for warning in warnings(agent)):
             typer.echo(f"mesh: warning: {warning}", err=True)
-        runtime()(agents[0], Console(), *agents[1:])
+        level = log_level or ("warning" if sys.stderr.isatty() else "info")
+        options = RunOptions(log_format, level, max_restarts, web)
+        runtime()(agents[0], Console(), *agents[1:], options=options)
 
 
 def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":

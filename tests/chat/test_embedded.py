@@ -28,7 +28,7 @@ class Ready(http.server.BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-def up(config, console):
+def up(config, console, options):
     if config.name == "fails":
         raise SystemExit("it broke")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

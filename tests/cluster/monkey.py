@@ -19,7 +19,18 @@ UP_AGAIN_WITHIN_S = 90.0
 RECOVERY_S = 10.0
 """For how long after a kill calls may still meet the gap that it left."""
 EVERYTHING = "everything at once"
-SESSIONS = ("ray::McpSessionActor", "ledger_server.py", "guard.py", EVERYTHING)
+DAEMON = "a daemon of Ray"
+"""One of `DAEMONS`: without it Ray is started anew, so they share a turn."""
+DAEMONS = (
+    "gcs/gcs_server --",
+    "raylet/raylet --",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+    "dashboard/dashboard.py --",
+)
+AS_OFTEN_AS_NEEDED = {"MESH_MAX_RESTARTS": "100000"}
+"""The environment of a mesh whose daemons are killed more often than it would stand."""
+SESSIONS = ("ray::McpSessionActor", "ledger_server.py", "guard.py", *DAEMONS, EVERYTHING)
 """The kills that end a session with a tool server, or its server: who else dies may be asked what it knew."""
 _PROGRESS_EVERY = 25
 
@@ -42,6 +53,7 @@ class Monkey:
         self._victims = victims
         self._dice = random.Random(seed)
         self._bag: list[str] = []
+        self._daemons: list[str] = []
         self._began = time.monotonic()
         self.kills: list[Kill] = []
 
@@ -53,6 +65,20 @@ class Monkey:
         """Kills a process of the next kind, as soon as there is one; every kind gets its turn."""
         self._bag = self._bag or self._dice.sample(self._victims, len(self._victims))
         kind = self._bag.pop()
+        if kind == DAEMON:
+            self._kill_a_daemon()
+        else:
+            self._kill_as_soon_as_there_is_one(kind)
+
+    def _kill_a_daemon(self) -> None:
+        """Returns when the mesh is up again."""
+        self._daemons = self._daemons or self._dice.sample(DAEMONS, len(DAEMONS))
+        driver = self._mesh.driver()
+        self._kill_as_soon_as_there_is_one(self._daemons.pop())
+        driver.wait(UP_AGAIN_WITHIN_S)
+        self._mesh.wait_ready(UP_AGAIN_WITHIN_S)
+
+    def _kill_as_soon_as_there_is_one(self, kind: str) -> None:
         deadline = time.monotonic() + UP_AGAIN_WITHIN_S
         while not self._kill(kind):
             assert time.monotonic() < deadline, f"{kind} does not come up again"

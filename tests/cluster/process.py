@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,12 @@ _EDGE_PORTS = (
 @contextmanager
 def running(mesh: "MeshProcess") -> Iterator[None]:
     """Starts a mesh, and stops it: then nothing of it is left."""
-    mesh.start()
-    yield
-    left = mesh.stop()
-    mesh.kill_all()
+    try:
+        mesh.start()
+        yield
+        left = mesh.stop()
+    finally:
+        mesh.kill_all()
     assert left == []
 
 
@@ -47,7 +49,13 @@ def edge_ports() -> dict[str, str]:
 class MeshProcess:
     """``mesh up`` of a config, from `start` to `stop`; may be killed and started again."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        env: dict[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.port = int(config.get("port") or free_port())
@@ -55,6 +63,7 @@ class MeshProcess:
         self.config = folder / "agent.yaml"
         self.config.write_text(yaml.safe_dump({**config, "port": self.port}))
         self.log = folder / "up.log"
+        self._options = options
         self._mark = uuid.uuid4().hex
         self._env = {**os.environ, **edge_ports(), **(env or {}), _MARK: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,7 +92,7 @@ class MeshProcess:
         """Begins to start it."""
         with self.log.open("ab") as log:
             self._said_before = log.tell()
-            command = [str(Path(sys.executable).with_name("mesh")), "up", str(self.config)]
+            command = [str(Path(sys.executable).with_name("mesh")), "up", str(self.config), *self._options]
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=self._env, start_new_session=True
             )
@@ -136,6 +145,11 @@ class MeshProcess:
         found = re.search(r"--log_dir=(\S+)", _command(self.find("gcs_server")[0]))
         assert found
         return Path(found[1])
+
+    def driver(self) -> psutil.Process:
+        """The process of ``mesh up`` that uses Ray: forked, so that its command line is the same."""
+        up, *below = self.processes()
+        return next(each for each in below if each.ppid() == up.pid and each.cmdline() == up.cmdline())
 
     def find(self, part_of_command: str) -> list[psutil.Process]:
         """The processes below it whose command line has this in it."""

@@ -23,7 +23,7 @@ import pytest
 
 from tests.cluster.client import Client
 from tests.cluster.model import Model
-from tests.cluster.monkey import Monkey, table, unknown_outcomes
+from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, DAEMON, Monkey, table, unknown_outcomes
 from tests.cluster.person import Person, Told, judge
 from tests.cluster.world import World
 
@@ -40,6 +40,7 @@ VICTIMS = (
     "ray::ServeReplica",
     "haproxy -db",
     "ray::ServeController",
+    DAEMON,
 )
 BEFORE_THE_CLAIM = (
     "llm.returned",
@@ -55,14 +56,14 @@ SESSION_DIES_AFTER_THE_CLAIM = {
     "mcp.after_call": "skip",
 }
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 6 * KILLS)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 9 * KILLS)]
 
 
 @pytest.fixture(scope="module")
 def doomed(model: Model) -> Iterator[World]:
     """A mesh that is killed in part, again and again; not the one that other tests share."""
     with tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), model)
+        world = World(Path(name), model, env=AS_OFTEN_AS_NEEDED)
         world.mesh.start()
         yield world
         world.mesh.kill_all()

@@ -24,7 +24,7 @@ from mesh.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
 from mesh.journal.on_disk import parse
 from tests.cluster.client import Client
 from tests.cluster.model import Model
-from tests.cluster.monkey import Monkey, seconds, table, unknown_outcomes
+from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, seconds, table, unknown_outcomes
 from tests.cluster.test_chaos import (
     BEFORE_THE_CLAIM,
     KILLS,
@@ -54,7 +54,7 @@ IN_A_ROW = 5
 IN_THE_LOOP = "0.3.0#1/llm/0"
 """The model call before the line that is appended without asking."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 8 * KILLS)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 11 * KILLS)]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def doomed() -> Iterator[TreeWorld]:
         tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
         Model(lambda: tree_model) as model,
     ):
-        world = TreeWorld(Path(name), tree_model, model)
+        world = TreeWorld(Path(name), tree_model, model, AS_OFTEN_AS_NEEDED)
         try:
             world.mesh.start()
             yield world

@@ -21,6 +21,8 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+GONE_WITHIN_S = 90.0
+"""A head that keeps its state may come back, so it is waited for."""
 _PORTS = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dashboard-port")
 
 
@@ -65,6 +67,20 @@ def test_a_mesh_joins_a_running_ray_and_leaves_it_as_it_was(folder: Path, model:
         assert any(name.endswith("/keeper/0") for name in actors(address, token))
         assert world.mesh.stop() == []
         until(lambda: actors(address, token) == before, 30)
+
+
+def test_a_cluster_that_goes_away_is_noticed_and_said(folder: Path, model: Model) -> None:
+    with running_ray(folder, {"RAY_AUTH_MODE": "disabled", **model.env}) as address:
+        world = World(folder / "mesh", model, env={"RAY_ADDRESS": address})
+        world.mesh.start()
+    try:
+        world.mesh.wait(GONE_WITHIN_S)
+        assert world.mesh.status == 1
+        last = world.mesh.log.read_text().splitlines()[-1]
+        assert last.startswith("mesh: ") and last.endswith(f"; Ray was joined at {address}")
+        assert world.mesh.left_behind() == []
+    finally:
+        world.mesh.kill_all()
 
 
 def test_a_cluster_that_is_not_there_is_one_clear_line(folder: Path) -> None:

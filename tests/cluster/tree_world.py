@@ -87,8 +87,11 @@ TREE: Body = {
 class TreeWorld(World):
     """A `World` whose agent is the reference tree."""
 
-    def __init__(self, folder: Path, tree_model: "TreeModel", model: Model) -> None:
-        super().__init__(folder, model, name="tree-agent", agent=TREE, limits={"max_result_bytes": 2048})
+    def __init__(
+        self, folder: Path, tree_model: "TreeModel", model: Model, env: dict[str, str] | None = None
+    ) -> None:
+        limits = {"max_result_bytes": 2048}
+        super().__init__(folder, model, env, name="tree-agent", agent=TREE, limits=limits)
         self.model = tree_model
 
 

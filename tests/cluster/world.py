@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class World:
         model: Model,
         env: dict[str, str] | None = None,
         tool_env: dict[str, str] | None = None,
+        options: Sequence[str] = (),
         **more: Any,
     ) -> None:
         self.ledger = folder / "ledger.txt"
@@ -42,7 +44,7 @@ class World:
         self.failpoints.mkdir(parents=True)
         config = {**ledger_config(self.ledger, self.failpoints, tool_env), **more}
         self.mesh = MeshProcess(
-            folder, config, {**model.env, "MESH_FAILPOINTS": str(self.failpoints), **(env or {})}
+            folder, config, {**model.env, "MESH_FAILPOINTS": str(self.failpoints), **(env or {})}, options
         )
 
     def lines(self) -> Counter[str]:

@@ -1,0 +1,166 @@
+"""Keeps a mesh running: starts the driver, watches Ray's daemons, and starts all of it anew when Ray died.
+
+It has one thread, never uses Ray, and never waits for long: a signal is heard at any moment. It restarts no
+single actors, as Ray does, and not the Ray of a cluster that was joined, which is not ours.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from deployments import daemons, descendants
+from deployments.driver import Driver, Failed, Message, Progress, Ready
+from deployments.mesh import Mesh
+from deployments.restarts import RestartPolicy
+from deployments.web_chat import WebChat
+from mesh.config import Config
+from mesh.errors import MeshError
+from mesh.log_relay import LogRelay
+from mesh.logs import fields
+
+_TICK_S = 0.25
+_LOOK_EVERY_S = 1.0
+_UPDATE_WILL_EVERY_S = 10.0
+_STOP_WITHIN_S = 5.5
+
+
+class Lost(MeshError):
+    """Ray died, or did not start again: why, for people."""
+
+
+class Supervisor:
+    """Runs one mesh until ``stop`` is set."""
+
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        console: Console,
+        will: descendants.LastWill,
+        scratch: Path,
+        relay: LogRelay,
+        policy: RestartPolicy,
+        stop: threading.Event,
+        *,
+        with_web: bool,
+    ) -> None:
+        self._configs = configs
+        self._console = console
+        self._will = will
+        self._scratch = scratch
+        self._relay = relay
+        self._policy = policy
+        self._stop = stop
+        self._web = WebChat(relay, policy, will.disown) if with_web else None
+        self._restarts: list[float] = []
+        self._was_ready = False
+        self._logs = ""
+
+    def run(self) -> None:
+        """Returns when it was told to stop and everything has ended. Raises `MeshError` when the mesh cannot
+        start, and when Ray died too often."""
+        try:
+            self._run()
+        finally:
+            if self._web:
+                self._web.end()
+            self._say("stopped")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            web = self._web.url if self._web else ""
+            mesh = Mesh(self._configs, self._console, web=web, again=self._was_ready)
+            driver = Driver(mesh, self._console, self._scratch / "driver.err", self._will.disown)
+            try:
+                self._watch(driver, mesh)
+                self._take_down(driver)
+            except Lost as problem:
+                self._note_loss(str(problem))
+            except MeshError:
+                self._take_down(driver)
+                raise
+            finally:
+                driver.kill()
+                descendants.sweep(grace_s=1.0, spare=self._spared)
+                self._relay.pump()
+
+    def _watch(self, driver: Driver, mesh: Mesh) -> None:
+        """Returns when it is told to stop. Raises `Lost` or another `MeshError`."""
+        watched = daemons.Daemons(descendants.all_of_them, self._note_death)
+        look_at = update_at = 0.0
+        while not self._stop.wait(_TICK_S):
+            self._relay.pump()
+            now, message = time.monotonic(), driver.message()
+            if message is not None:
+                self._take(message, mesh)
+                watched.look_again()
+                look_at = update_at = now
+            elif driver.has_ended():
+                raise _failure(mesh, f"the process that uses Ray ended ({driver.how_it_ended()})")
+            if now >= look_at:
+                look_at = now + _LOOK_EVERY_S
+                if self._web and self._was_ready:
+                    self._web.keep(mesh.url)
+                if mesh.is_ours and (why := watched.lost()):
+                    raise Lost(why)
+            if now >= update_at:
+                update_at = now + _UPDATE_WILL_EVERY_S
+                self._will.update()
+                daemons.reap({*self._spared, driver.pid})
+
+    def _take(self, message: Message, mesh: Mesh) -> None:
+        """Raises `MeshError` for a driver that failed."""
+        match message:
+            case Progress(logs):
+                self._logs = logs or self._logs
+                self._relay.follow([self._scratch, Path(self._logs)] if self._logs else [self._scratch])
+            case Ready() if self._restarts:
+                took = time.monotonic() - self._restarts[-1]
+                self._relay.say(logging.INFO, f"event=ray_restarted {fields(seconds=round(took, 1))}")
+            case Ready():
+                self._was_ready = True
+            case Failed(why):
+                raise _failure(mesh, why, can_be_tried_again=self._was_ready)
+
+    def _note_loss(self, why: str) -> None:
+        """Logs why Ray is started anew. Raises `MeshError` when that was too often."""
+        now, policy = time.monotonic(), self._policy
+        recent = policy.recent(self._restarts, now)
+        if not policy.allows(self._restarts, now):
+            raise MeshError(
+                f"Ray was started anew {len(recent)} times within {policy.within_s / 60:g} minutes, "
+                f"and {why}; giving up, see {self._logs or '/tmp/ray'}"
+            )
+        self._restarts = [*recent, now]
+        counted = fields(why=why, restart=len(self._restarts), of=policy.most)
+        self._relay.say(logging.ERROR, f"event=ray_lost {counted}")
+
+    def _note_death(self, daemon: str) -> None:
+        why = f"the {daemon} died; Ray starts it again"
+        self._relay.say(logging.WARNING, f"event=daemon_died {fields(why=why)}")
+
+    def _take_down(self, driver: Driver) -> None:
+        self._say("stopping …")
+        if self._web:
+            self._web.ask_to_end()
+        driver.stop(_STOP_WITHIN_S)
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"[dim]mesh:[/] {text}", highlight=False)
+
+    @property
+    def _spared(self) -> set[int]:
+        """The processes that outlive a driver."""
+        return {self._will.pid} | (self._web.pids if self._web else set())
+
+
+def _failure(mesh: Mesh, why: str, *, can_be_tried_again: bool = True) -> MeshError:
+    """What the end of the driver means. A first start that failed would fail again, and the Ray of a cluster
+    is not ours to start."""
+    if mesh.is_ours:
+        return Lost(why) if can_be_tried_again else MeshError(why)
+    return MeshError(f"{why}; Ray was joined at {os.environ['RAY_ADDRESS']}" if can_be_tried_again else why)

@@ -1,0 +1,78 @@
+"""The web chat of ``mesh up --web``: a process beside the mesh, on this machine only."""
+
+import logging
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+
+from deployments.restarts import RestartPolicy
+from mesh.log_relay import LogRelay
+from mesh.logs import fields
+from mesh.runtime import WEB_PORT
+from mesh.web.listening import listen_nearby
+
+_END_WITHIN_S = 2.0
+
+
+class WebChat:
+    """Listens from the beginning, so that its address is known, and stays, whatever ends and starts. Raises
+    `MeshError` if that is not possible. ``disown`` is called in each process that serves it."""
+
+    def __init__(self, relay: LogRelay, policy: RestartPolicy, disown: Callable[[], None]) -> None:
+        self._relay = relay
+        self._policy = policy
+        self._disown = disown
+        self._listening = listen_nearby(WEB_PORT)
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._starts: list[float] = []
+        self._has_given_up = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+
+    @property
+    def pids(self) -> set[int]:
+        """The process that serves it, if there is one."""
+        return {self._process.pid} if self._process and self._process.pid else set()
+
+    def keep(self, agent_url: str) -> None:
+        """Sees to it that the chat with this agent is served. To be called again and again."""
+        if self._has_given_up or (self._process and self._process.is_alive()):
+            return
+        now = time.monotonic()
+        if self._process:
+            about = fields(status=self._process.exitcode)
+            self._relay.say(logging.WARNING, f"event=web_chat_died {about}")
+        self._has_given_up = not self._policy.allows(self._starts, now)
+        if self._has_given_up:
+            self._relay.say(logging.ERROR, 'event=web_chat_given_up why="it died too often"')
+            return
+        self._starts = [*self._policy.recent(self._starts, now), now]
+        context = multiprocessing.get_context("fork")  # Invariant: this process has one thread
+        self._process = context.Process(target=self._serve, args=(agent_url,), name="web")
+        self._process.start()
+
+    def ask_to_end(self) -> None:
+        if self._process:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Returns when it has ended."""
+        self._listening.close()
+        if self._process:
+            self._process.terminate()
+            self._process.join(_END_WITHIN_S)
+            self._process.kill()
+            self._process.join()
+
+    def _serve(self, agent_url: str) -> None:
+        from mesh.web.config import WebConfig
+        from mesh.web.server import serve_on
+
+        self._disown()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        port: int = self._listening.getsockname()[1]
+        serve_on(self._listening, WebConfig(agent_url=agent_url, port=port))
