@@ -19,9 +19,9 @@ class WebChat:
     """Listens from the beginning, so that its address is known, and stays, whatever ends and starts. Raises
     `MeshError` if that is not possible. ``disown`` is called in each process that serves it."""
 
-    def __init__(self, relay: LogRelay, policy: RestartPolicy, disown: Callable[[], None]) -> None:
+    def __init__(self, relay: LogRelay, disown: Callable[[], None]) -> None:
         self._relay = relay
-        self._policy = policy
+        self._policy = RestartPolicy()
         self._disown = disown
         self._listening = listen_nearby(WEB_PORT)
         self._process: multiprocessing.process.BaseProcess | None = None

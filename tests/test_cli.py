@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -23,6 +24,8 @@ import signal, sys, time
 
 def up(config, console, options):
     print(f"up {config.name} {config.host} {config.port} {config.data_dir}", flush=True)
+    if config.name == "tells":
+        print(options)
     if config.name == "waits":
         time.sleep(60)
 """
@@ -180,6 +183,15 @@ class TestUp:
         run = up(path, "--host", "0.0.0.0")
         assert (run.returncode, run.stdout) == (0, f"up a1 0.0.0.0 {free} data\n")
         assert run.stderr.startswith(f"mesh: warning: {path}:1: host: 0.0.0.0 lets everybody who reaches")
+
+    def test_the_log_is_terse_on_a_terminal_and_full_elsewhere(self, runtime: Path, free: int) -> None:
+        path = config(runtime.parent, OFFLINE + "name: tells\n", free)
+        assert "log_level='info'" in up(path).stdout
+        assert "log_level='error'" in up(path, "--log-level", "error").stdout
+        terminal = pexpect.spawn(str(MESH), ["up", str(path)], timeout=30)
+        terminal.expect_exact("log_level='warning'")
+        terminal.expect(pexpect.EOF)
+        terminal.close()
 
     def test_an_interrupt_ends_with_130_and_without_a_traceback(self, runtime: Path, free: int) -> None:
         path = config(runtime.parent, OFFLINE + "name: waits\n", free)

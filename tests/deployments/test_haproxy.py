@@ -8,6 +8,7 @@ import httpx
 import psutil
 import pytest
 
+from deployments import edge
 from deployments.haproxy import confined, launcher
 from tests.ports import free_port
 
@@ -82,6 +83,22 @@ def test_a_configuration_that_would_open_more_does_not_start_and_says_why(tmp_pa
     assert run.stderr.splitlines()[-1] == (
         "ValueError: HAProxy's configuration has a bind that is not understood: bind *:8000-8001"
     )
+
+
+def test_where_nothing_may_be_run_from_the_temporary_folder_serves_own_proxy_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env: dict[str, str] = {}
+    edge.prepare(env, tmp_path)
+    edge.prepare_alone(env, "127.0.0.1", tmp_path)
+    assert edge.has_haproxy(env)
+    started_by_serve = Path(env["RAY_SERVE_HAPROXY_BINARY_PATH"])
+    assert started_by_serve.parent == tmp_path
+
+    started_by_serve.chmod(0o600)
+    monkeypatch.setattr("deployments.haproxy.launcher", lambda *_: started_by_serve)
+    edge.prepare_alone(env, "127.0.0.1", tmp_path)
+    assert not edge.has_haproxy(env)
 
 
 def answer(url: str) -> str:
