@@ -1,6 +1,7 @@
 """A message that is late: what a person decided about it holds, and nothing is done twice there."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,8 @@ from aiohttp import web
 
 from mesh.a2a.client import HttpAgent
 from mesh.a2a.port import Hop, Incoming, Outgoing, RemoteLost
-from mesh.events import ApprovalRequired
+from mesh.events import ApprovalRequired, LlmCall
+from mesh.llm.port import LlmRequest
 from tests.a2a_client.peers import Agent, Handler, cut_before, served
 from tests.live import LiveMesh, Spoken
 from tests.support import LocalMesh, calls, says
@@ -100,14 +102,14 @@ class Chain:
 
 
 @asynccontextmanager
-async def chain(*, asks: bool = False) -> AsyncIterator[Chain]:
-    """What is below adds seven when it is told anything, and asks first if it ``asks``."""
+async def chain(*, asks: bool = False, model: Any = None) -> AsyncIterator[Chain]:
+    """What is below adds seven when it is told anything (``asks``: and asks first), or it is ``model``."""
     bottom = config(parallel(llm("x"), approvals="ask" if asks else "inline"))
     above = Spoken(calls(("a2a_b", {"message": "go"})), says("all done"))
-    with LiveMesh(ByNode(x=[add(7), says("added")]), bottom) as below:
+    with LiveMesh(model or ByNode(x=[add(7), says("added")]), bottom) as below:
         relay = Relay(below.url)
         async with served(relay.app()) as url, httpx.AsyncClient(timeout=WITHIN_S) as http:
-            b = {"name": "b", "url": url, "timeout_s": 2}
+            b = {"name": "b", "url": url, "timeout_s": 8 if model else 2}
             with LiveMesh(above, config(llm("a"), a2a=[b])) as top:
                 yield Chain(top, below, relay, http)
 
@@ -202,6 +204,32 @@ async def test_a_message_that_is_under_way_is_awaited_when_only_the_keeper_was_l
             await asyncio.gather(first, return_exceptions=True)
     assert not any(isinstance(event, ApprovalRequired) for event in events)
     assert peer.ledger == ["x"] and len(peer.heard) == 1
+
+
+@pytest.mark.parametrize("lost", ["keeper", "mesh"])
+async def test_an_agent_that_loses_its_keeper_while_it_works_is_awaited_and_nobody_is_asked(
+    lost: str,
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    async def thinks(request: LlmRequest) -> LlmCall:
+        reached.set()
+        assert await asyncio.to_thread(go_on.wait, WITHIN_S)
+        return says("thought about it")
+
+    async with chain(model=Spoken(thinks, thinks)) as both:
+        asked = asyncio.create_task(both.say("go"))
+        assert await asyncio.to_thread(reached.wait, WITHIN_S)
+        if lost == "keeper":
+            both.below.run(both.below.mesh.lose_keeper())
+        else:
+            await asyncio.to_thread(both.below.restart)
+        go_on.set()
+        body = await asked
+        assert body["result"]["response"] == "all done"
+        result = both.top.mesh.llm.requests[-1].messages[-1].results[0]
+        assert (result.content, result.is_error) == ("thought about it", False)
+        assert await both.states() == ["completed"]
 
 
 async def until(holds: Any) -> None:
