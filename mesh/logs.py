@@ -49,7 +49,8 @@ def set_up(level: int = logging.INFO) -> None:
     logger = logging.getLogger("mesh")
     if logger.handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    # Not sys.stderr: in the processes of Ray Serve that is a log of Serve's own.
+    handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(Logfmt())
     logger.addHandler(handler)
     logger.setLevel(level)
