@@ -8,7 +8,7 @@ from mesh.push.push import Push
 
 
 class Pushes:
-    """Answers with the webhooks there are then, secrets included: whoever may see the task may see them.
+    """Answers with the webhooks there are then, without their secrets: these can be set, and not read.
     ``get`` finds a conversation's cell, or raises `NotFound`."""
 
     def __init__(self, get: Callable[[str], Awaitable[Cell]], push: Push) -> None:
@@ -27,4 +27,5 @@ class Pushes:
             case PushDelete():
                 await self._push.remove(request.id, request.webhook_id)
                 webhooks = self._push.of(request.id)
-        return reply(200, {"webhooks": webhooks}, conversation.session_id)
+        masked = [webhook.masked() for webhook in webhooks]
+        return reply(200, {"webhooks": masked}, conversation.session_id)

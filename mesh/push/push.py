@@ -76,6 +76,7 @@ class Push:
         await asyncio.to_thread(_check, webhook, self._named)
         place = Place(conversation_id, webhook.id)
         known = self._webhooks.get(place)
+        webhook = webhook.unmasked(known)
         if known is not None and known.says_as(webhook):
             return known
         if known is None:

@@ -17,6 +17,8 @@ SETTING = SIMPLE + "card: {push_hosts: [127.0.0.1]}\n"
 CONFIGS = "/a2a/tasks/{}/pushNotificationConfigs"
 UNKNOWN, INVALID = -32001, -32602
 SECRETS = {"token": "t0k", "authentication": {"scheme": "Bearer", "credentials": "cr3d"}}
+MASKED = {"token": "***", "authentication": {"scheme": "Bearer", "credentials": "***"}}
+"""What is shown of them: that they are set."""
 
 
 @contextmanager
@@ -44,9 +46,10 @@ def test_configs_of_1_0_are_set_shown_listed_and_deleted_on_a_completed_task_too
     with served() as (rpc, _, receiver):
         task = rpc.send("hi")["id"]
         config = {"id": "mine", "taskId": task, "url": "https://example.com/tck-push-webhook", **SECRETS}
-        assert rpc.result("CreateTaskPushNotificationConfig", config) == config
-        assert rpc.result("GetTaskPushNotificationConfig", {"taskId": task, "id": "mine"}) == config
-        assert rpc.result("ListTaskPushNotificationConfigs", {"taskId": task})["configs"] == [config]
+        shown = config | MASKED
+        assert rpc.result("CreateTaskPushNotificationConfig", config) == shown
+        assert rpc.result("GetTaskPushNotificationConfig", {"taskId": task, "id": "mine"}) == shown
+        assert rpc.result("ListTaskPushNotificationConfigs", {"taskId": task})["configs"] == [shown]
         for _ in range(2):
             assert rpc.result("DeleteTaskPushNotificationConfig", {"taskId": task, "id": "mine"}) is None
         assert rpc.code("GetTaskPushNotificationConfig", {"taskId": task, "id": "mine"}) == UNKNOWN
@@ -58,7 +61,7 @@ def test_configs_over_http_and_json_are_set_shown_listed_and_deleted() -> None:
     with served() as (rpc, _, receiver):
         task = rpc.send("hi")["id"]
         made = rpc.http.post(CONFIGS.format(task), json={"id": "mine", "url": receiver.url, **SECRETS})
-        config = {"id": "mine", "taskId": task, "url": receiver.url, **SECRETS}
+        config = {"id": "mine", "taskId": task, "url": receiver.url, **MASKED}
         assert (made.status_code, made.json()) == (200, config)
         assert rpc.http.get(CONFIGS.format(task) + "/mine").json() == config
         assert rpc.http.get(CONFIGS.format(task)).json()["configs"] == [config]
@@ -70,9 +73,12 @@ def test_configs_over_http_and_json_are_set_shown_listed_and_deleted() -> None:
 def test_configs_of_0_3_are_set_shown_listed_and_deleted() -> None:
     with served() as (rpc, live, receiver), Rpc(live.url, None) as old:
         task = rpc.send("hi")["id"]
-        push = {"id": "mine", "url": receiver.url, "token": "t0k"}
-        config = {"taskId": task, "pushNotificationConfig": push}
-        assert old.result("tasks/pushNotificationConfig/set", config) == config
+        login = {"schemes": ["Bearer"], "credentials": "cr3d"}
+        push = {"id": "mine", "url": receiver.url, "token": "t0k", "authentication": login}
+        asked = {"taskId": task, "pushNotificationConfig": push}
+        masked = {**push, "token": "***", "authentication": {**login, "credentials": "***"}}
+        config = {"taskId": task, "pushNotificationConfig": masked}
+        assert old.result("tasks/pushNotificationConfig/set", asked) == config
         wanted = {"id": task, "pushNotificationConfigId": "mine"}
         assert old.result("tasks/pushNotificationConfig/get", wanted) == config
         assert old.result("tasks/pushNotificationConfig/get", {"id": task}) == config
@@ -80,6 +86,45 @@ def test_configs_of_0_3_are_set_shown_listed_and_deleted() -> None:
         for _ in range(2):
             assert old.result("tasks/pushNotificationConfig/delete", wanted) is None
         assert old.code("tasks/pushNotificationConfig/get", wanted) == UNKNOWN
+
+
+def test_a_config_without_secrets_shows_none() -> None:
+    with served() as (rpc, _, receiver):
+        config = {"id": "mine", "taskId": rpc.send("hi")["id"], "url": receiver.url}
+        assert rpc.result("CreateTaskPushNotificationConfig", config) == config
+        assert (
+            rpc.result("GetTaskPushNotificationConfig", {"taskId": config["taskId"], "id": "mine"}) == config
+        )
+
+
+def test_a_config_that_is_sent_back_as_it_was_shown_keeps_its_secrets() -> None:
+    with served(calls(("add", {"n": 7})), says("Done.")) as (rpc, live, receiver):
+        task = rpc.send("hi")["id"]
+        config = {"taskId": task, "id": "mine", "url": receiver.url, **SECRETS}
+        shown = rpc.result("CreateTaskPushNotificationConfig", config)
+        assert rpc.result("CreateTaskPushNotificationConfig", shown) == shown
+        rpc.send("yes", task)
+        live.run(receiver.until(2))
+        assert {headers["authorization"] for _, headers, _ in receiver.got} == {"Bearer cr3d"}
+        assert {headers["x-a2a-notification-token"] for _, headers, _ in receiver.got} == {"t0k"}
+
+
+def test_secrets_that_are_only_shown_as_set_go_to_no_other_address() -> None:
+    with served() as (rpc, _, receiver):
+        task = rpc.send("hi")["id"]
+        config = {"taskId": task, "id": "mine", "url": receiver.url, **SECRETS}
+        shown = rpc.result("CreateTaskPushNotificationConfig", config)
+        elsewhere = [
+            {**shown, "url": receiver.url + "/other"},
+            {**shown, "id": "another"},
+            {**shown, "authentication": {"scheme": "Basic", "credentials": "***"}},
+            {"taskId": rpc.send("hi")["id"], "url": receiver.url, "token": "***"},
+        ]
+        for moved in elsewhere:
+            refused = rpc.call("CreateTaskPushNotificationConfig", moved)["error"]
+            assert refused["code"] == INVALID, moved
+            assert "send the secret itself" in refused["message"]
+        assert rpc.result("ListTaskPushNotificationConfigs", {"taskId": task})["configs"] == [shown]
 
 
 def test_a_config_without_an_id_gets_the_tasks_and_there_is_one_such() -> None:

@@ -1,7 +1,7 @@
 """A2A's operations on push notification configs, over the keepers. A config is a webhook of the task.
 
 One that is set without an id gets the task's: there is one such a task. Whoever may see a task sees its
-configs as they were set, secrets included, as the SDK's own handlers show them.
+configs, and of their secrets only that they are set.
 """
 
 from abc import abstractmethod
