@@ -238,7 +238,11 @@ class AgentNode(Part):
 class Limits(Part):
     """Bounds. Each holds whatever a model, a server or a client does.
 
-    ``max_tool_iterations``: model calls in a turn. ``max_body_bytes``: an HTTP request.
+    ``max_tool_iterations``: model calls of one llm node until it has its answer; in a loop, each round
+    counts anew. ``max_llm_calls``: model calls of a turn, over all its nodes, rounds and pauses; branches
+    of a parallel node may exceed it by what is on its way at that moment. ``max_tool_calls``: in one
+    answer of a model. ``max_tools_bytes``: names, descriptions and schemas of the tools that one node
+    shows its model. ``max_body_bytes``: an HTTP request.
     ``max_message_bytes``: one message of a person. ``max_result_bytes``: what is kept of one tool
     result. ``turn_timeout_s``: a turn, the time it waits for a person not counted.
     ``tool_timeout_s``: one tool call, whatever its server allows. ``max_queue_per_conversation``:
@@ -248,6 +252,9 @@ class Limits(Part):
     """
 
     max_tool_iterations: Annotated[int, Field(ge=1, le=1000)] = 10
+    max_llm_calls: Count = 500
+    max_tool_calls: Count = 100
+    max_tools_bytes: Bytes = 512 * 1024
     max_body_bytes: Bytes = 1024 * 1024
     max_message_bytes: Bytes = 256 * 1024
     max_result_bytes: Bytes = 64 * 1024

@@ -104,6 +104,7 @@ class Conversation:
         self.last_answer: Completed | Error | None = None
         self.paused = False
         self.state: dict[str, str] = {}
+        self.llm_calls = 0  # of the newest turn
         self.steps: list[StepEvent] = []
         self.history: list[Message] = []
         self.messages: list[MessageView] = []
@@ -254,6 +255,7 @@ class Conversation:
 
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
+        self.llm_calls = 0
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_session_id = event.session_id or self.session_id
         self.had_token, self.artifacts = event.had_token, ()
@@ -282,6 +284,7 @@ class Conversation:
         if not self.turn_open:
             return
         self.steps.append(event)
+        self.llm_calls += isinstance(event, LlmCall)
         self.paused = False
         match event:
             case LlmCall(text=text) if text and event.node == ROOT:

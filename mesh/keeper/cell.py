@@ -113,6 +113,7 @@ class Cell:
             history=conversation.history,
             state=conversation.state,
             known=() if held else conversation.outcomes,
+            llm_calls=0 if held else conversation.llm_calls,
             token=self.token,
             lost_token=(held.had_token if held else conversation.had_token) and not self.token,
             traceparent=self.traceparent,

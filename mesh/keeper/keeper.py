@@ -161,7 +161,7 @@ class Keeper:
         accepted = await cell.append_of_run(turn, run, events)
         if not accepted and cell.needs_pass:
             self._driver.start(cell)
-        return Ack(accepted, cell.audience.is_there)
+        return Ack(accepted, cell.audience.is_there, cell.conversation.llm_calls)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from mesh.errors import ConfigError, ToolSessionError
 from mesh.llm.port import ToolSpec
 from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome, ToolSession
@@ -72,9 +74,26 @@ def refusals(tools: Mapping[str, Tool]) -> dict[str, str]:
     }
 
 
+def check_size(tools: Mapping[str, Tool], most: int) -> None:
+    """Raises `ConfigError` if what a model is shown of the tools has more than ``most`` bytes."""
+    sizes = {
+        name: len(msgspec.json.encode((name, tool.description, tool.input_schema)))
+        for name, tool in tools.items()
+    }
+    if (total := sum(sizes.values())) > most:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise ConfigError(
+            [
+                f"tools: {len(tools)} tools have {total:,} bytes of names, descriptions and schemas, over "
+                f"limits.max_tools_bytes ({most:,}); choose fewer with tools: of the node, or raise the "
+                f"bound (the largest: {largest} of {tools[largest].server}, {sizes[largest]:,} bytes)"
+            ]
+        )
+
+
 class Toolbox:
     """See the module. ``offered``: names or globs of the tools to offer, None for all; ``reserved``: see
-    `merge`.
+    `merge`; ``max_bytes``: of what a model is shown of them, None without bound.
     ``start_timeout_s`` bounds the loading of all catalogues together; ``call_timeout_s`` is given to calls
     that bring no bound of their own (None: the server's)."""
 
@@ -84,12 +103,14 @@ class Toolbox:
         offered: Sequence[str] | None = None,
         *,
         reserved: Mapping[str, str] = _NONE,
+        max_bytes: int | None = None,
         start_timeout_s: float = 60.0,
         call_timeout_s: float | None = None,
     ) -> None:
         self._sessions = tuple(sessions)
         self._offered = offered
         self._reserved = reserved
+        self._max_bytes = max_bytes
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
         self._catalogues: list[Catalogue] = []
@@ -119,7 +140,7 @@ class Toolbox:
     async def start(self) -> None:
         """Loads the catalogues, all at once, and keeps them fresh from then on.
 
-        Raises `ToolSessionError` (a server is not there), `ConfigError` (see `merge`)."""
+        Raises `ToolSessionError` (a server is not there), `ConfigError` (see `merge`; too large together)."""
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 self._catalogues = await asyncio.gather(*(s.catalogue() for s in self._sessions))
@@ -208,7 +229,10 @@ class Toolbox:
             refused = await asyncio.to_thread(refusals, tools)
             for name in refused:
                 logger.error("tool %r is not offered: %s", name, refused[name])
-            self._take({name: tool for name, tool in tools.items() if name not in refused}, refused)
+            kept = {name: tool for name, tool in tools.items() if name not in refused}
+            if self._max_bytes is not None:
+                await asyncio.to_thread(check_size, kept, self._max_bytes)
+            self._take(kept, refused)
 
     def _take(self, tools: dict[str, Tool], refused: dict[str, str]) -> None:
         self._refused = MappingProxyType(refused)

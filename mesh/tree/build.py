@@ -34,6 +34,8 @@ def llm_node(config: Config, spot: Spot, llm: Llm, tools: Tools) -> Node:
         model=spot.node.model or config.llm.model,
         prompt=spot.prompt,
         max_iterations=config.limits.max_tool_iterations,
+        max_llm_calls=config.limits.max_llm_calls,
+        max_tool_calls=config.limits.max_tool_calls,
         max_tokens=config.llm.max_tokens,
         timeout_s=config.llm.timeout_s,
         can_exit_loop=spot.node.can_exit_loop,
@@ -85,7 +87,12 @@ def toolbox_of(config: Config, spot: Spot, sessions: Sequence[ToolSession]) -> T
     """The tools of MCP servers that the llm node at a place may use. Not started."""
     tools = spot.node.tools
     names = None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
-    return Toolbox(sessions, names, reserved=reserved(_agents(config, spot)))
+    return Toolbox(
+        sessions,
+        names,
+        reserved=reserved(_agents(config, spot)),
+        max_bytes=config.limits.max_tools_bytes,
+    )
 
 
 def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:

@@ -25,11 +25,15 @@ _EXITED = "The loop ends here."
 
 
 class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an llm node needs to know. ``prompt`` is a template. ``timeout_s`` bounds one model call."""
+    """What an llm node needs to know. ``prompt`` is a template. ``timeout_s`` bounds one model call,
+    ``max_iterations`` the model calls of one run of the node, ``max_llm_calls`` those of the whole turn,
+    ``max_tool_calls`` the tool calls of one answer."""
 
     model: str
     prompt: str = ""
     max_iterations: int = 10
+    max_llm_calls: int = 500
+    max_tool_calls: int = 100
     max_tokens: int | None = None
     timeout_s: float = 60.0
     can_exit_loop: bool = False
@@ -54,12 +58,14 @@ class LlmWork:
             if not answer.tool_calls:
                 return Outcome("completed", final_text(answer))
             results: list[Result] = []
+            too_many = len(answer.tool_calls) > self._settings.max_tool_calls
+            call_tool = self._refuse if too_many else self._call
             for j, call in enumerate(answer.tool_calls):
-                done = await self._call(steps, tool_step(step, j), call)
+                done = await call_tool(steps, tool_step(step, j), call)
                 if isinstance(done, Outcome):
                     return done
                 results.append(Result(call.id, call.name, done.content, done.is_error))
-            if any(self._exits(call) for call in answer.tool_calls):
+            if not too_many and any(self._exits(call) for call in answer.tool_calls):
                 return Outcome("completed", answer.text, exits=True)
             messages += [Assistant(answer.text, answer.tool_calls), Results(tuple(results))]
         return Outcome(
@@ -67,6 +73,18 @@ class LlmWork:
             f"I stopped after {limit} model calls without a final answer (limits.max_tool_iterations). "
             f"What the tools did so far stands.",
         )
+
+    async def _refuse(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+        """A call of an answer with too many of them. None is run, rather than the first ones: the model made
+        one plan of all, and can make a smaller one now. What was begun when there was no bound goes on."""
+        if steps.told(step):
+            return await self._call(steps, step, call)
+        said = (
+            f"You made more than {self._settings.max_tool_calls} tool calls in one answer "
+            "(limits.max_tool_calls); none of them was run. Make fewer calls at a time."
+        )
+        result = ToolResult(call_id=call.id, tool=call.name, content=said, is_error=True, skipped=True)
+        return steps.record(step, result)
 
     async def _call(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
         if self._exits(call):
@@ -80,6 +98,9 @@ class LlmWork:
 
     async def _ask(self, steps: Steps, step: str, system: str, messages: tuple[Message, ...]) -> LlmCall:
         settings, specs = self._settings, self._tools.specs
+        if steps.llm_calls >= settings.max_llm_calls:
+            made = f"{steps.llm_calls} model calls, as many as limits.max_llm_calls allows"
+            raise LlmError(f"the turn has made {made}; what the tools did so far stands")
         request = LlmRequest(
             model=settings.model,
             system=system,
@@ -99,7 +120,10 @@ class LlmWork:
         failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {settings.model} ended its stream without an answer")
-        return answer
+        # Cut here, so that the journal stays bounded. One call over the bound is kept, by which a later pass
+        # knows that there were too many.
+        kept = answer.tool_calls[: settings.max_tool_calls + 1]
+        return msgspec.structs.replace(answer, tool_calls=kept)
 
 
 def final_text(answer: LlmCall) -> str:

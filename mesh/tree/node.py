@@ -84,6 +84,7 @@ class Node:
             sent if outcome.status == "paused" else (),
             self._written(outcome),
             outcome.exits,
+            steps.llm_calls_made,
         )
 
     async def _outcome(self, steps: Steps) -> Outcome:

@@ -20,7 +20,16 @@ import msgspec
 
 from mesh.conversation import is_below
 from mesh.errors import JournalError, Unavailable
-from mesh.events import AnyEvent, ApprovalRequired, ApprovalResolved, Live, TextDelta, ToolIntent, now
+from mesh.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Live,
+    LlmCall,
+    TextDelta,
+    ToolIntent,
+    now,
+)
 from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
 SEND_AHEAD_S = 0.2
@@ -45,6 +54,8 @@ class Steps:
         self._unsent: list[AnyEvent] = []
         self._on_its_way = 0  # so many of the first unsent are being sent just now
         self.watched = turn.watched
+        self.llm_calls_made = 0  # in this pass, here and below
+        self._llm_calls_durable = 0  # of the whole turn, as far as the keeper told
         self._sent: list[AnyEvent] = []
         self._sending = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -69,9 +80,18 @@ class Steps:
         """The recorded outcome of a repeatable effect, or the effect's, recorded now."""
         return self.known(step, kind) or self.record(step, await effect())
 
+    @property
+    def llm_calls(self) -> int:
+        """The model calls of the turn, as far as they are known here: those before this node began and those
+        made here and below since, or those that the keeper has and those that it has not got yet. The keeper
+        has those of other branches, too."""
+        unsent = sum(isinstance(event, LlmCall) for event in self._unsent)
+        return max(self.turn.llm_calls + self.llm_calls_made, self._llm_calls_durable + unsent)
+
     def record(self, step: str, event: E) -> E:
         """Notes an outcome. It is durable when the pass returns, or earlier."""
         stamped = self._stamp(step, event)
+        self.llm_calls_made += isinstance(event, LlmCall)
         self._note([stamped])
         return stamped
 
@@ -115,12 +135,14 @@ class Steps:
             iteration=iteration,
             known=[event for event in self._known if is_below(event.node, at)],
             pending=[*self._pending, *_journaled(self._unsent)],
+            llm_calls=self.llm_calls,
             watched=self.watched,
             history=self.turn.history if history else (),
         )
 
     def absorb(self, output: TurnOutput) -> None:
         """Takes what a child learned as this node's own."""
+        self.llm_calls_made += output.llm_calls
         self._known += output.sent
         self._sent += output.sent
         self._note(output.events)
@@ -203,6 +225,7 @@ class Steps:
             if not ack.taken:
                 raise Superseded
             self.watched = ack.watched
+            self._llm_calls_durable = ack.llm_calls
             self._sent += _journaled(self._unsent[:own])
             del self._pending[:before], self._unsent[:own]
 

@@ -19,6 +19,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``at`` is the node's place: indices of children from the root, with the round of a loop where it is
     in one (``0.2#3.1``). ``known`` are the outcomes of this turn at this place and below it, ``pending``
     those of the whole turn that are not journaled yet: nothing may be journaled before them.
+    ``llm_calls``: model calls of this turn so far, those in ``known`` and those that are not included.
     ``state`` is the session state as this node sees it, ``iteration`` the round of the nearest loop.
     ``history`` are the turns before, for those nodes that read them.
 
@@ -41,6 +42,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     history: Sequence[Message] = ()
     known: Sequence[AnyEvent] = ()
     pending: Sequence[AnyEvent] = ()
+    llm_calls: int = 0
     token: str = ""
     lost_token: bool = False
     traceparent: str = ""
@@ -59,6 +61,7 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     ``text`` is the answer, or for ``failed`` what went wrong. ``events`` are what is not journaled
     yet, in the order it happened, with what is only for watchers; ``sent`` what this pass has journaled
     already, told when it paused.
+    ``llm_calls``: how many model calls were made in this pass, here and below.
     ``state`` are the keys of the session state that it wrote. ``exits``: the loop around it is to end.
     ``superseded``: a newer pass runs; this one counts for nothing.
     ``interrupted``: the pass broke off, because its keeper did not answer; another may follow.
@@ -70,6 +73,7 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: Sequence[AnyEvent] = ()
     state: Mapping[str, str] = {}
     exits: bool = False
+    llm_calls: int = 0
 
 
 encode_input = msgspec.msgpack.Encoder().encode
@@ -80,10 +84,12 @@ decode_output = msgspec.msgpack.Decoder(TurnOutput).decode
 
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """``taken``: the events are durable, and claims in them are held by this run. Not taken: a newer run has
-    taken the turn over; nothing more may be done in this one's name. ``watched`` as in `TurnInput`."""
+    taken the turn over; nothing more may be done in this one's name. ``watched`` as in `TurnInput`;
+    ``llm_calls``: how many model calls of the turn are durable, by whichever node."""
 
     taken: bool
     watched: bool = False
+    llm_calls: int = 0
 
 
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
