@@ -57,9 +57,9 @@ class Monkey:
         self._began = time.monotonic()
         self.kills: list[Kill] = []
 
-    def pause(self) -> None:
+    def pause(self, longest_s: float = 2.0) -> None:
         """A random moment is a random time after the one before."""
-        time.sleep(self._dice.uniform(0, 2))
+        time.sleep(self._dice.uniform(0, longest_s))
 
     def kill_one(self) -> None:
         """Kills a process of the next kind, as soon as there is one; every kind gets its turn."""

@@ -22,6 +22,8 @@ from tests.cluster.world import World
 
 PEOPLE = 10
 SLOW_S = "0.3"
+PAUSE_S = 6.0
+"""Long enough that calls queue again between two kills."""
 VICTIMS = (
     "ray::NodeActor",
     "ray::KeeperActor",
@@ -31,7 +33,7 @@ VICTIMS = (
     "ledger_server.py",
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 6 * KILLS)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 12 * KILLS)]
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_kills_while_calls_queue_run_nothing_twice_and_ask_only_about_killed_ses
     monkey = Monkey(slow.mesh, VICTIMS, SEED)
     with at_work(slow, PEOPLE) as people:
         for _ in range(KILLS):
-            monkey.pause()
+            monkey.pause(PAUSE_S)
             monkey.kill_one()
             for gave_up in (person for person in people if person.done()):
                 gave_up.result()
