@@ -128,7 +128,8 @@ class McpSessionActor:
 
 def _file(blueprint: Blueprint, server: str) -> SessionFile:
     """Sessions with one name, in whichever Ray on this machine, have one file."""
-    return SessionFile(f"{server} of {blueprint.agent}@{blueprint.digest} in {blueprint.data_dir}")
+    name = f"{server} of {blueprint.agent}@{blueprint.digest}"
+    return SessionFile(name, blueprint.data_dir / "sessions")
 
 
 async def _replied(answer: Callable[[bytes], Awaitable[_Answer]], packed: bytes) -> bytes:

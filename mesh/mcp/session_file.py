@@ -5,49 +5,52 @@ The session holds a lock on the file, and so does the guard of its server (`mesh
 releases it when both are gone. A session that takes it over knows that those before it are dead, kills what
 they left of their server's process group, and sees it gone.
 
-    boot ID                      the lines below were written since this start of the machine
     session ID                   every call that this session begins is in a line below
     begun ID ATTEMPT STEP        it is about to hand this claimed call to the server
-    group PID STARTED            the process group of its server
+    group PID STARTED SPACE      the process group of its server, in this space of process numbers
 
 So the next session can say of a claim that the last one did not begin it; only of those that it began does
-nobody know the outcome. The lines need not survive a loss of power, and are not synced: after one the file
-says nothing.
+nobody know the outcome.
 
-A file of this machine, and not of the data folder, which machines may share: whether a process lives is a
-fact of its machine. It says nothing about a machine that is lost.
+The file has the name of one start of one machine, for what it says holds no longer and nowhere else: its
+lines are not synced, and a process is known to be dead on its own machine only. After a loss of the machine
+it says nothing.
 """
 
 import asyncio
 import fcntl
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 import psutil
 
+from mesh.durable import write_all
 from mesh.errors import ToolSessionError
 from mesh.mcp.port import CallId
 
 TAKE_WITHIN_S = 10.0
 MOST_BYTES = 8 * 1024 * 1024
+KEPT_S = 7 * 86_400
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SPACE = Path("/proc/self/ns/pid")
 _LOOK_S = 0.05
 
 
 class SessionFile:
-    """The file of the sessions named ``name``, in a folder that only this user may use. Used by one event
-    loop; `take` it before anything else."""
+    """The file of the sessions named ``name``, in a folder. Used by one event loop; `take` it before anything
+    else."""
 
-    def __init__(self, name: str, folder: Path | None = None) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self._name = name
-        self._folder = folder or Path(tempfile.gettempdir()) / f"mesh-sessions-{os.getuid()}"
+        self._folder = folder
         self._fd: int | None = None
         self._taking = asyncio.Lock()
+        self._is_torn = False
         self._sessions: set[str] = set()
         self._begun: set[CallId] = set()
 
@@ -72,7 +75,6 @@ class SessionFile:
         assert self._fd is not None, "the file is taken first"
         if os.fstat(self._fd).st_size > MOST_BYTES:  # what was begun longer ago is not known any more
             os.ftruncate(self._fd, 0)
-            self._write(f"boot {_boot()}")
         self._write(f"session {session}")
 
     def begin(self, claim: CallId) -> None:
@@ -85,7 +87,7 @@ class SessionFile:
 
     def note_group(self, group: int) -> None:
         """The process group of the server that was just started."""
-        self._write(f"group {group} {_started(group)}")
+        self._write(f"group {group} {_started(group)} {_space()}")
 
     def release(self) -> None:
         """Gives the lock back."""
@@ -98,15 +100,17 @@ class SessionFile:
         if self._fd is None:
             return
         try:
-            os.write(self._fd, line.encode() + b"\n")
+            write_all(self._fd, b"\n" * self._is_torn + line.encode() + b"\n")
+            self._is_torn = False
         except OSError as problem:
+            self._is_torn = True  # a part of the line may be there
             raise self._problem(f"its file in {self._folder} cannot be written: {problem.strerror}") from None
 
     def _taken(self) -> int:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        if self._folder.is_symlink() or self._folder.stat().st_uid != os.getuid():
-            raise self._problem(f"{self._folder} belongs to somebody else; remove it")
-        path = self._folder / sha256(self._name.encode()).hexdigest()[:32]
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        boot = _boot()
+        _forget_earlier_starts(self._folder, boot)
+        path = self._folder / f"{boot}_{sha256(self._name.encode()).hexdigest()[:32]}"
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             deadline = time.monotonic() + TAKE_WITHIN_S
@@ -122,11 +126,9 @@ class SessionFile:
 
     def _read(self, fd: int, deadline: float) -> None:
         """Learns what the sessions before began, and ends what is left of the last one's server."""
-        lines = [line.split(" ", 3) for line in _content(fd).splitlines()]
-        if not lines or lines[0] != ["boot", _boot()]:
-            os.ftruncate(fd, 0)
-            os.write(fd, f"boot {_boot()}\n".encode())
-            return
+        content = os.pread(fd, os.fstat(fd).st_size, 0)
+        self._is_torn = not content.endswith(b"\n") and bool(content)
+        lines = [line.split(" ", 3) for line in content.decode(errors="replace").splitlines()]
         group: list[str] = []
         for line in lines:
             match line:
@@ -136,7 +138,7 @@ class SessionFile:
                     self._begun.add(CallId(session, step, int(attempt)))
                 case ["group", *group]:
                     pass
-        if group:
+        if len(group) == 3 and group[2] == _space():  # in another space its processes died with that
             self._end(int(group[0]), group[1], deadline)
 
     def _end(self, group: int, started: str, deadline: float) -> None:
@@ -152,12 +154,21 @@ class SessionFile:
 
 
 def _boot() -> str:
-    """The present start of the machine."""
+    """The present start of this machine."""
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(int(psutil.boot_time()))
 
 
-def _content(fd: int) -> str:
-    return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
+def _space() -> str:
+    """The space of process numbers that this process is in: containers have their own."""
+    return str(_SPACE.readlink()) if _SPACE.is_symlink() else "-"
+
+
+def _forget_earlier_starts(folder: Path, boot: str) -> None:
+    """Removes what nobody will ask for any more."""
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):  # another session has done it
+            if not entry.name.startswith(f"{boot}_") and time.time() - entry.stat().st_mtime > KEPT_S:
+                Path(entry.path).unlink()
 
 
 def _locked(fd: int) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mesh.errors import CallRevoked, ToolSessionError
+from mesh.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.events import (
     ApprovalKind,
     ApprovalRequired,
@@ -84,7 +84,7 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
         """See `Tree.settle`."""
         intent, most = call.intent, self.max_result_bytes
         try:
-            outcome = await self.toolbox.settle(intent.server, _claim(call.conversation_id, intent))
+            outcome = await self.outcome_of(intent, _claim(call.conversation_id, intent))
         except ToolSessionError:
             return None
         if outcome is None:
@@ -93,6 +93,16 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
         return result_of(
             call.call_id, intent.tool, content, most=most, is_error=outcome.is_error, artifacts=artifacts
         )
+
+    async def outcome_of(self, intent: ToolIntent, claim: CallId) -> ToolOutcome | None:
+        """See `ToolSession.settle`. Raises `Unavailable` when the session cannot say yet, as while the server
+        of the one before it still runs."""
+        try:
+            return await self.toolbox.settle(intent.server, claim)
+        except ToolSessionError as problem:
+            if problem.may_have_run:
+                raise
+            raise Unavailable(str(problem)) from None
 
 
 class _Pending:
@@ -180,7 +190,7 @@ class _Pending:
     async def _settled(self, intent: ToolIntent) -> ToolOutcome | None:
         if not intent.session:
             raise ToolSessionError("the claim names no session", may_have_run=True)
-        return await self._node.toolbox.settle(intent.server, self._claim_of(intent))
+        return await self._node.outcome_of(intent, self._claim_of(intent))
 
     def _claim_of(self, intent: ToolIntent) -> CallId:
         return _claim(self._steps.turn.conversation_id, intent)

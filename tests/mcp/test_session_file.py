@@ -1,5 +1,6 @@
 """The file of a session: one at a time, whatever is killed, and what those before began. Real processes."""
 
+import asyncio
 import json
 import os
 import signal
@@ -131,6 +132,36 @@ async def test_a_file_that_grew_long_forgets_the_sessions_before(
     assert after.began(CallId("a.19", "step 1", 0)) is True
     assert after.began(CallId("a.19", "other", 0)) is False
     after.release()
+
+
+async def test_a_line_that_a_kill_tore_spoils_none_that_follow(tmp_path: Path) -> None:
+    first = SessionFile("one", tmp_path)
+    await first.take()
+    first.open("a.0")
+    first.begin(CallId("a.0", "s", 0))
+    os.write(first.fds[0], b"begun a.0 0 to")
+    first.release()
+    second = SessionFile("one", tmp_path)
+    await second.take()
+    second.open("b.0")
+    second.begin(CallId("b.0", "t", 0))
+    second.release()
+    third = SessionFile("one", tmp_path)
+    await third.take()
+    claims = [CallId("a.0", "s", 0), CallId("a.0", "torn", 0), CallId("b.0", "t", 0), CallId("b.0", "u", 0)]
+    assert [third.began(claim) for claim in claims] == [True, False, True, False]
+    third.release()
+
+
+def test_files_of_earlier_starts_of_the_machine_are_removed_after_a_week(tmp_path: Path) -> None:
+    old, recent = tmp_path / "start-1_x", tmp_path / "start-2_x"
+    for path in (old, recent):
+        path.touch()
+    os.utime(old, (0, 0))
+    file = SessionFile("one", tmp_path)
+    asyncio.run(file.take())
+    file.release()
+    assert (old.exists(), recent.exists(), len(list(tmp_path.iterdir()))) == (False, True, 2)
 
 
 async def test_no_call_begins_that_cannot_be_written_down(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.errors import Unavailable
+from mesh.errors import ToolSessionError, Unavailable
 from mesh.events import ApprovalRequired, ToolIntent, ToolResult
 from mesh.keeper.requests import Cancel
+from mesh.mcp.memory import MemorySession
+from mesh.mcp.port import CallId, ToolOutcome
 from mesh.tree.turn import TurnInput, TurnOutput
 from tests.support import Ledger, LocalMesh, ScriptedLlm, calls, says, until
 
@@ -127,6 +129,30 @@ async def test_an_outcome_that_came_while_nobody_listened_is_told_by_the_session
         await until(lambda: _said(mesh, conversation, "Done."))
         assert mesh.ledger.lines == ["add 1"]
         assert [e.kind for e in await mesh.events(conversation, ApprovalRequired)] == ["tool_call"]
+
+
+async def test_nobody_is_asked_while_the_server_of_an_earlier_session_may_still_run() -> None:
+    async with Lossy(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        _, body = await mesh.create("Add one")
+        held, session = Held(mesh.ledger), mesh.ledger.offered
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        asked: list[CallId] = []
+
+        async def cannot_say_yet(claim: CallId) -> ToolOutcome | None:
+            asked.append(claim)
+            if len(asked) < 2:
+                raise ToolSessionError("an earlier session still runs", may_have_run=False)
+            return await MemorySession.settle(session, claim)
+
+        session.settle = cannot_say_yet  # type: ignore[method-assign]
+        await mesh.lose_pass()
+        await until(lambda: _soon(len(asked) > 1))
+        held.go.set()
+        _, body = await deciding
+        assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 1"])
+        kinds = [e.kind for e in await mesh.events(body["conversation"]["id"], ApprovalRequired)]
+        assert kinds == ["tool_call"]
 
 
 # -- what a decision lets run
