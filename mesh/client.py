@@ -73,13 +73,15 @@ class Down(msgspec.Struct, frozen=True):
 
 
 class ToolInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """A tool the agent may use. ``destructive_hint`` None: its server does not say."""
+    """A tool the agent may use. ``destructive_hint`` None: its server does not say. ``source``: "mcp", "a2a"
+    (``server`` is then the other agent) or "built_in"."""
 
     name: str
     description: str = ""
     server: str = ""
     destructive_hint: bool | None = None
     input_schema: dict[str, Any] = {}
+    source: str = "mcp"
 
 
 class TreeNode(msgspec.Struct, frozen=True):

@@ -258,6 +258,20 @@ class TestTools:
         }
         assert all(row["server"] == "mcp" and row["inputSchema"]["type"] == "object" for row in rows.values())
 
+    def test_other_agents_and_built_ins_are_listed_too(self, here: Path) -> None:
+        asks = "agent: {name: clerk, type: llm, can_ask_user: true}\n"
+        path = config(here, OFFLINE + asks + "a2a: [{name: billing, url: 'http://billing.test'}]\n")
+        result = mesh("tools", path, "--json")
+        assert result.exit_code == 0, result.stderr
+        rows = [
+            (row["name"], row["source"], row["nodes"], row["repeatable"]) for row in json.loads(result.stdout)
+        ]
+        assert rows == [
+            ("a2a_billing", "a2a", ["clerk"], False),
+            ("ask_user", "built_in", ["clerk"], False),
+        ]
+        assert "agent billing" in mesh("tools", path).stdout
+
     def test_a_person_gets_a_table(self, here: Path) -> None:
         result = mesh("tools", config(here, "mcp: {command: mcp-resources, args: [--db, r.db]}\n"))
         assert result.exit_code == 0, result.stderr

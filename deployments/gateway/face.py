@@ -29,7 +29,7 @@ def http_app(backend: Backend, config: Config, secret: bytes) -> FastAPI:
     bounded = Bounded(backend, config.limits.max_ongoing_requests)
     streams = Streams(bounded, config.limits.max_streams)
     live.add_routes(app, bounded, streams, config)
-    rest.add_routes(app, bounded, streams, config.limits, secret)
+    rest.add_routes(app, bounded, streams, config, secret)
     sessions.add_routes(app, bounded, streams, config)
     a2a.add_routes(app, bounded, streams, config, secret)
     app.add_exception_handler(HTTPException, _refused)

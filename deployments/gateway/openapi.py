@@ -227,7 +227,7 @@ TOOLS = route(
     "The tools the agent may use",
     {
         200: json(
-            "All tools of all servers",
+            "The tools of all servers, other agents, and what nodes have besides",
             {"type": "object"},
             tools={
                 "tools": [
@@ -237,7 +237,18 @@ TOOLS = route(
                         "inputSchema": {"type": "object"},
                         "destructiveHint": False,
                         "server": "resources",
-                    }
+                        "source": "mcp",
+                        "nodes": ["agent"],
+                    },
+                    {
+                        "name": "ask_user",
+                        "description": "Asks the person a question.",
+                        "inputSchema": {"type": "object"},
+                        "destructiveHint": False,
+                        "server": "",
+                        "source": "built_in",
+                        "nodes": ["agent"],
+                    },
                 ]
             },
         ),

@@ -34,7 +34,7 @@ class Backend(Protocol):
         ...
 
     async def tools(self) -> list[dict[str, Any]]:
-        """The tools of all servers as ``GET /tools`` shows them. Raises `ToolSessionError`."""
+        """The tools of all servers, as `Tool.shown` gives them. Raises `ToolSessionError`."""
         ...
 
     async def unready(self) -> list[str]:

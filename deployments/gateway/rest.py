@@ -13,7 +13,7 @@ from deployments.gateway.body import caller_of, decision_of, message_of, page_of
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams, wants_stream
 from mesh.access.principal import is_stranger, principal_in
-from mesh.config import Limits
+from mesh.config import Config, Limits
 from mesh.ids import id_for_key, new_id
 from mesh.keeper.answer import Listing, listing
 from mesh.keeper.index import Entry
@@ -30,13 +30,15 @@ from mesh.keeper.requests import (
     refusal,
     reply,
 )
+from mesh.tree.inventory import inventory
 
 _unpack_listing = msgspec.json.Decoder(Listing).decode
 
 
-def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits, secret: bytes) -> None:
+def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
     """Adds the routes. To the app itself: a router of their own costs every request another layer.
     ``secret``: see `mesh.secret`."""
+    limits = config.limits
 
     async def turn(request: Request, work: Coroutine[Any, Any, Reply]) -> Response:
         """How the turn ends; as a stream, if the client wants that and a turn goes on."""
@@ -56,7 +58,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, limits: Limits,
 
     @api.get("/tools", **openapi.TOOLS)
     async def tools() -> Response:
-        return await answered(_tools(backend))
+        return await answered(_tools(backend, config))
 
     @api.post("/conversations", **openapi.CREATE)
     async def create(request: Request) -> Response:
@@ -138,8 +140,8 @@ async def _page(backend: Backend, request: Request) -> Reply:
     return reply(200, merged)
 
 
-async def _tools(backend: Backend) -> Reply:
-    return reply(200, {"tools": await backend.tools()})
+async def _tools(backend: Backend, config: Config) -> Reply:
+    return reply(200, {"tools": inventory(config, await backend.tools())})
 
 
 def _how(request: Request) -> tuple[bool, bool]:

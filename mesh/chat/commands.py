@@ -80,7 +80,8 @@ async def _tools(desk: Desk, _: str) -> None:
     for tool in found:
         asks = "  (asks first)" if tool.destructive_hint else ""
         name = f"{clean(tool.name):<{min(width, 40)}}"
-        desk.say(Note(f"  {name}  {one_line(tool.description, 80)}{asks}", "plain"))
+        from_where = {"a2a": "(another agent) ", "built_in": "(built in) "}.get(tool.source, "")
+        desk.say(Note(f"  {name}  {from_where}{one_line(tool.description, 80)}{asks}", "plain"))
     if not found:
         desk.say(Note("the agent has no tools"))
 

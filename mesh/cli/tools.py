@@ -1,7 +1,7 @@
 """``mesh tools``."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,8 @@ def tools(
     config: ConfigFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Start the MCP servers of a config and list their tools.
+    """Start the MCP servers of a config and list all that the agent may call: their tools, other agents, and
+    what its nodes have besides.
 
     "approval" says whether a person is asked before each call.
 
@@ -26,21 +27,27 @@ def tools(
     """
     with plain_words():
         import asyncio
+        import json
         import logging
 
         from mesh.preflight import missing_programs
+        from mesh.tree.inventory import inventory
 
         logging.getLogger("mesh").addHandler(logging.NullHandler())  # what matters comes as an error
         agent = loaded(config)
         if found := [*missing_programs(agent)]:
             leave(found, MACHINE)
         listed, refused = asyncio.run(_listed(agent))
+        rows = inventory(agent, [tool.shown() for tool in listed])
+        repeatable = {tool.name for tool in listed if tool.repeatable}
+        for row in rows:
+            row["repeatable"] = row["source"] == "mcp" and row["name"] in repeatable
         if as_json:
-            _print_json(listed)
+            typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         else:
             from rich.console import Console
 
-            Console().print(_table(listed))
+            Console().print(_table(rows))
         for name, why in refused.items():
             typer.echo(f"mesh: tool {name!r} is not offered: {why}", err=True)
 
@@ -67,20 +74,19 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
         await toolbox.close()
 
 
-def _table(listed: "Sequence[Tool]") -> "Table":
+def _table(rows: "Sequence[dict[str, Any]]") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("tool", "server", "approval", "hints", "description")
-    for tool in listed:
-        hints = [name for name in ("destructive", "repeatable") if getattr(tool, name)]
-        asks = "yes" if tool.destructive else "no"
-        table.add_row(tool.name, tool.server, asks, ", ".join(hints) or "-", escape(tool.description))
+    table = Table("tool", "from", "nodes", "approval", "hints", "description")
+    for row in rows:
+        hints = [hint for hint, key in _HINTS.items() if row[key]]
+        asks = "yes" if row["destructiveHint"] else "no"
+        where = _FROM[row["source"]].format(row["server"]).strip()
+        nodes = ", ".join(row["nodes"]) or "-"
+        table.add_row(row["name"], where, nodes, asks, ", ".join(hints) or "-", escape(row["description"]))
     return table
 
 
-def _print_json(listed: "Sequence[Tool]") -> None:
-    import json
-
-    rows = [{**tool.shown(), "repeatable": tool.repeatable} for tool in listed]
-    typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+_HINTS = {"destructive": "destructiveHint", "repeatable": "repeatable"}
+_FROM = {"mcp": "{}", "a2a": "agent {}", "built_in": "built in"}

@@ -47,7 +47,7 @@ def tools_of(config: Config, spot: Spot, toolbox: Toolbox, agent_for: AgentFor) 
     """What the llm node at a place may call, and how."""
     asking, most = _asking(config, spot), config.limits.max_result_bytes
     mcp = ToolStep(toolbox=toolbox, asking=asking, max_result_bytes=most)
-    remote = _remote(config, spot, _agents(config, spot), agent_for)
+    remote = _remote(config, spot, agents_of(config, spot), agent_for)
     return Tools(mcp, remote, AskUser(asking, most) if spot.node.can_ask_user else None)
 
 
@@ -71,7 +71,7 @@ def reach(agent: A2aAgent) -> RemoteAgent:
     )
 
 
-def _agents(config: Config, spot: Spot) -> list[A2aAgent]:
+def agents_of(config: Config, spot: Spot) -> list[A2aAgent]:
     """The other agents that a node may ask: its own, and the shared ones that its ``tools`` allow."""
     node = spot.node
     allowed = node.tools

@@ -33,4 +33,9 @@ class Peer(msgspec.Struct, frozen=True):
     @property
     def spec(self) -> ToolSpec:
         """The tool as models see it."""
-        return ToolSpec(self.tool, self.description or f"Asks the agent {self.name}.", _SCHEMA)
+        return spec_of(self.name, self.description)
+
+
+def spec_of(name: str, description: str) -> ToolSpec:
+    """An agent as models see it: a tool that takes a message."""
+    return ToolSpec(f"{PREFIX}{name}", description or f"Asks the agent {name}.", _SCHEMA)

@@ -307,6 +307,14 @@ def test_ctrl_d_at_a_question_leaves_it_waiting_and_resume_asks_it_again(
     assert mesh.mesh.ledger.lines == ["add 3"]
 
 
+def test_other_agents_and_built_in_tools_are_shown_as_what_they_are(live: Live, env: dict[str, str]) -> None:
+    config = "name: test\nllm: {model: scripted}\nagent: {name: a, type: llm, can_ask_user: true}\n"
+    mesh = live(says("hi"), config=config + "a2a: [{name: billing, url: 'http://billing.test'}]\n")
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("/tools")
+        screen.wait("a2a_billing", "(another agent)", "ask_user", "(built in)")
+
+
 def test_commands_show_the_tools_the_tree_the_history_and_the_conversations(
     live: Live, env: dict[str, str]
 ) -> None:

@@ -17,7 +17,7 @@ export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
       ${tree && html`<ul class="tree" role="tree" aria-label="Tree of agents"><${Node} node=${tree} found=${statuses(turn)} /></ul>`}
       ${tools.length > 0 && html`
         <h2>Tools</h2>
-        <ul class="tools">${tools.map((tool) => html`<${ToolLine} key=${tool.name} tool=${tool} />`)}</ul>
+        <ul class="tools">${tools.map((tool) => html`<${ToolLine} key=${`${tool.name} ${tool.nodes}`} tool=${tool} />`)}</ul>
       `}
     </aside>
   `;
@@ -40,9 +40,12 @@ function Node({ node, found }) {
   `;
 }
 
+const FROM = { a2a: "agent", built_in: "built in" };
+
 const ToolLine = ({ tool }) => html`
   <li title=${visible(tool.description ?? "").slice(0, 600)}>
     <code>${visible(tool.name)}</code>
+    ${FROM[tool.source] && html`<span class="tree-kind">${FROM[tool.source]}</span>`}
     ${tool.destructiveHint && html`<span class="badge waiting_approval">asks</span>`}
   </li>
 `;
