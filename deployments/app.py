@@ -8,11 +8,12 @@ from deployments.cluster import close_replica
 from deployments.gateway.backend import RayBackend
 from deployments.gateway.below import Below
 from deployments.gateway.face import http_app
+from deployments.gateway.home import Links
 from mesh.logs import set_up
 from mesh.secret import mesh_secret
 
 
-def build(blueprint: Blueprint, *, path: str = "/") -> serve.Application:
+def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen
     """The application that serves one agent, below a path. Its replicas build their HTTP app where they run:
     one built before could not travel."""
     config = blueprint.config()
@@ -20,7 +21,7 @@ def build(blueprint: Blueprint, *, path: str = "/") -> serve.Application:
     def app_builder() -> FastAPI:
         set_up()
         close_replica()
-        app = http_app(RayBackend(blueprint), blueprint.config(), mesh_secret(blueprint.data_dir))
+        app = http_app(RayBackend(blueprint), blueprint.config(), mesh_secret(blueprint.data_dir), links)
         if path != "/":
             app.add_middleware(Below)
         return app

@@ -154,8 +154,10 @@ class Mesh:
         from ray.serve.api import RunTarget
 
         from deployments import app, index
+        from deployments.gateway.home import Links
 
-        built = [app.build(agent.blueprint, path=agent.path) for agent in self._agents]
+        links = Links(dashboard=f"http://{self._dashboard}" if self._dashboard else "")
+        built = [app.build(agent.blueprint, path=agent.path, links=links) for agent in self._agents]
         if not self._is_alone:
             built.append(index.build([agent.blueprint for agent in self._agents]))
         with _edge_trouble():

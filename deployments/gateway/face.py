@@ -6,10 +6,11 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from deployments.gateway import live, openapi, rest, sessions
+from deployments.gateway import home, live, openapi, rest, sessions
 from deployments.gateway.a2a import routes as a2a
 from deployments.gateway.bounded import Bounded
 from deployments.gateway.guard import OPEN, Guard
+from deployments.gateway.home import Links
 from deployments.gateway.port import Backend
 from deployments.gateway.readable import Readable
 from deployments.gateway.stream import Streams
@@ -18,8 +19,8 @@ from mesh.access.rules import rules_of
 from mesh.config import Config
 
 
-def http_app(backend: Backend, config: Config, secret: bytes) -> FastAPI:
-    """The HTTP face before any backend. ``secret``: see `mesh.secret`."""
+def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Links()) -> FastAPI:  # noqa: B008 - frozen
+    """The HTTP face before any backend. ``secret``: see `mesh.secret`. ``links``: what stands beside it."""
     app = FastAPIOffline(
         title=config.name,
         description=config.description + "\n" + openapi.DESCRIPTION,
@@ -29,6 +30,7 @@ def http_app(backend: Backend, config: Config, secret: bytes) -> FastAPI:
     bounded = Bounded(backend, config.limits.max_ongoing_requests)
     streams = Streams(bounded, config.limits.max_streams)
     live.add_routes(app, bounded, streams, config)
+    home.add_routes(app, bounded, config, links)
     rest.add_routes(app, bounded, streams, config, secret)
     sessions.add_routes(app, bounded, streams, config)
     a2a.add_routes(app, bounded, streams, config, secret)

@@ -1,17 +1,19 @@
 """What stands at ``/`` when agents are served below it: who they are and whether they are up. No Ray here."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deployments.gateway.guard import Guard
+from deployments.gateway.page import HEADERS, Section, page, prefers_html
+from deployments.gateway.readable import Readable
 from mesh.access.keyring import Keys
 from mesh.access.principal import is_stranger
 from mesh.access.rules import Rules
@@ -31,8 +33,11 @@ def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) 
     ``rules`` and ``keys``: see `Guard`."""
     names = ", ".join(f"/{entry.name}" for entry in entries)
 
-    async def index(request: Request) -> JSONResponse:
-        return JSONResponse({"agents": [_shown(entry, request) for entry in entries]})
+    async def index(request: Request) -> Response:
+        agents = [_shown(entry, request) for entry in entries]
+        if prefers_html(request.headers.get("accept", "")):
+            return _page(agents, await _states(entries))
+        return JSONResponse({"agents": agents}, headers=HEADERS)
 
     async def health(request: Request) -> JSONResponse:
         # Whoever asks this restarts what does not answer at once: no agent is waited for.
@@ -55,14 +60,28 @@ def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) 
         return JSONResponse({"error": error}, problem.status_code, problem.headers)
 
     routes = [Route("/", index), Route("/health", health), Route("/ready", ready)]
-    guard = Middleware(Guard, rules=rules, keys=keys)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: elsewhere})
+    middleware = [Middleware(Readable), Middleware(Guard, rules=rules, keys=keys)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: elsewhere})
 
 
 def _in_a_word(is_ready: bool) -> JSONResponse:
     if is_ready:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"error": "not ready"}, 503, {"Retry-After": "1"})
+
+
+def _page(agents: Sequence[dict[str, str]], states: Mapping[str, str]) -> Response:
+    sections = []
+    for agent in agents:
+        name = agent["name"]
+        about = "; ".join(filter(None, (agent["description"], states[name])))
+        links = (
+            ("start", f"{agent['url']}/", about),
+            ("docs", agent["docs"], ""),
+            ("card", agent["card"], ""),
+        )
+        sections.append(Section(name, links))
+    return page("mesh", f"{len(agents)} agents at one address.", sections)
 
 
 async def _states(entries: Sequence[Entry]) -> dict[str, str]:

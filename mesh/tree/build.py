@@ -83,14 +83,18 @@ def agents_of(config: Config, spot: Spot) -> list[A2aAgent]:
     return [*shared, *node.a2a]
 
 
+def offered(spot: Spot) -> list[str] | None:
+    """Which tools of MCP servers the node at a place may use: names or globs, None for all."""
+    tools = spot.node.tools
+    return None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
+
+
 def toolbox_of(config: Config, spot: Spot, sessions: Sequence[ToolSession]) -> Toolbox:
     """The tools of MCP servers that the llm node at a place may use. Not started."""
-    tools = spot.node.tools
-    names = None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
     return Toolbox(
         sessions,
-        names,
-        reserved=reserved(_agents(config, spot)),
+        offered(spot),
+        reserved=reserved(agents_of(config, spot)),
         max_bytes=config.limits.max_tools_bytes,
     )
 

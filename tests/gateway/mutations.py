@@ -121,7 +121,7 @@ def templates(known: Known) -> list[Template]:
 def _rest(known: Known) -> list[Template]:
     done, waiting = f"/conversations/{known.done}", f"/conversations/{known.waiting}"
     live = {"Accept": "text/event-stream"}
-    plain = ("/health", "/ready", "/tools", "/tree", "/docs", "/openapi.json", "/.well-known/agent.json")
+    plain = ("/", "/health", "/ready", "/tools", "/tree", "/docs", "/openapi.json", "/.well-known/agent.json")
     created = {
         "type": "conversation_created",
         "conversation_id": str(uuid4()),

@@ -37,6 +37,17 @@ async def test_agents_are_listed_with_addresses_at_the_host_that_was_asked() -> 
     assert [agent["name"] for agent in agents] == ["a", "b"]
 
 
+async def test_a_browser_gets_a_page_of_the_agents_and_whether_they_are_up() -> None:
+    async with client(entry("a"), entry("b", "mcp <tools>")) as http:
+        answer = await http.get("/", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["vary"] == "Accept"
+    for name in ("a", "b"):
+        assert f'href="http://mesh:8080/{name}/"' in answer.text
+        assert f'href="http://mesh:8080/{name}/docs"' in answer.text
+    assert "what b does; not ready: mcp &lt;tools&gt;" in answer.text
+
+
 async def test_one_agent_that_is_not_ready_is_named_while_the_process_is_healthy() -> None:
     async with client(entry("a"), entry("b", "gateway", "mcp tools")) as http:
         ready = await http.get("/ready")
