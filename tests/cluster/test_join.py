@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.client import Client
@@ -32,10 +33,11 @@ def running_ray(folder: Path, env: dict[str, str]) -> Iterator[str]:
     ports = {option: free_port() for option in _PORTS}
     ray = str(Path(sys.executable).with_name("ray"))
     options = [f"--{option}={port}" for option, port in ports.items()]
+    haproxy = {"RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "h" / "haproxy.cfg")}
     with (folder / "ray.log").open("wb") as log:
         head = subprocess.Popen(
             [ray, "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats", *options],
-            env={**os.environ, "RAY_SERVE_ENABLE_HA_PROXY": "1", **env},
+            env={**os.environ, "RAY_SERVE_ENABLE_HA_PROXY": "1", **haproxy, **env},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -50,6 +52,9 @@ def running_ray(folder: Path, env: dict[str, str]) -> Iterator[str]:
         with suppress(ProcessLookupError):
             os.killpg(head.pid, signal.SIGKILL)
         head.wait(10)
+        for process in psutil.process_iter(["cmdline"]):
+            if str(folder / "h") in " ".join(process.info["cmdline"] or ()):
+                process.kill()  # a Ray that is killed leaves its HAProxy behind
 
 
 @pytest.mark.parametrize("auth", ["token", "disabled"])
