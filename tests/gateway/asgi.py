@@ -68,7 +68,7 @@ class _Call:
 def _scope(request: Request) -> dict[str, Any]:
     named = {name for name, _ in request.headers}
     usual: Iterable[tuple[bytes, bytes]] = (
-        (b"host", b"mesh:8080"),
+        (b"host", b"localhost:8080"),
         (b"content-type", b"application/json"),
         (b"content-length", str(len(request.body)).encode()),
     )

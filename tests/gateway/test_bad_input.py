@@ -154,7 +154,7 @@ def test_numbers_and_texts_that_json_does_not_have_are_refused_by_a2a(live: Live
 def test_a_header_that_is_not_utf_8_is_refused_on_any_route(
     live: LiveMesh, header: bytes, route: str
 ) -> None:
-    answer = raw(live.port, route.encode() + b" HTTP/1.1\r\nHost: mesh\r\n" + header + b": \xff\xfe\r\n")
+    answer = raw(live.port, route.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + header + b": \xff\xfe\r\n")
     assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert b"is not UTF-8 text" in answer
 
@@ -162,7 +162,7 @@ def test_a_header_that_is_not_utf_8_is_refused_on_any_route(
 @pytest.mark.parametrize("query", [b"limit=\xff", b"x=\xed\xa0\x80"])
 def test_a_query_that_is_not_utf_8_is_refused(live: LiveMesh, query: bytes) -> None:
     for path in (b"/conversations", b"/conversations/", b"/nothing/"):
-        answer = raw(live.port, b"GET " + path + b"?" + query + b" HTTP/1.1\r\nHost: mesh\r\n")
+        answer = raw(live.port, b"GET " + path + b"?" + query + b" HTTP/1.1\r\nHost: localhost\r\n")
         assert answer.startswith(b"HTTP/1.1 400 "), answer
 
 

@@ -59,7 +59,7 @@ def _shown(request: Request) -> str:
 async def test_ten_thousand_broken_requests_of_every_kind_are_no_server_error() -> None:
     random, faults, statuses = Random(7), list[str](), Counter[int]()
     async with LocalMesh(Spoken(_model), config=SETTING) as mesh:
-        app = http_app(LocalBackend(mesh), mesh.config)
+        app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         for _ in range(MUTATIONS // A_ROUND):
             asked = templates(await _known(app))
             for _ in range(A_ROUND):
@@ -80,7 +80,7 @@ async def test_ten_thousand_broken_requests_of_every_kind_are_no_server_error() 
 async def test_every_valid_request_is_answered_as_one() -> None:
     """The mutations begin with requests that are right."""
     async with LocalMesh(Spoken(_model), config=SETTING) as mesh:
-        app = http_app(LocalBackend(mesh), mesh.config)
+        app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         for index in range(len(templates(await _known(app)))):
             template = templates(await _known(app))[index]
             answer = await call(app, valid(template))
