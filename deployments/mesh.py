@@ -156,7 +156,7 @@ class Mesh:
         from deployments import app, index
         from deployments.gateway.home import Links
 
-        links = Links(dashboard=f"http://{self._dashboard}" if self._dashboard else "")
+        links = Links(self._web, f"http://{self._dashboard}" if self._dashboard else "")
         built = [app.build(agent.blueprint, path=agent.path, links=links) for agent in self._agents]
         if not self._is_alone:
             built.append(index.build([agent.blueprint for agent in self._agents]))

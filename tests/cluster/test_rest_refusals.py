@@ -92,7 +92,9 @@ def test_a_message_over_its_bound_is_413_and_one_within_it_is_answered(api: http
     assert created(api, "y" * 200_000)["result"]["response"] == "echo: " + "y" * 200_000
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "limit=-1", "status=open", "limit=²"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=501", "limit=x", "limit=-1", "status=open", "limit=²", "cursor=%00|nothing"]
+)
 def test_a_bad_listing_is_400(api: httpx.Client, query: str) -> None:
     problem(api.get(f"/conversations?{query}"), 400)
 
@@ -107,3 +109,10 @@ def test_pages_of_other_origins_and_unknown_names_are_refused_at_the_edge(api: h
 
 def test_a_cursor_that_means_nothing_is_no_server_error(api: httpx.Client) -> None:
     assert api.get("/conversations", params={"cursor": "\x00|nothing"}).status_code < 500
+
+
+@pytest.mark.parametrize("header", ["X-Request-ID", "X-Session-ID", "X-User", "traceparent"])
+def test_a_header_that_is_not_utf_8_is_refused_before_serve_reads_it(api: httpx.Client, header: str) -> None:
+    for method, path in (("GET", "/health"), ("POST", "/conversations"), ("GET", "/nothing")):
+        refused = api.request(method, path, headers={header: b"\xff\xfe"})
+        assert "is not UTF-8 text" in problem(refused, 400)

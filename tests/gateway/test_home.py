@@ -105,7 +105,7 @@ async def test_chat_and_dashboard_are_linked_where_they_are_known() -> None:
     links = Links("http://127.0.0.1:3000", "http://127.0.0.1:8265")
     async with LocalMesh(Spoken(says("done"))) as mesh:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret", links)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8080") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             found = (await http.get("/")).json()["links"]
             page = Links_((await http.get("/", headers={"Accept": CHROME})).text)
     assert (found["chat"], found["dashboard"]) == (links.chat, links.dashboard)
@@ -116,9 +116,9 @@ async def test_an_agent_below_a_path_links_below_it() -> None:
     async with LocalMesh(Spoken(says("done"))) as mesh:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         transport = httpx.ASGITransport(app, root_path="/clerk")
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             index = (await http.get("/clerk/")).json()
-    assert (index["url"], index["links"]["docs"]) == ("http://localhost:8080/clerk", "http://localhost:8080/clerk/docs")
+    assert (index["url"], index["links"]["docs"]) == ("http://localhost/clerk", "http://localhost/clerk/docs")
 
 
 class Deaf(LocalBackend):
@@ -131,7 +131,7 @@ class Deaf(LocalBackend):
 async def test_the_index_is_there_when_no_keeper_answers() -> None:
     async with LocalMesh(Spoken(says("done"))) as mesh:
         app = http_app(Deaf(mesh), mesh.config, b"secret")
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8080") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             assert (await http.get("/")).json()["waiting"] == {"total": None, "newest": []}
             page = await http.get("/", headers={"Accept": CHROME})
     assert page.status_code == 200
