@@ -25,9 +25,9 @@ test: setup ## Run the whole test suite (ARGS=… go to pytest, in one run)
 	$(BIN)/pytest tests/cluster --ignore tests/cluster/test_examples.py; first=$$?; wait $$beside; second=$$?; \
 	cat "$$out"; rm -f "$$out"; exit $$((first + second))
 
-# Two suites share the kills: a single agent, and a tree of them.
+# Three suites share the kills: a single agent, a tree of them, and calls that queue before a slow tool.
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
-	@CHAOS_KILLS=$$(( ($(KILLS) + 1) / 2 )) $(BIN)/pytest -m chaos tests/cluster \
+	@CHAOS_KILLS=$$(( ($(KILLS) + 2) / 3 )) $(BIN)/pytest -m chaos tests/cluster \
 	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)
 
 interop: setup ## The programs by others, and the A2A compatibility kit (TCK=… says where it is)
