@@ -9,6 +9,7 @@ import os
 import secrets
 from pathlib import Path
 
+from mesh.durable import sync_folder, write_all
 from mesh.errors import MeshError
 
 FILE = "mesh_secret"
@@ -44,17 +45,9 @@ def _kept(path: Path) -> bytes:
         text = os.pread(descriptor, 4 * _BYTES, 0)
         if not text:
             text = secrets.token_hex(_BYTES).encode()
-            os.pwrite(descriptor, text, 0)
+            write_all(descriptor, text)
             os.fsync(descriptor)
-            _sync(path.parent)
+            sync_folder(path.parent)
         return text
     finally:
         os.close(descriptor)  # and with it the lock
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,11 +3,12 @@
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.cluster.client import PATIENCE_S, Client
+from tests.cluster.monkey import Kill
 
 Body = dict[str, Any]
 
@@ -109,3 +110,15 @@ def judge(told: Told, client: Client, lines: Counter[str]) -> None:
     assert said == told.sent, told
     assert answered == told.answers, told
     assert conversation["status"] == "active"
+
+
+def counts(kills: Sequence[Kill], told: Sequence[Told], unknown: int) -> Counter[str]:
+    """What happened in a run with random kills, as rows of a table."""
+    rows = Counter(kill.victim for kill in kills)
+    rows["kills"] = len(kills)
+    rows["conversations"] = len(told)
+    rows["approved lines"] = sum(len(each.lines) for each in told)
+    rows["told that it did not run"] = sum(len(each.not_run) for each in told)
+    rows["unknown outcomes"] = unknown
+    rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
+    return rows

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import pytest
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, DAEMON, Monkey, table, unknown_outcomes
-from tests.cluster.person import Person, Told, judge
+from tests.cluster.person import Person, Told, counts, judge
 from tests.cluster.world import World
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
@@ -83,39 +82,21 @@ def test_a_kill_while_a_message_is_taken_is_not_noticed(doomed: World, failpoint
         assert told.unknown == []
 
 
-@pytest.mark.parametrize("failpoint", ["approval.resolved", *BEFORE_THE_CLAIM])
+@pytest.mark.parametrize("failpoint", ["approval.resolved", *BEFORE_THE_CLAIM, *NODE_DIES_AFTER_THE_CLAIM])
 def test_a_kill_while_a_decision_is_taken_is_not_noticed(doomed: World, failpoint: str) -> None:
-    with Client(doomed.mesh.url) as client:
-        person = Person(client, doomed.lines)
-        told = person.open()
-        approval = person.ask_to_append(told)
-        doomed.arm(failpoint)
-        person.settle(told, approval)
-        assert not doomed.is_armed(failpoint), "nobody passed it"
-        judge(told, client, doomed.lines())
-        assert not told.not_run
-        assert told.unknown == []
-
-
-@pytest.mark.parametrize("failpoint", NODE_DIES_AFTER_THE_CLAIM)
-def test_a_node_that_dies_between_claim_and_result_is_not_noticed(doomed: World, failpoint: str) -> None:
-    """The session lives, and knows whether the call ran."""
-    with Client(doomed.mesh.url) as client:
-        person = Person(client, doomed.lines)
-        told = person.open()
-        approval = person.ask_to_append(told)
-        doomed.arm(failpoint)
-        person.settle(told, approval)
-        assert not doomed.is_armed(failpoint), "nobody passed it"
-        judge(told, client, doomed.lines())
-        assert not told.not_run
-        assert told.unknown == []
+    """Also after the claim: while the session lives, it knows whether the call ran."""
+    assert approved_with(doomed, failpoint).unknown == []
 
 
 @pytest.mark.parametrize(("failpoint", "decided"), SESSION_DIES_AFTER_THE_CLAIM.items())
 def test_a_session_that_dies_between_claim_and_result_is_a_question_to_a_person(
     doomed: World, failpoint: str, decided: str
 ) -> None:
+    assert approved_with(doomed, failpoint).unknown == [decided]
+
+
+def approved_with(doomed: World, failpoint: str) -> Told:
+    """A line that was approved, with the first process that passes a failpoint dead, and judged."""
     with Client(doomed.mesh.url) as client:
         person = Person(client, doomed.lines)
         told = person.open()
@@ -125,7 +106,7 @@ def test_a_session_that_dies_between_claim_and_result_is_a_question_to_a_person(
         assert not doomed.is_armed(failpoint), "nobody passed it"
         judge(told, client, doomed.lines())
         assert not told.not_run
-        assert told.unknown == [decided]
+        return told
 
 
 def test_random_kills_lose_nothing_and_repeat_nothing(
@@ -146,13 +127,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
     doomed.mesh.wait_ready(60)
     unknown = [pair for pair in unknown_outcomes(doomed.mesh.data_dir) if pair[0].uuid not in asked_before]
     assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
-    rows = Counter(kill.victim for kill in monkey.kills)
-    rows["kills"] = len(monkey.kills)
-    rows["conversations"] = len(told)
-    rows["approved lines"] = sum(len(each.lines) for each in told)
-    rows["told that it did not run"] = sum(len(each.not_run) for each in told)
-    rows["unknown outcomes"] = len(unknown)
-    rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
+    rows = counts(monkey.kills, told, len(unknown))
     with capsys.disabled():
         sys.stdout.write(f"\nchaos, seed {SEED}:\n{table(rows)}\n")
 

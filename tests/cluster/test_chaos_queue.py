@@ -7,7 +7,6 @@ session that was killed: one call for each such kill, at the most.
 
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import SESSIONS, Monkey, table, unknown_outcomes
-from tests.cluster.person import judge
+from tests.cluster.person import counts, judge
 from tests.cluster.test_chaos import KILLS, SEED, at_work
 from tests.cluster.world import World
 
@@ -67,12 +66,6 @@ def test_kills_while_calls_queue_run_nothing_twice_and_ask_only_about_killed_ses
     assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
     ended = sum(kill.victim in SESSIONS for kill in monkey.kills)
     assert len(unknown) <= ended, "a call that only waited was asked about"
-    rows = Counter(kill.victim for kill in monkey.kills)
-    rows["kills"] = len(monkey.kills)
-    rows["conversations"] = len(told)
-    rows["approved lines"] = sum(len(each.lines) for each in told)
-    rows["told that it did not run"] = sum(len(each.not_run) for each in told)
-    rows["unknown outcomes"] = len(unknown)
-    rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
+    rows = counts(monkey.kills, told, len(unknown))
     with capsys.disabled():
         sys.stdout.write(f"\nchaos before a slow tool, seed {SEED}:\n{table(rows)}\n")
