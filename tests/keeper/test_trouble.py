@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.errors import JournalError, Unavailable, WrongSequence
-from mesh.events import Completed, Error, Event, LlmCall, ToolIntent, UserMessage
+from mesh.events import Completed, Error, Event, LlmCall, ToolIntent, ToolResult, UserMessage
 from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
-from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, Watch
+from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, Say, Watch
 from mesh.tree.turn import TurnInput, TurnOutput
 from tests.support import LocalMesh, ScriptedLlm, calls, says, until
 
@@ -119,6 +119,39 @@ async def test_a_message_that_cannot_be_journaled_is_refused_and_forgotten() -> 
         assert said == ["Hi again"]
 
 
+async def test_a_message_that_was_refused_and_comes_again_is_one_message() -> None:
+    """Its journal fails for a moment, just when the promise of an answer is to be made."""
+    journal = Failing()
+    slow = Slow()
+    async with LocalMesh(ScriptedLlm(slow, says("never")), journal) as mesh:
+        _, body = await mesh.create()
+        conversation = body["conversation"]["id"]
+        say = Say(conversation, Caller(session_id="s1", idempotency_key="k", body_hash="h"), "Hi", wait=False)
+        journal.refuses = UserMessage
+        assert (await mesh.ask(say))[0] == 503
+        journal.refuses = None
+        again = asyncio.create_task(mesh.ask(say))
+        await slow.asked.wait()
+        slow.go.set()
+        await again
+        await mesh.say(conversation, "Bye")
+        events = await journal.read(conversation)
+        assert [e.text for e in events if isinstance(e, UserMessage)] == ["Hi", "Bye"]
+
+
+async def test_a_pass_for_a_message_that_was_refused_tells_nothing_about_the_next_one() -> None:
+    async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
+        _, body = await mesh.create()
+        cell = await mesh.keeper._cells.get(body["conversation"]["id"])
+        cell.hold(UserMessage(turn=1, text="Refused"))
+        lost = await cell.begin_pass()
+        assert await cell.drop_held()
+        cell.hold(UserMessage(turn=1, text="Next"))
+        late = LlmCall(turn=1, step="0/llm/0", model="scripted", text="about what was refused")
+        assert not await cell.append_of_run(1, lost.run, [late])
+        assert cell.conversation.steps == []
+
+
 async def test_a_turn_whose_cell_disagrees_with_the_journal_is_read_again_and_driven_on() -> None:
     """Nobody asks about the conversation: it goes on by itself."""
     journal = Failing()
@@ -206,6 +239,80 @@ async def test_a_turn_is_cancelled_before_its_first_append() -> None:
 
 
 # -- passes and what is forgotten
+
+
+async def test_a_late_result_of_an_attempt_that_another_one_followed_is_not_taken() -> None:
+    """The first was found not to have begun; what its pass says of it is not what the second came to."""
+    async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
+        _, body = await mesh.create()
+        cell = await mesh.keeper._cells.get(body["conversation"]["id"])
+        cell.hold(UserMessage(turn=1, text="Hi"))
+        first = await cell.begin_pass()
+        assert await cell.append_of_run(1, first.run, [_claim(first, 0)])
+        second = await cell.begin_pass()
+        assert await cell.append_of_run(1, second.run, [_claim(second, 1)])
+        late = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="not started", is_error=True)
+        assert not await cell.append_of_run(1, first.run, [late])
+        told = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="added")
+        assert await cell.append_of_run(1, second.run, [told])
+        results = [
+            e.content for e in await mesh.journal.read(cell.conversation.id) if isinstance(e, ToolResult)
+        ]
+        assert results == ["added"]
+
+
+async def test_a_call_whose_result_came_late_cannot_be_claimed_again() -> None:
+    async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
+        _, body = await mesh.create()
+        cell = await mesh.keeper._cells.get(body["conversation"]["id"])
+        cell.hold(UserMessage(turn=1, text="Hi"))
+        first = await cell.begin_pass()
+        assert await cell.append_of_run(1, first.run, [_claim(first, 0)])
+        second = await cell.begin_pass()  # a person said "retry", say
+        late = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="added")
+        assert not await cell.append_of_run(1, first.run, [late])
+        assert not await cell.append_of_run(1, second.run, [_claim(second, 1)])
+        assert not any(isinstance(e, ToolIntent) and e.attempt for e in cell.conversation.steps)
+
+
+STEP = "0/tool/0.0"
+
+
+def _claim(turn: TurnInput, attempt: int) -> ToolIntent:
+    return ToolIntent(
+        turn=turn.turn,
+        step=STEP,
+        run=turn.run,
+        tool="add",
+        arguments={"n": 1},
+        attempt=attempt,
+        session="s.0",
+    )
+
+
+async def test_a_decision_that_is_being_checked_keeps_its_conversation_in_memory() -> None:
+    """Else there would be two pictures of it, each of which goes its own way."""
+
+    class Checking(LocalMesh):
+        checking, go = asyncio.Event(), asyncio.Event()
+
+        async def problems(self, *about: Any) -> str:
+            self.checking.set()
+            async with asyncio.timeout(10):
+                await self.go.wait()
+            return await super().problems(*about)
+
+    async with Checking(ScriptedLlm(calls(ADD), says("Done.")), max_loaded=0) as mesh:
+        _, body = await mesh.create("Add one")
+        conversation, uuid = body["conversation"]["id"], body["result"]["approval"]["uuid"]
+        deciding = asyncio.create_task(mesh.decide(uuid, "approve", edited={"n": 2}))
+        await asyncio.wait_for(mesh.checking.wait(), 5)
+        for _ in range(3):
+            await mesh.create()
+        await mesh.show(conversation)
+        mesh.go.set()
+        _, body = await deciding
+        assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 2"])
 
 
 class Forgetful(LocalMesh):

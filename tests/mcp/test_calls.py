@@ -115,3 +115,23 @@ async def test_outcomes_are_kept_within_a_bound_and_the_oldest_go_first() -> Non
         await known.settle(claims[0])
     assert raised.value.may_have_run
     assert await known.settle(claims[2]) == ToolOutcome(content="x" * 40)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_a_call_that_has_not_ended_is_known_however_many_others_come(
+    is_running: bool,
+) -> None:
+    known: KnownCalls[Queued] = KnownCalls(most_calls=2)
+    claim = CallId(known.session, "slow", 0)
+    known.add(claim, call := Queued("add", {}, claim))
+    call.is_running = is_running
+    for n in range(10):
+        other = CallId(known.session, f"other {n}", 0)
+        known.add(other, ended := Queued("add", {}, other))
+        ended.succeed(ToolOutcome(content="other"))
+        await asyncio.sleep(0)
+    settling = asyncio.create_task(known.settle(claim))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    call.succeed(ToolOutcome(content="slow"))
+    assert await settling == (ToolOutcome(content="slow") if is_running else None)

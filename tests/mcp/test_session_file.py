@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from mesh.errors import ToolSessionError
+from mesh.errors import ToolSessionError, Unavailable
 from mesh.mcp import session_file
 from mesh.mcp.port import CallId
 from mesh.mcp.session import McpSession
 from mesh.mcp.session_file import SessionFile
+from tests.full_disk import files_of_at_most
 
 from .test_guard import ROOT, all_gone
 from .test_session import alive
@@ -176,5 +178,92 @@ async def test_no_call_begins_that_cannot_be_written_down(tmp_path: Path) -> Non
             await session.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
         assert not raised.value.may_have_run
         assert (await session.call("echo", {"text": "unclaimed"})).content == "unclaimed"
+    finally:
+        await session.close()
+
+
+async def test_nobody_says_that_an_outcome_is_unknown_while_the_session_that_knows_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process, or one that does not end: a person who is asked now would decide too early."""
+    monkeypatch.setattr(session_file, "TAKE_WITHIN_S", 0.3)
+    process, name, pids = holder(tmp_path)
+    os.kill(process.pid, signal.SIGSTOP)
+    session = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    try:
+        with pytest.raises(Unavailable, match="an earlier session still runs"):
+            await session.settle(CallId(name, "runs", 0))
+        assert all(map(alive, pids))
+    finally:
+        await session.close()
+        process.kill()
+        process.communicate()
+
+
+async def test_a_line_of_which_only_a_part_fits_on_the_disk_is_not_written_down(tmp_path: Path) -> None:
+    file = SessionFile("one", tmp_path)
+    await file.take()
+    file.open("a.0")
+    room = os.fstat(file.fds[0]).st_size + 10
+    with pytest.raises(ToolSessionError, match="cannot be written") as raised, files_of_at_most(room):
+        file.begin(CallId("a.0", "in part", 0))
+    assert not raised.value.may_have_run
+    file.begin(CallId("a.0", "whole", 0))
+    file.release()
+    after = SessionFile("one", tmp_path)
+    await after.take()
+    assert after.began(CallId("a.0", "in part", 0)) is False
+    assert after.began(CallId("a.0", "whole", 0)) is True
+    after.release()
+
+
+@pytest.mark.parametrize("part", ["group 12", "group ", "begun a.0 x", "begun a.0 0 s"])
+async def test_a_line_without_an_end_says_nothing_and_does_not_spoil_the_next(
+    tmp_path: Path, part: str
+) -> None:
+    first = SessionFile("one", tmp_path)
+    await first.take()
+    first.open("a.0")
+    os.write(first.fds[0], part.encode())
+    first.release()
+    second = SessionFile("one", tmp_path)
+    await second.take()
+    second.open("b.0")
+    second.begin(CallId("b.0", "t", 0))
+    second.release()
+    third = SessionFile("one", tmp_path)
+    await third.take()
+    assert third.began(CallId("a.0", "s", 0)) is False
+    assert third.began(CallId("b.0", "t", 0)) is True
+    third.release()
+
+
+async def test_a_server_whose_group_cannot_be_written_down_is_ended(tmp_path: Path) -> None:
+    file = SessionFile("one", tmp_path)
+    session = McpSession(hostile(), file=file)
+    try:
+        await session.identity()
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, file.fds[0])
+        os.close(full)
+        with pytest.raises(ToolSessionError, match="last words"):
+            await session.call("die", {})
+        with pytest.raises(ToolSessionError, match="cannot be written"):
+            await session.call("echo", {"text": "x"})
+        assert _servers() == []
+    finally:
+        await session.close()
+
+
+def _servers() -> list[str]:
+    return [" ".join(p.cmdline()) for p in psutil.Process().children() if "hostile.py" in str(p.cmdline())]
+
+
+async def test_a_session_that_cannot_use_its_file_says_so_and_nothing_has_run(tmp_path: Path) -> None:
+    session = McpSession(hostile(), file=SessionFile("one", tmp_path / "missing" / "folder"))
+    try:
+        with pytest.raises(ToolSessionError, match="No such file") as raised:
+            await session.identity()
+        assert not raised.value.may_have_run
     finally:
         await session.close()

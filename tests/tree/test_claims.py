@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.errors import ToolSessionError, Unavailable
-from mesh.events import ApprovalRequired, ToolIntent, ToolResult
+from mesh.events import ApprovalRequired, Error, ToolIntent, ToolResult
 from mesh.keeper.requests import Cancel
+from mesh.mcp.calls import KnownCalls
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import CallId, ToolOutcome
-from mesh.tree.turn import TurnInput, TurnOutput
+from mesh.tree.turn import TurnInput, TurnOutput, UnsettledCall
 from tests.support import Ledger, LocalMesh, ScriptedLlm, calls, says, until
 
 ADD = ("add", {"n": 1})
@@ -231,6 +232,76 @@ async def test_a_tool_that_changed_after_it_was_decided_on_is_asked_about_again(
         assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 1"])
 
 
+async def test_a_claimed_call_that_did_not_begin_is_asked_about_when_its_tool_became_destructive() -> None:
+    """It was claimed without a question, as its tool said that it was harmless."""
+    async with Lossy(ScriptedLlm(calls(ADD), calls(("add", {"n": 2})), says("Done."))) as mesh:
+        offer(mesh, destructive=False)
+        await listed(mesh, destructive=False)
+        held = Held(mesh.ledger)
+        first = asyncio.create_task(mesh.create("First"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        _, body = await mesh.create()
+        conversation = body["conversation"]["id"]
+        second = asyncio.create_task(mesh.say(conversation, "Second"))
+        await until(lambda: _claims(mesh, conversation))
+        offer(mesh, destructive=True)
+        await listed(mesh, destructive=True)
+        await mesh.lose_pass()
+        await until(lambda: _soon(len(mesh.lost) == 2))
+        held.go.set()
+        _, body = await second
+        await first
+        assert mesh.ledger.lines == ["add 1"]
+        assert body["result"]["approval"]["tool_name"] == "add"
+
+
+async def unknown(mesh: LocalMesh, **changed: Any) -> dict[str, Any]:
+    """The question about a call whose session died while it ran. Its server was another one then."""
+    _, body = await mesh.create("Add one")
+    held = Held(mesh.ledger)
+    deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+    await asyncio.wait_for(held.began.wait(), 5)
+    if changed:
+        offer(mesh, **changed)
+        await listed(mesh, **changed)
+    mesh.ledger.offered._known = KnownCalls()  # as in a session that has just started
+    mesh.ledger.before_add = None
+    deciding.cancel()
+    await mesh.crash()
+    asked: dict[str, Any] = await until(lambda: _waits(mesh, body["conversation"]["id"]))
+    assert asked["kind"] == "unknown_outcome"
+    return asked
+
+
+async def test_a_question_about_an_unknown_outcome_says_that_the_tool_has_changed() -> None:
+    """A server that is replaced by another version is how many sessions end."""
+    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        asked = await unknown(mesh, description="Adds a number, and deletes the others.")
+        assert "its description is another" in asked["description"]
+
+
+@pytest.mark.parametrize("then", ["rejected", "gone"])
+async def test_nobody_is_told_that_a_call_did_not_run_of_which_that_is_not_known(then: str) -> None:
+    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+        asked = await unknown(mesh)
+        if then == "rejected":
+            offer(mesh, description="Another.")
+            await listed(mesh, description="Another.")
+            _, body = await mesh.decide(asked["uuid"], "retry")
+            _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject", reason="not now")
+        else:
+            mesh.ledger.offered.offer([pair for pair in mesh.ledger.pairs() if pair[0].name != "add"])
+            (toolbox,) = mesh.tree._toolboxes
+            await until(lambda: _soon("add" not in toolbox.tools))
+            _, body = await mesh.decide(asked["uuid"], "retry")
+        (told,) = [m["content"] for m in body["conversation"]["messages"] if m["role"] == "tool"]
+        assert "It is not known whether an earlier attempt ran." in told
+
+
+async def _waits(mesh: LocalMesh, conversation: str) -> Any:
+    return next(iter((await mesh.show(conversation)).get("pending_approvals", [])), None)
+
+
 # -- cancellation
 
 
@@ -282,3 +353,52 @@ async def test_a_call_that_waits_in_the_session_when_its_turn_is_cancelled_never
         held.go.set()
         await asyncio.gather(first, second)
         assert mesh.ledger.lines == ["add 1"]
+
+
+async def test_a_cancelled_turn_waits_for_a_session_that_cannot_be_asked_at_first() -> None:
+    class Restarting(Lossy):
+        refusals = 2
+
+        async def settle(self, call: UnsettledCall) -> ToolResult | None:
+            if self.refusals:
+                self.refusals -= 1
+                raise Unavailable("the node starts again", retry_after_s=0)
+            return await super().settle(call)
+
+    async with Restarting(ScriptedLlm(calls(ADD), says("never"))) as mesh:
+        _, body = await mesh.create("Add one")
+        conversation, held = body["conversation"]["id"], Held(mesh.ledger)
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        mesh.lose.set()
+        await until(lambda: _soon(bool(mesh.lost)))
+        cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
+        await asyncio.wait({cancelling}, timeout=0.1)
+        is_early = cancelling.done()
+        held.go.set()
+        await asyncio.gather(cancelling, deciding)
+        assert not is_early
+        assert [r.content for r in await mesh.events(conversation, ToolResult)] == ['{"added": 1}']
+
+
+async def test_a_turn_that_no_node_can_run_ends_after_its_tool_has() -> None:
+    class Unreachable(Lossy):
+        async def run(self, turn: TurnInput) -> TurnOutput:
+            if self.lost:
+                raise Unavailable("no node is there", retry_after_s=0)
+            return await super().run(turn)
+
+    model = ScriptedLlm(calls(ADD), says("never"))
+    async with Unreachable(model, unavailable_for_s=0.1) as mesh:
+        _, body = await mesh.create("Add one")
+        conversation, held = body["conversation"]["id"], Held(mesh.ledger)
+        deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(held.began.wait(), 5)
+        await mesh.lose_pass()
+        for each in mesh.lost:  # the node is gone; the session goes on
+            each.cancel()
+        await asyncio.wait({deciding}, timeout=0.5)
+        held.go.set()
+        await deciding
+        assert [r.content for r in await mesh.events(conversation, ToolResult)] == ['{"added": 1}']
+        assert len(await mesh.events(conversation, Error)) == 1
