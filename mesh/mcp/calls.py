@@ -22,6 +22,7 @@ next one begins, and the calls of the last but one are forgotten, which is safe 
 import asyncio
 import secrets
 from collections import deque
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from mesh.errors import CallRevoked, ToolSessionError
@@ -92,16 +93,22 @@ class KnownCalls(Generic[C]):
         self._bytes = 0
         self._ended: deque[tuple[_Known[C], int]] = deque()
         self._steps: dict[str, dict[str, _Known[C]]] = {self.session: {}}
+        self._outlasting: dict[CallId, C] = {}  # the calls without an end of generations that are forgotten
 
     @property
     def session(self) -> str:
         """The id in whose name calls are claimed now."""
         return f"{self._token}.{self._generation}"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what begins is written down."""
+        return self._begun is not None
+
     def open(self, begun: Begun) -> None:
         """From here on what begins is written down."""
-        self._begun = begun
         begun.open(self.session)
+        self._begun = begun
 
     def begin(self, call: Call) -> None:
         """The call is about to be handed to the server."""
@@ -113,6 +120,8 @@ class KnownCalls(Generic[C]):
 
         Raises `CallRevoked` when it may not begin any more.
         """
+        if claim in self._outlasting:
+            return self._outlasting[claim]
         steps = self._steps.get(claim.session)
         if steps is None:
             raise CallRevoked("it was claimed for a session that has ended; it did not run")
@@ -121,7 +130,9 @@ class KnownCalls(Generic[C]):
             return known.call
         if known is not None and known.attempt >= claim.attempt:
             raise CallRevoked("this attempt was revoked, or a later one has taken its place")
-        if any(self._still_runs(earlier.get(claim.step)) for earlier in self._steps.values()):
+        if any(self._still_runs(earlier.get(claim.step)) for earlier in self._steps.values()) or any(
+            earlier.step == claim.step for earlier in self._outlasting
+        ):
             raise CallRevoked("an earlier attempt still runs; this one did not start")
         return None
 
@@ -137,6 +148,8 @@ class KnownCalls(Generic[C]):
         Raises `ToolSessionError` when nobody knows.
         """
         steps = self._steps.get(claim.session)
+        if claim in self._outlasting:
+            return await self._outcome(self._outlasting[claim])
         if steps is None and self._begun is not None and self._begun.began(claim) is False:
             return None
         if steps is None:
@@ -150,10 +163,14 @@ class KnownCalls(Generic[C]):
             raise ToolSessionError("the outcome of this call is not kept any more", may_have_run=True)
         if known.call is None:
             return None
-        if not known.call.has_begun:
-            known.call.fail(CallRevoked("this attempt was revoked before it began"))
+        return await self._outcome(known.call)
+
+    @staticmethod
+    async def _outcome(call: C) -> ToolOutcome | None:
+        if not call.has_begun:
+            call.fail(CallRevoked("this attempt was revoked before it began"))
         try:
-            return await asyncio.shield(known.call.answer)
+            return await asyncio.shield(call.answer)
         except ToolSessionError as problem:
             if problem.may_have_run:
                 raise
@@ -170,7 +187,18 @@ class KnownCalls(Generic[C]):
             if self._begun is not None:
                 self._begun.open(self.session)
             while len(self._steps) > 2:
-                del self._steps[next(iter(self._steps))]
+                self._forget(next(iter(self._steps)))
+
+    def _forget(self, session: str) -> None:
+        """Forgets a generation, but for its calls that wait or run: they are few."""
+        for step, known in self._steps.pop(session).items():
+            if known.call is not None and self._still_runs(known):
+                claim = CallId(session, step, known.attempt)
+                self._outlasting[claim] = known.call
+                known.call.answer.add_done_callback(partial(self._end, claim))
+
+    def _end(self, claim: CallId, _: "asyncio.Future[ToolOutcome]") -> None:
+        del self._outlasting[claim]
 
     def _keep(self, known: _Known[C], answer: "asyncio.Future[ToolOutcome]") -> None:
         """Bounds what is kept of the calls that ended: the oldest outcomes go first."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import anyio
 
-from mesh.errors import ToolSessionError
+from mesh.errors import ToolSessionError, Unavailable
 from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.link import Link, LinkLost, ServerSpec, open_link
 from mesh.mcp.port import CallId, Catalogue, ToolOutcome
@@ -112,7 +112,10 @@ class McpSession:
             raise
 
     async def settle(self, claim: CallId) -> ToolOutcome | None:
-        await self._start()
+        try:
+            await self._start()
+        except ToolSessionError as problem:  # an earlier session may still run it, and may tell later
+            raise Unavailable(str(problem)) from None
         return await self._known.settle(claim)
 
     def _queue(self, request: Request, bound: float) -> None:
@@ -143,7 +146,7 @@ class McpSession:
         """Starts the owner, once nothing of an earlier session's server runs."""
         if self._closed:
             raise ToolSessionError(self._say("the session is closed"), may_have_run=False)
-        if self._file is not None and not self._file.fds:
+        if self._file is not None and not self._known.is_open:
             await self._file.take()
             self._known.open(self._file)
         if self._owner is None and not self._closed:

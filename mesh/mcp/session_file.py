@@ -18,6 +18,7 @@ it says nothing.
 """
 
 import asyncio
+import errno
 import fcntl
 import os
 import signal
@@ -29,7 +30,6 @@ from pathlib import Path
 
 import psutil
 
-from mesh.durable import write_all
 from mesh.errors import ToolSessionError
 from mesh.mcp.port import CallId
 
@@ -50,7 +50,6 @@ class SessionFile:
         self._folder = folder
         self._fd: int | None = None
         self._taking = asyncio.Lock()
-        self._is_torn = False
         self._sessions: set[str] = set()
         self._begun: set[CallId] = set()
 
@@ -68,7 +67,10 @@ class SessionFile:
             return
         async with self._taking:
             if self._fd is None:
-                self._fd = await asyncio.to_thread(self._taken)
+                try:
+                    self._fd = await asyncio.to_thread(self._taken)
+                except OSError as problem:
+                    raise self._problem(f"its file in {self._folder}: {problem.strerror}") from None
 
     def open(self, session: str) -> None:
         """From here on this session writes down what it begins."""
@@ -100,10 +102,8 @@ class SessionFile:
         if self._fd is None:
             return
         try:
-            write_all(self._fd, b"\n" * self._is_torn + line.encode() + b"\n")
-            self._is_torn = False
+            _append(self._fd, line)
         except OSError as problem:
-            self._is_torn = True  # a part of the line may be there
             raise self._problem(f"its file in {self._folder} cannot be written: {problem.strerror}") from None
 
     def _taken(self) -> int:
@@ -127,8 +127,9 @@ class SessionFile:
     def _read(self, fd: int, deadline: float) -> None:
         """Learns what the sessions before began, and ends what is left of the last one's server."""
         content = os.pread(fd, os.fstat(fd).st_size, 0)
-        self._is_torn = not content.endswith(b"\n") and bool(content)
-        lines = [line.split(" ", 3) for line in content.decode(errors="replace").splitlines()]
+        whole = content[: content.rfind(b"\n") + 1]
+        os.ftruncate(fd, len(whole))  # a part of a line would spoil the one that follows it
+        lines = [line.split(" ", 3) for line in whole.decode(errors="replace").splitlines()]
         group: list[str] = []
         for line in lines:
             match line:
@@ -151,6 +152,15 @@ class SessionFile:
 
     def _problem(self, why: str) -> ToolSessionError:
         return ToolSessionError(f"MCP session {self._name}: {why}", may_have_run=False)
+
+
+def _append(fd: int, line: str) -> None:
+    """The whole line or nothing: a disk that gets full takes a part, and says nothing at first. Raises
+    `OSError`."""
+    size, content = os.fstat(fd).st_size, line.encode() + b"\n"
+    if os.write(fd, content) < len(content):
+        os.ftruncate(fd, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _boot() -> str:

@@ -170,9 +170,17 @@ class StdioWire:
             start_new_session=True,
             pass_fds=self._file.fds if self._file else (),
         )
+        process = Process(transport, protocol, loop)
         if self._file is not None:
-            self._file.note_group(transport.get_pid())
-        return Process(transport, protocol, loop), transport
+            try:
+                self._file.note_group(process.pid)
+            except ToolSessionError:  # nobody after this session would find what it leaves
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=REAP_S)
+                transport.close()
+                raise
+        return process, transport
 
     async def _read(self, inbox: Inbox) -> None:
         assert self._process.stdout is not None
