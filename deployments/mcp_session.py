@@ -42,6 +42,10 @@ class _Revoked(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class _NotNow(msgspec.Struct, frozen=True, tag=True):
+    message: str
+
+
 class _Done(msgspec.Struct, frozen=True, tag=True):
     outcome: ToolOutcome
 
@@ -59,7 +63,7 @@ class _Tools(msgspec.Struct, frozen=True, tag=True):
 
 
 _Answer = _Done | _NotBegun | _Identity | _Tools
-_Reply = _Failed | _Revoked | _Answer
+_Reply = _Failed | _Revoked | _NotNow | _Answer
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_call = msgspec.msgpack.Decoder(_Call).decode
 _unpack_claim = msgspec.msgpack.Decoder(CallId).decode
@@ -138,6 +142,8 @@ async def _replied(answer: Callable[[bytes], Awaitable[_Answer]], packed: bytes)
         return _pack(await answer(packed))
     except CallRevoked as problem:
         return _pack(_Revoked(str(problem)))
+    except Unavailable as problem:
+        return _pack(_NotNow(str(problem)))
     except ToolSessionError as problem:
         return _pack(_Failed(str(problem), problem.may_have_run))
 
@@ -215,5 +221,7 @@ def _checked(packed: bytes) -> _Answer:
             raise ToolSessionError(reply.message, reply.may_have_run)
         case _Revoked():
             raise CallRevoked(reply.message)
+        case _NotNow():
+            raise Unavailable(reply.message)
         case answer:
             return answer

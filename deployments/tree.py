@@ -10,7 +10,7 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint, placements
-from deployments.line import Gone, Line
+from deployments.line import Failed, Gone, Line
 from mesh import durable
 from mesh.conversation import ROOT
 from mesh.errors import ConfigError, Unavailable
@@ -54,7 +54,10 @@ class RemoteNode:
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         """See `Tree.settle`."""
-        return decode_settled(await self._call("settle", encode_unsettled(call)))
+        try:
+            return decode_settled(await self._call("settle", encode_unsettled(call)))
+        except Failed as problem:  # the node has no tools yet, or its session cannot say now
+            raise Unavailable(f"{self._what}: {problem}") from None
 
     async def _call(self, method: str, packed: bytes, *, call_off: bool = False) -> bytes:
         line: Line = self._lines[next(self._turns) % len(self._lines)]
