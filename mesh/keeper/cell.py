@@ -177,9 +177,11 @@ class Cell:
         self._changed = asyncio.Event()
 
     def _may_append(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
-        claims = {event.key for event in events if isinstance(event, ToolIntent)}
+        claims = [event for event in events if isinstance(event, ToolIntent)]
+        keys, steps = {event.key for event in claims}, {event.step for event in claims}
         return self.is_current(turn, run) and not any(
-            isinstance(known, ToolIntent) and known.key in claims and known.run != run
+            (isinstance(known, ToolIntent) and known.key in keys and known.run != run)
+            or (isinstance(known, ToolResult) and known.step in steps and known.seq > self._begun_at)
             for known in (self.conversation.steps if claims else ())
         )
 
@@ -192,15 +194,17 @@ class Cell:
         return self.is_open(turn) and self.run == run
 
     def _is_late_result(self, event: AnyEvent, turn: int, run: int) -> bool:
-        return (
-            self.conversation.turn_open
-            and self.conversation.turn == turn
-            and isinstance(event, ToolResult)
-            and any(
-                isinstance(known, ToolIntent) and known.step == event.step and known.run == run
-                for known in self.conversation.steps
-            )
+        """Whether it is the result of the newest attempt: another one follows only when it is known, or was
+        decided, what became of those before."""
+        if not (
+            isinstance(event, ToolResult) and self.conversation.turn_open and self.conversation.turn == turn
+        ):
+            return False
+        claims = (
+            e for e in reversed(self.conversation.steps) if isinstance(e, ToolIntent) and e.step == event.step
         )
+        newest = next(claims, None)
+        return newest is not None and newest.run == run
 
     def _has_news(self, more: Sequence[AnyEvent]) -> bool:
         """Whether something came since the pass began that it may not have gone on with: a decision, or a
@@ -238,6 +242,8 @@ class Cell:
         is durable by now."""
         async with self._writing:
             dropped, self.held = self.held is not None, None
+            if dropped:  # a pass for it may still run, and the next message opens a turn of the same number
+                self.run = next(self._runs)
             return dropped
 
     def _flush_soon(self) -> None:
