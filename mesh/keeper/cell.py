@@ -8,6 +8,7 @@ deduplicated by event key, numbered, made durable, and only then applied.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -51,6 +52,7 @@ class Cell:
         self.run = 0  # the newest pass that this cell began
         self.held: UserMessage | None = None
         self.is_failing = False  # whether the last write to the journal failed
+        self._users = 0
         self._runs = runs
         self._begun_at = 0  # the last event before the newest pass
         self._late_at = 0  # the newest result of a pass that was older
@@ -75,8 +77,17 @@ class Cell:
     @property
     def is_idle(self) -> bool:
         """Whether it can be forgotten: everything about it is in its journal."""
-        is_used = self.queued or self.held or self.turns.locked() or self._writing.locked()
+        is_used = self.queued or self._users or self.held or self.turns.locked() or self._writing.locked()
         return not (is_used or self.audience.is_there) and (self.driver is None or self.driver.done())
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Keeps it in memory for somebody who is about to change it: a second cell would not know of that."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
 
     @property
     def needs_pass(self) -> bool:

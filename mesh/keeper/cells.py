@@ -82,7 +82,8 @@ class Cells:
             task = asyncio.create_task(self._load(conversation_id))
             task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
             self._loading[conversation_id] = task
-        return await asyncio.shield(self._loading[conversation_id])
+        cell = await asyncio.shield(self._loading[conversation_id])
+        return self._cells.setdefault(conversation_id, cell)  # it may have been forgotten in between
 
     async def flush(self) -> None:
         """Makes every message durable that a cell holds back."""

@@ -114,7 +114,8 @@ class Driver:
         longest = self._turn_timeout_s if cell.is_failing else self._unavailable_for_s
         if trouble is not None and trouble.lasted_s > longest:
             message = f"no node could run the turn: {trouble.problem}"
-            await cell.append([Error(turn=cell.conversation.turn, message=message)])
+            results = await self._settled(cell)
+            await cell.append([*results, Error(turn=cell.turn, message=message)])
             return
         try:
             await self._pass(cell)
@@ -138,16 +139,24 @@ class Driver:
 
     async def _append_cancelled(self, cell: Cell, turn: int) -> None:
         """Ends the turn, with what came of the calls that were claimed in it: one that runs is waited for."""
-        settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(cell)))
-        results = [result for result in settled if result is not None]
+        results = await self._settled(cell)
         await cell.append([*results, _cancelled(turn)], only_if=lambda: cell.is_open(turn))
 
+    async def _settled(self, cell: Cell) -> list[ToolResult]:
+        settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(cell)))
+        return [result for result in settled if result is not None]
+
     async def _settle(self, call: UnsettledCall) -> ToolResult | None:
-        try:
-            result = await self._tree.settle(call)
-        except Unavailable as problem:
-            _log.warning("event=not_settled step=%s message=%r", call.intent.step, str(problem))
-            return None
+        trouble = _Trouble()
+        while True:
+            try:
+                result = await self._tree.settle(call)
+                break
+            except Unavailable as problem:  # of a node or a session that starts again, say
+                if trouble.lasted_s > self._unavailable_for_s:
+                    _log.warning("event=not_settled step=%s message=%r", call.intent.step, str(problem))
+                    return None
+                await asyncio.sleep(trouble.pause(problem))
         if result is None:
             return None
         return msgspec.structs.replace(result, turn=call.intent.turn, step=call.intent.step)

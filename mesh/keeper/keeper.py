@@ -284,6 +284,8 @@ class Keeper:
         if self._is_repeated(cell, caller):
             return await self._first_answer(cell, caller.idempotency_key)
         await self._driver.finish(cell)
+        if self._is_repeated(cell, caller):  # what was only held before is durable by now
+            return await self._first_answer(cell, caller.idempotency_key)
         if conversation.finished:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
@@ -335,7 +337,8 @@ class Keeper:
         if request.watched:
             cell.audience.expect(before)
         try:
-            await self._approvals.decide(cell, request)
+            with cell.used():
+                await self._approvals.decide(cell, request)
         except Conflict:
             if not self._is_repeated(cell, request.caller):
                 raise
@@ -371,7 +374,11 @@ class Keeper:
         if wait:
             await asyncio.shield(driver)
             return answer(cell.conversation, 200)
-        await cell.append(())
+        try:
+            await cell.append(())
+        except JournalError:
+            await cell.drop_held()  # a message that is refused is not to run later
+            raise
         conversation = cell.conversation
         body = {"conversation": view(conversation)}
         location = f"/conversations/{conversation.id}"
@@ -380,7 +387,8 @@ class Keeper:
 
     async def _cancel(self, request: Cancel) -> Reply:
         cell = await self._shown(request.id)
-        await self._driver.cancel(cell)
+        with cell.used():
+            await self._driver.cancel(cell)
         return answer(cell.conversation, 200)
 
     async def _import(self, request: Import) -> Reply:
