@@ -51,6 +51,7 @@ from mesh.tree.turn import UnsettledCall
 
 _SHOWN = 2_000
 _MOST_CLAIMS = 5
+_EARLIER = "\nIt is not known whether an earlier attempt ran."
 
 T = TypeVar("T")
 
@@ -160,13 +161,20 @@ class _Pending:
         """Runs what a person decided on, if the tool is still what the person was asked about."""
         refusal = self._node.problems(self._call)
         if refusal or self._tool is None:
-            return self._record(f"{refusal}\nThe call was not run.", is_error=True)
-        before = asked.tool_fingerprint if asked is not None else {}
-        if before and (found := changes(before, fingerprint_of(self._tool))):
+            return self._not_run(f"{refusal}\nThe call was not run.")
+        if asked is None and self._tool.destructive and self._node.asking.asks:
+            return self._ask("tool_call", _describe(self._tool, self._call))
+        if found := self._changes(asked):
             about = _describe(self._tool, self._call)
-            why = f"The tool has changed since this was decided: {'; '.join(found)}. Decide again.\n"
+            why = f"The tool has changed since this was decided: {found}. Decide again.\n"
             return self._ask("tool_call", bounded(why, _SHOWN) + about)
         return await self._run(self._tool, must_claim=True)
+
+    def _changes(self, asked: ApprovalRequired | None) -> str:
+        """How the tool is another than it was when a person was asked."""
+        if asked is None or not asked.tool_fingerprint or self._tool is None:
+            return ""
+        return "; ".join(changes(asked.tool_fingerprint, fingerprint_of(self._tool)))
 
     def _edit(self, arguments: dict[str, Any]) -> None:
         if arguments != self._call.arguments:
@@ -176,7 +184,7 @@ class _Pending:
     def _rejected(self, reason: str) -> ToolResult | Outcome:
         if not reason:
             return REJECTED
-        return self._record(f"This call was not run: {reason}", is_error=True, skipped=True)
+        return self._not_run(f"This call was not run: {reason}", skipped=True)
 
     async def _recover(self, intent: ToolIntent) -> ToolResult | Outcome | None:
         """Finds out what came of a claimed call without a result. None: it did not run, and never will."""
@@ -203,6 +211,10 @@ class _Pending:
             f"after it was started and before its result arrived. Look at the real thing, then decide: "
             f"retry (run it again) or skip (go on without running it).\n{listed(self._call.arguments)}"
         )
+        if found := self._changes(self._steps.known(self._step, ApprovalRequired)):
+            description = (
+                bounded(f"The tool has changed since it was started: {found}.\n", _SHOWN) + description
+            )
         return self._ask("unknown_outcome", description, intent.attempt)
 
     async def _run(self, tool: Tool, *, must_claim: bool = False) -> ToolResult | Outcome:
@@ -212,7 +224,7 @@ class _Pending:
             try:
                 session = await self._node.toolbox.identity(tool)
             except ToolSessionError as problem:
-                return self._record(f"{problem}; it did not run", is_error=True)
+                return self._not_run(f"{problem}; it did not run")
             intent = self._intent(tool, session)
             await self._steps.claim(self._step, intent)
             failpoint("tool.claimed")
@@ -220,9 +232,7 @@ class _Pending:
             if done is not None:
                 return done
             # The session has ended since it was asked, or a newer pass runs: the next claim tells which.
-        return self._record(
-            f"{tool.name} could not be started: its session ends again and again", is_error=True
-        )
+        return self._not_run(f"{tool.name} could not be started: its session ends again and again")
 
     async def _repeatable(self, tool: Tool) -> ToolResult | Outcome:
         started = time.monotonic()
@@ -255,7 +265,7 @@ class _Pending:
         except ToolSessionError as problem:
             if problem.may_have_run:
                 return await self._recover(intent)
-            return self._record(str(problem), is_error=True, since=started)
+            return self._not_run(str(problem), since=started)
         return await self._ended(outcome, started)
 
     async def _ended(self, outcome: ToolOutcome, started: float) -> ToolResult:
@@ -287,6 +297,12 @@ class _Pending:
         )
         self._node.asking.ask(self._steps, self._step, question)
         return PAUSED
+
+    def _not_run(self, content: str, **more: Any) -> ToolResult:
+        """Records that the call was not run; if nobody knows that of an earlier attempt, says so."""
+        told = self._steps.told(self._step)
+        is_unknown = any(isinstance(e, ApprovalRequired) and e.kind == "unknown_outcome" for e in told)
+        return self._record(content + _EARLIER if is_unknown else content, is_error=True, **more)
 
     def _record(self, content: str, **more: Any) -> ToolResult:
         most = self._node.max_result_bytes
