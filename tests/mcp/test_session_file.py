@@ -261,7 +261,7 @@ def _servers() -> list[str]:
 
 async def test_a_session_that_cannot_use_its_file_says_so_and_nothing_has_run(tmp_path: Path) -> None:
     no_folder = tmp_path / "file"
-    no_folder.write_text("")  # noqa: ASYNC240
+    no_folder.write_text("")
     session = McpSession(hostile(), file=SessionFile("one", no_folder / "sessions"))
     try:
         with pytest.raises(ToolSessionError, match="Not a directory") as raised:
