@@ -269,3 +269,45 @@ async def test_a_session_that_cannot_use_its_file_says_so_and_nothing_has_run(tm
         assert not raised.value.may_have_run
     finally:
         await session.close()
+
+
+async def test_a_session_whose_file_was_removed_takes_it_again_before_it_runs_anything(
+    tmp_path: Path,
+) -> None:
+    """As those who clean /tmp do. Without it, the next session would find no lock."""
+    session = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    try:
+        name = await session.identity()
+        path = _removed(tmp_path)
+        called = await session.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
+        assert called.content == "x"
+        assert path.exists()
+        assert await session.identity() != name, (
+            "what the file does not tell of is not to be taken for not begun"
+        )
+    finally:
+        await session.close()
+
+
+async def test_a_session_whose_file_was_removed_runs_nothing_once_another_one_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_file, "TAKE_WITHIN_S", 0.3)
+    first = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    second = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    try:
+        name = await first.identity()
+        _removed(tmp_path)
+        await second.identity()
+        with pytest.raises(ToolSessionError) as raised:
+            await first.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
+        assert not raised.value.may_have_run
+    finally:
+        await first.close()
+        await second.close()
+
+
+def _removed(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    path.unlink()
+    return path
