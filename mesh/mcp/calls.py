@@ -106,7 +106,10 @@ class KnownCalls(Generic[C]):
         return self._begun is not None
 
     def open(self, begun: Begun) -> None:
-        """From here on what begins is written down."""
+        """From here on what begins is written down. Again: what was written down before is lost, and a new
+        generation begins."""
+        if self._begun is not None:
+            self._next_generation()
         begun.open(self.session)
         self._begun = begun
 
@@ -182,12 +185,15 @@ class KnownCalls(Generic[C]):
 
     def _make_room(self) -> None:
         if len(self._steps[self.session]) >= self._most_calls:
-            self._generation += 1
-            self._steps[self.session] = {}
+            self._next_generation()
             if self._begun is not None:
                 self._begun.open(self.session)
-            while len(self._steps) > 2:
-                self._forget(next(iter(self._steps)))
+
+    def _next_generation(self) -> None:
+        self._generation += 1
+        self._steps[self.session] = {}
+        while len(self._steps) > 2:
+            self._forget(next(iter(self._steps)))
 
     def _forget(self, session: str) -> None:
         """Forgets a generation, but for its calls that wait or run: they are few."""

@@ -167,6 +167,7 @@ class McpSession:
             await asyncio.sleep(delay * random.uniform(0.5, 1))
 
     async def _live(self) -> None:
+        await self._hold_file()
         born = asyncio.get_running_loop().time()
         async with open_link(self._server, self._wake.set, self._file) as link:
             await self._refresh(link)
@@ -174,6 +175,17 @@ class McpSession:
             while True:
                 await self._step(link)
                 self._settled = self._settled or asyncio.get_running_loop().time() - born > SETTLED_S
+
+    async def _hold_file(self) -> None:
+        """Takes the file again if it was removed. What waits must not run when somebody else may have been
+        told meanwhile that nobody knows what came of it."""
+        if self._file is None or not self._file.is_removed:
+            return
+        is_alone = await self._file.take_again()
+        self._known.open(self._file)
+        if not is_alone:
+            why = "its file was removed, and another session has lived meanwhile"
+            raise ToolSessionError(self._say(why), may_have_run=False)
 
     async def _step(self, link: Link) -> None:
         # Invariant: cleared before the conditions are read, so that a wake-up is never lost.
@@ -198,6 +210,9 @@ class McpSession:
     async def _serve(self, link: Link, request: Request) -> None:
         if request.answer.done():
             return
+        if request.claim is not None and self._file is not None and self._file.is_removed:
+            self._waiting.appendleft(request)
+            raise LinkLost(f"the file of its session was removed from {self._file.folder}")
         try:
             self._known.begin(request)
         except ToolSessionError as problem:

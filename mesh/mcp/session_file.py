@@ -58,6 +58,23 @@ class SessionFile:
         """What a guard has to inherit to hold the lock."""
         return () if self._fd is None else (self._fd,)
 
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the next session would find no lock: somebody removed the file, or it is not held."""
+        return self._fd is None or os.fstat(self._fd).st_nlink == 0
+
+    async def take_again(self) -> bool:
+        """`take`, after it was removed. False if another session has lived meanwhile."""
+        before = len(self._sessions)
+        self.release()
+        await self.take()
+        return len(self._sessions) == before
+
     async def take(self) -> None:
         """Returns when the lock is held and nothing of an earlier server runs.
 
@@ -111,18 +128,24 @@ class SessionFile:
         boot = _boot()
         _forget_earlier_starts(self._folder, boot)
         path = self._folder / f"{boot}_{sha256(self._name.encode()).hexdigest()[:32]}"
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            deadline = time.monotonic() + TAKE_WITHIN_S
-            while not _locked(fd):
-                if time.monotonic() > deadline:
-                    raise self._problem("an earlier session still runs; stop the mesh that it belongs to")
-                time.sleep(_LOOK_S)
-            self._read(fd, deadline)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        deadline = time.monotonic() + TAKE_WITHIN_S
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                self._lock(fd, deadline)
+                if os.fstat(fd).st_nlink:
+                    self._read(fd, deadline)
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # it was removed while its lock was waited for
+
+    def _lock(self, fd: int, deadline: float) -> None:
+        while not _locked(fd):
+            if time.monotonic() > deadline:
+                raise self._problem("an earlier session still runs; stop the mesh that it belongs to")
+            time.sleep(_LOOK_S)
 
     def _read(self, fd: int, deadline: float) -> None:
         """Learns what the sessions before began, and ends what is left of the last one's server."""
