@@ -18,9 +18,9 @@ import psutil
 import pytest
 import uvloop
 
-from mesh.errors import ToolSessionError
+from mesh.errors import CallRevoked, ToolSessionError
 from mesh.mcp import session as session_module
-from mesh.mcp.port import ToolOutcome
+from mesh.mcp.port import CallId, ToolOutcome
 from mesh.mcp.session import McpSession
 
 from .worlds import Spec, hostile
@@ -349,3 +349,23 @@ def test_a_session_works_in_a_loop_of_another_thread(loop_of: Any) -> None:
     thread.start()
     thread.join(20)
     assert said == ["from a thread"]
+
+
+async def test_calls_that_were_revoked_take_no_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_WAITING", 2)
+    session = McpSession(hostile())
+    try:
+        name = await session.identity()
+        running = asyncio.create_task(session.call("wait", {"s": 0.5}))
+        await asyncio.sleep(0.1)
+        for n in range(2):
+            claim = CallId(name, str(n), 0)
+            waits = asyncio.create_task(session.call("echo", {"text": "x"}, claim=claim))
+            await asyncio.sleep(0)
+            assert await session.settle(claim) is None
+            with pytest.raises(CallRevoked):
+                await waits
+        assert (await session.call("echo", {"text": "y"})).content == "y"
+        await running
+    finally:
+        await session.close()
