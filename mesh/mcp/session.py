@@ -99,6 +99,8 @@ class McpSession:
         request = self._known.find(claim) if claim else None
         if request is None:
             if len(self._waiting) >= MAX_WAITING:
+                self._waiting = deque(each for each in self._waiting if not each.answer.done())
+            if len(self._waiting) >= MAX_WAITING:
                 raise ToolSessionError(self._say(f"{MAX_WAITING} calls wait already"), may_have_run=False)
             request = Request(name, arguments, claim)
             if claim is not None:
