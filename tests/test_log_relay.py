@@ -177,6 +177,15 @@ def test_a_text_from_outside_cannot_pretend_to_be_a_line_of_its_own() -> None:
     assert "\n" not in Logfmt().format(record)
 
 
+def test_no_value_of_a_field_controls_a_terminal_or_begins_a_line() -> None:
+    for name in ("a\x1b[2Jb", "a\rtime=0", "a\x85time=0", "a\u2028time=0", "a\u202eb", "\x9b2J"):
+        line = f"event=tool_result {fields(tool=name)} {fields(said='é ✓')}"
+        assert line.isprintable(), repr(line)
+        assert parsed(line) == {"event": "tool_result", "tool": name, "said": "é ✓"}
+    record = logging.makeLogRecord({"msg": "event=x why=a\x1b[2J\r\x85b"})
+    assert Logfmt().format(record).isprintable()
+
+
 def test_a_rate_lets_a_burst_through_and_then_so_many_a_second() -> None:
     rate = Rate(10, 5)
     assert sum(rate.admits(0) for _ in range(100)) == 5

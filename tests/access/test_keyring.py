@@ -1,6 +1,9 @@
 """Which keys are valid while the mesh runs."""
 
 import logging
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,3 +89,31 @@ def test_without_a_key_at_the_start_everybody_is_refused_until_there_is_one(
     key = keys.add(file, "ann")
     clock.later()
     assert ring.principal(key) == Principal("ann")
+
+
+def test_a_change_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, ann = Clock(), keys.add(file, "ann")
+    keys.add(file, "bob")
+    ring = Keyring(file, clock)
+    keys.revoke(file, "ann")
+    caplog.clear()
+    with no_more_files():
+        for _ in range(3):
+            clock.later()
+            assert ring.principal(ann) == Principal("ann")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR], "once is enough"
+    clock.later()
+    assert ring.principal(ann) is None
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """As many files are open as this process may have, as when it has very many clients."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

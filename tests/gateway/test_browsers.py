@@ -194,3 +194,16 @@ async def test_the_documents_open_by_a_link_from_another_page_and_work_there(bro
         async with page.expect_response(f"{live.url}/docs") as framed:
             await page.evaluate("url => { document.querySelector('iframe').src = url; }", f"{live.url}/docs")
         assert (await framed.value).status == 403, "no page may put it into a frame"
+
+
+async def test_no_page_frames_the_mesh_where_a_browser_does_not_say_whose_page_asks(browser: Browser) -> None:
+    """Browsers send Sec-Fetch-Site over HTTPS and to this machine alone."""
+    with LiveMesh(Spoken(says("Hello.")), SIMPLE + "allowed_hosts: [mesh.example]\n") as live:
+        there = f"http://mesh.example:{live.port}"
+        for path in ("/", "/docs", "/conversations"):
+            page = await page_at(browser, ELSEWHERE)
+            async with page.expect_response(there + path) as framed:
+                await page.evaluate("url => { document.querySelector('iframe').src = url; }", there + path)
+            answer = await framed.value
+            assert "sec-fetch-site" not in await answer.request.all_headers()
+            assert (answer.status, await answer.header_value("x-frame-options")) == (200, "DENY"), path

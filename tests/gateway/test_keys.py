@@ -11,9 +11,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount, Route
+from starlette.types import Message, Receive, Scope, Send
 
 from deployments.gateway.face import http_app
+from deployments.gateway.guard import Guard
 from deployments.gateway.index import Entry, index_app
 from mesh.access import keys
 from mesh.access.keyring import keys_of
@@ -216,6 +219,69 @@ def test_nobody_finds_the_conversation_of_another_by_the_same_idempotency_key(tm
             for who in (at.ann, bob, at.ann)
         ]
         assert made[0] == made[2] != made[1]
+
+
+def test_the_idempotency_keys_of_one_do_not_stand_for_what_another_says(tmp_path: Path) -> None:
+    with door(tmp_path, says("to ann"), says("to bob")) as at:
+        bob = {"X-API-Key": keys.add(at.file, "bob")}
+        until(lambda: at.http.get("/tree", headers=bob).status_code == 200)
+        conversation = at.http.post("/conversations", headers=at.ann).json()["conversation"]["id"]
+        answers = [
+            at.http.post(
+                f"/conversations/{conversation}/messages",
+                json={"message": "go on"},
+                headers={**who, "Idempotency-Key": "1"},
+            ).json()["result"]["response"]
+            for who in (at.ann, bob, at.ann)
+        ]
+        assert answers == ["to ann", "to bob", "to ann"]
+
+
+@pytest.mark.parametrize("kind", ["all", "conversation", "session", "A2A"])
+def test_a_stream_ends_when_the_key_that_opened_it_is_revoked(tmp_path: Path, kind: str) -> None:
+    with door(tmp_path, calls(("add", {"n": 7}))) as at:
+        bob = {"X-API-Key": keys.add(at.file, "bob")}
+        until(lambda: at.http.get("/tree", headers=bob).status_code == 200)
+        with Rpc(at.live.url, **at.ann) as rpc:
+            task = rpc.send("go")["id"]
+        path = {
+            "all": "/events",
+            "conversation": f"/conversations/{task}/events",
+            "session": f"/api/sessions/{task}/stream",
+            "A2A": f"/a2a/tasks/{task}:subscribe",
+        }[kind]
+        headers = {**bob, "A2A-Version": "1.0"}
+        with at.http.stream("GET", path, headers=headers) as stream:
+            pieces = stream.iter_bytes()
+            assert next(pieces)
+            keys.revoke(at.file, "bob")
+            assert b"".join(pieces) is not None, "it ends, and within the client's bound"
+        assert at.http.get(path, headers=headers).status_code == 401, "nor is it opened again"
+        with at.http.stream("GET", path, headers={**at.ann, "A2A-Version": "1.0"}) as stream:
+            assert next(stream.iter_bytes()), "nobody else is concerned"
+
+
+async def test_an_app_hears_at_once_that_a_client_with_a_key_has_left(tmp_path: Path) -> None:
+    key, heard = keys.add(tmp_path / "keys.yaml", "ann"), []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await request.body()
+        heard.append(await request.is_disconnected())
+
+    messages = [{"type": "http.request", "body": b""}, {"type": "http.disconnect"}]
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    config = config_of(tmp_path)
+    headers = [(b"host", b"localhost"), (b"x-api-key", key.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/a2a", "headers": headers}
+    await Guard(app, rules_of([config]), keys_of([config]))(scope, receive, send)
+    assert heard == [True]
 
 
 def test_all_bindings_of_a2a_answer_401_and_work_with_a_key(tmp_path: Path) -> None:
