@@ -36,7 +36,7 @@ class Logfmt(logging.Formatter):
         if text.startswith("time="):
             return text
         if text.startswith("event="):
-            text = text.replace("\n", "\\n")  # one record is one line, whatever somebody put into it
+            text = _printable(text)  # one record is one line, whatever somebody put into it
         else:
             text = f"event=log logger={record.name} message={_value(text)}"
         if record.exc_info:
@@ -91,8 +91,15 @@ def _unquoted(value: str) -> str:
 
 def _value(value: Any) -> str:
     text = str(value)
-    plain = text and not any(character in text for character in ' ="\n\t')
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    plain = text and text.isprintable() and not any(character in text for character in ' ="')
+    return text if plain else _printable(json.dumps(text, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    """With everything that a terminal would act on, or take for the end of a line, as JSON escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def _details(event: AnyEvent) -> dict[str, Any]:
