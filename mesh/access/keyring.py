@@ -40,6 +40,7 @@ class Keyring:
         self._clock = clock
         self._by_hash: dict[str, Key] = {}
         self._signature: Signature | None = None
+        self._problem = ""
         self._look_at = clock() + LOOK_EACH_S
         self._take(_signature(path))
 
@@ -58,12 +59,22 @@ class Keyring:
         try:
             keys = load(self._path)
         except ConfigError as problem:
-            what = "the keys from before stay valid" if self._by_hash else "every request is refused"
-            self._say(logging.ERROR, "keys_unreadable", f"{what}: {problem.problems[0]}")
+            # The file may be whole, and only this process unable to open it just now: nothing of it has to
+            # change before it can be read, so it is read again at the next look.
+            self._signature = None
+            self._report(problem.problems[0])
             return
+        self._problem = ""
         self._by_hash = {key.sha256: key for key in keys}
         what = f"{len(keys)} keys are valid" if keys else "there is no key: every request is refused"
         self._say(logging.INFO if keys else logging.ERROR, "keys_read", what)
+
+    def _report(self, problem: str) -> None:
+        """Logs a problem that was not there at the look before."""
+        if problem != self._problem:
+            self._problem = problem
+            what = "the keys from before stay valid" if self._by_hash else "every request is refused"
+            self._say(logging.ERROR, "keys_unreadable", f"{what}: {problem}")
 
     def _say(self, level: int, event: str, message: str) -> None:
         _log.log(level, "event=%s %s", event, fields(file=self._path, message=message))
