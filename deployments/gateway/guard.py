@@ -20,6 +20,7 @@ from mesh.access.rules import Rules
 
 _READ = frozenset(
     (
+        b"accept",
         b"host",
         b"origin",
         b"sec-fetch-site",
@@ -135,7 +136,9 @@ class Guard:
         """Sends with what browsers need to know; to programs as it is."""
         origin = headers.get("origin", "")
         is_listed = origin in self._rules.origins
-        is_browser = bool(origin) or "sec-fetch-site" in headers
+        # Over plain HTTP to another machine browsers say no Sec-Fetch-Site; of what they show, as frames too,
+        # they say that it may be HTML.
+        is_browser = bool(origin) or "sec-fetch-site" in headers or "text/html" in headers.get("accept", "")
         if not (is_browser or self._rules.origins):
             return send
 
