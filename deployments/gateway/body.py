@@ -98,7 +98,8 @@ def caller_of(request: Request, raw: bytes) -> Caller:
     """Who asks, from the headers.
 
     Without an Idempotency-Key the request gets one of its own, so that the gateway itself may
-    send it again when a keeper dies.
+    send it again when a keeper dies. Whoever has an API key has Idempotency-Keys of their own: the same one
+    of somebody else is another request, whose answer is not for them.
     """
     headers = request.headers
     session_id = headers.get("x-session-id", "")
@@ -107,6 +108,9 @@ def caller_of(request: Request, raw: bytes) -> Caller:
     key = headers.get("idempotency-key", "")
     if key and not _KEY.fullmatch(key):
         raise BadRequest("Idempotency-Key must be 1 to 200 visible ASCII characters")
+    principal = principal_in(request.scope)
+    if key and principal:  # no name of a principal has a colon
+        key = f"{principal.name}:{key}"
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return Caller(
         session_id=session_id,
@@ -114,14 +118,9 @@ def caller_of(request: Request, raw: bytes) -> Caller:
         traceparent=headers.get("traceparent", "")[:256],
         idempotency_key=key or f"~{secrets.token_hex(16)}",
         body_hash=_identity_of(request, raw) if key else "",
-        by=_who(request),
+        # As the key proves it; where no keys are asked for, as the request says.
+        by=principal.name if principal else headers.get("x-user", "")[:128],
     )
-
-
-def _who(request: Request) -> str:
-    """Who asks, for the record: as the key proves it; where no keys are asked for, as the request says."""
-    principal = principal_in(request.scope)
-    return principal.name if principal else request.headers.get("x-user", "")[:128]
 
 
 def _identity_of(request: Request, raw: bytes) -> str:

@@ -12,13 +12,12 @@ from deployments.gateway.answered import answered, response
 from deployments.gateway.body import caller_of, decision_of, message_of, page_of, parsed, read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams, wants_stream
-from mesh.access.principal import is_stranger, principal_in
+from mesh.access.principal import is_stranger
 from mesh.config import Config, Limits
 from mesh.ids import id_for_key, new_id
 from mesh.keeper.answer import Listing, listing
 from mesh.keeper.index import Entry
 from mesh.keeper.requests import (
-    Caller,
     Cancel,
     Create,
     Decide,
@@ -96,16 +95,8 @@ async def _create(backend: Backend, limits: Limits, secret: bytes, request: Requ
         caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
     message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
     is_keyed = "idempotency-key" in request.headers
-    conversation_id = (
-        id_for_key(secret, caller.idempotency_key, _owner(request, caller)) if is_keyed else new_id()
-    )
+    conversation_id = id_for_key(secret, caller.idempotency_key, caller.token) if is_keyed else new_id()
     return await backend.ask(conversation_id, Create(conversation_id, caller, message, *_how(request)))
-
-
-def _owner(request: Request, caller: Caller) -> str:
-    """Whose Idempotency-Key it is: nobody finds another's conversation by saying the same key."""
-    principal = principal_in(request.scope)
-    return f"{principal.name}\0{caller.token}" if principal else caller.token
 
 
 async def _say(backend: Backend, limits: Limits, conversation_id: str, request: Request) -> Reply:
