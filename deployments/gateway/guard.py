@@ -13,8 +13,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deployments.gateway.watched import Watched
 from mesh.access.keyring import Keys
-from mesh.access.principal import KEY_PREFIX, bearer_in, is_key, put
+from mesh.access.principal import KEY_PREFIX, bearer_in, is_key, principal_in, put
 from mesh.access.proxies import is_from_proxy
 from mesh.access.rules import Rules
 
@@ -84,8 +85,13 @@ class Guard:
         if scope["type"] == "http":
             headers = _headers(scope)
             scope = _without_keys(scope, headers)
-            app = self._answer(scope, headers) or self._app
-            await app(scope, receive, self._headed(send, headers))
+            refused, send = self._answer(scope, headers), self._headed(send, headers)
+            if refused is not None:
+                await refused(scope, receive, send)
+            elif self._keys is None or principal_in(scope) is None:
+                await self._app(scope, receive, send)
+            else:
+                await Watched(self._keys, _key(headers), receive, send).run(self._app, scope)
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         else:  # no route speaks WebSocket, which none of these rules would hold for
