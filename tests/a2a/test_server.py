@@ -12,10 +12,12 @@ from mesh.errors import JournalError
 from mesh.events import LlmCall
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
+from mesh.keeper.requests import Reply, Request
 from mesh.llm.port import LlmRequest
+from tests import live as live_mesh
 from tests.a2a.rpc import Json, Rpc, answer, question, said, state, text_part
 from tests.a2a.serving import ADD, rest_messages, served
-from tests.live import LiveMesh, Spoken
+from tests.live import LiveMesh, LocalBackend, Spoken
 from tests.support import SIMPLE, calls, says
 
 CARD = "/.well-known/agent-card.json"
@@ -155,6 +157,21 @@ def test_a_stream_ends_where_the_turn_waits_and_a_subscription_goes_on_to_the_en
 
 
 # -- lists
+
+
+def test_a_list_of_many_tasks_leaves_room_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(LocalBackend):
+        """As over a network, no answer is there at once."""
+
+        async def ask(self, owner: str, request: Request) -> Reply:
+            await asyncio.sleep(0)
+            return await super().ask(owner, request)
+
+    monkeypatch.setattr(live_mesh, "LocalBackend", Elsewhere)
+    with served(setting=SIMPLE + "limits: {max_ongoing_requests: 10}\n") as (rpc, _):
+        for _ in range(20):
+            rpc.http.post("/conversations", json={})
+        assert len(rpc.result("ListTasks", {"pageSize": 20})["tasks"]) == 20
 
 
 def test_tasks_are_listed_newest_change_first_in_pages_with_filters() -> None:

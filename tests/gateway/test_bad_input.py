@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from deployments.gateway import body as reading
 from mesh.a2a.extensions import MESH
 from tests.a2a.rpc import Rpc
 from tests.live import LiveMesh, Spoken
@@ -249,6 +250,21 @@ def test_a_tool_call_that_cannot_travel_between_processes_is_not_imported(http: 
         httpx.Request("POST", "http://x", json=line).content for line in (CREATED, OPENED, answer)
     )
     refused(http.post("/conversations/import", content=log), "line 3: it has an integer beyond 64 bits")
+
+
+@pytest.mark.parametrize("path", ["/conversations", "/a2a", "/a2a/message:send", "/conversations/import"])
+def test_a_body_that_does_not_come_is_not_waited_for(
+    live: LiveMesh, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_WITHIN_S", 0.2)
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{{"
+    with socket.create_connection(("127.0.0.1", live.port), WITHIN_S) as connection:
+        connection.sendall(head.encode())
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    assert answer.split()[1] == b"408", answer
+    assert b"did not come" in answer
 
 
 def test_arguments_that_are_edited_over_a2a_are_held_to_the_same(http: httpx.Client, live: LiveMesh) -> None:

@@ -22,8 +22,10 @@ from mesh.access import keys
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.config import Config, parse
-from mesh.events import ApprovalResolved, UserMessage
+from mesh.events import ApprovalRequired, ApprovalResolved, ConversationCreated, UserMessage
+from mesh.ids import new_id
 from mesh.journal.memory import MemoryJournal
+from mesh.keeper.carried import exported
 from tests.a2a.rpc import Rpc, said, state
 from tests.live import LiveMesh, LocalBackend, Spoken
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm, calls, says
@@ -173,6 +175,26 @@ def test_the_name_of_the_key_is_journaled_and_what_the_request_says_is_not(tmp_p
             task = rpc.send("go")
             events = at.live.run(at.live.mesh.journal.read(task["id"]))
             assert [event.by for event in events if isinstance(event, UserMessage)] == ["ann"]
+
+
+def test_what_an_imported_conversation_says_of_people_is_told_with_whose_word_it_is(tmp_path: Path) -> None:
+    with door(tmp_path) as at:
+        bob = {"X-API-Key": keys.add(at.file, "bob")}
+        until(lambda: at.http.get("/tree", headers=bob).status_code == 200)
+        created = ConversationCreated(
+            conversation_id=new_id(), session_id="s", agent="test", digest="d", seq=1
+        )
+        said = UserMessage(turn=1, text="go", by="ann", seq=2)
+        asked = ApprovalRequired(
+            turn=1, uuid="u", call_id="c", tool_name="add", tool_args={}, description="Run add", seq=3
+        )
+        decided = ApprovalResolved(turn=1, uuid="u", decision="approve", by="ann", seq=4)
+        log = exported([created, said, asked, decided])
+        assert at.http.post("/conversations/import", content=log, headers=bob).status_code == 201
+        events = at.live.run(at.live.mesh.journal.read(created.conversation_id))
+        assert [event.by for event in events if isinstance(event, UserMessage | ApprovalResolved)] == [
+            "ann (as imported by bob)"
+        ] * 2
 
 
 def test_a_key_is_no_token_of_the_turn_and_is_written_nowhere(
