@@ -84,6 +84,8 @@ from mesh.words import is_decision
 
 _log = logging.getLogger("mesh.gateway")
 _PAGE = 50
+_AT_ONCE = 4
+"""How many tasks of a list are looked up at once."""
 _BY_STATE = {state: name or "" for name, state in STATES.items()}
 
 
@@ -297,13 +299,21 @@ class Handler(PushOperations):
         limit = params.page_size or _PAGE
         entries, total = await self._recent(_recent_of(params, limit + 1))
         page = entries[:limit]
-        views = await asyncio.gather(*(self._show(entry.id) for entry in page))
+        views = await self._views(page)
         tasks = [apply_history_length(task_of(view), params) for view in views]
         for task in tasks:
             if not params.include_artifacts:
                 task.ClearField("artifacts")
         more = encode_page_token(page[-1].moment) if len(entries) > limit else ""
         return pb.ListTasksResponse(tasks=tasks, total_size=total, page_size=limit, next_page_token=more)
+
+    async def _views(self, entries: list[Entry]) -> list[ConversationView]:
+        """A few at a time: a list takes the place of few other requests (limits.max_ongoing_requests)."""
+        found: list[ConversationView] = []
+        for first in range(0, len(entries), _AT_ONCE):
+            group = entries[first : first + _AT_ONCE]
+            found += await asyncio.gather(*(self._show(entry.id) for entry in group))
+        return found
 
     async def on_cancel_task(self, params: "pb.CancelTaskRequest", context: ServerCallContext) -> "pb.Task":
         call = call_of(context)
