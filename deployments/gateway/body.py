@@ -1,10 +1,13 @@
 """Reading what clients send: within bounds, as JSON whatever its Content-Type, one clear error each."""
 
+import asyncio
 import hashlib
 import re
 import secrets
+from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mesh import strict_json
@@ -23,22 +26,35 @@ _ACTIONS: dict[str, Decision] = {
     "skip": "skip",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
+PIECE_WITHIN_S = 30.0
+"""How long the next piece of a body is waited for."""
 
 
 async def read(request: Request, limit: int, key: str = "limits.max_body_bytes") -> bytes:
     """The body, at most ``limit`` bytes of it, also when its length is not announced. ``key`` is the limit's
-    in the config."""
+    in the config. Raises `TooLarge`, and Starlette's `HTTPException` (408) when it does not come."""
     announced = request.headers.get("content-length", "")
     if _is_number(announced) and int(announced) > limit:
         raise TooLarge(_too_large(limit, key))
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
+    pieces = aiter(request.stream())
+    while (part := await _next(pieces)) is not None:
         size += len(part)
         if size > limit:
             raise TooLarge(_too_large(limit, key))
         parts.append(part)
     return b"".join(parts)
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    """The next piece of a body; None: that was all."""
+    try:
+        async with asyncio.timeout(PIECE_WITHIN_S):
+            return await anext(pieces, None)
+    except TimeoutError:
+        why = f"the rest of the body did not come within {PIECE_WITHIN_S:g} s"
+        raise HTTPException(408, why, {"Connection": "close"}) from None
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
