@@ -9,6 +9,7 @@ from deployments.gateway.answered import answered, response
 from deployments.gateway.body import read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import EventStream, Streams, last_seen
+from mesh.access.principal import principal_in
 from mesh.config import Config
 from mesh.errors import BadRequest
 from mesh.events import NAMES
@@ -80,5 +81,6 @@ async def _log(backend: Backend, conversation_id: str) -> Reply | Response:
 
 async def _import(backend: Backend, limit: int, request: Request) -> Reply:
     content = await read(request, limit, "limits.max_log_bytes")
-    created = created_in(content)
-    return await backend.ask(created.conversation_id, Import(created.conversation_id, content))
+    created, principal = created_in(content), principal_in(request.scope)
+    by = principal.name if principal else ""
+    return await backend.ask(created.conversation_id, Import(created.conversation_id, content, by))

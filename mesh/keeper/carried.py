@@ -7,7 +7,17 @@ import msgspec
 from mesh import strict_json
 from mesh.conversation import fold
 from mesh.errors import BadRequest
-from mesh.events import AnyEvent, ConversationCreated, Error, Live, UserMessage, decode, encode, is_moment
+from mesh.events import (
+    AnyEvent,
+    ApprovalResolved,
+    ConversationCreated,
+    Error,
+    Live,
+    UserMessage,
+    decode,
+    encode,
+    is_moment,
+)
 from mesh.ids import SESSION_IDS, is_id, is_session_id
 
 _LEFT_BEHIND = (
@@ -21,15 +31,16 @@ def exported(events: Sequence[AnyEvent]) -> bytes:
     return b"".join(encode(event) + b"\n" for event in events)
 
 
-def imported(content: bytes, agent: str, digest: str) -> list[AnyEvent]:
+def imported(content: bytes, agent: str, digest: str, by: str = "") -> list[AnyEvent]:
     """The journal that such lines make here: that of an agent, in one of its versions. Raises `BadRequest`.
+    ``by`` names who brings it, if that was proved: what it says of others is their word, and no proof.
 
     An open turn ends with an error: were it to go on in two places, what it does could be done twice.
     """
     events: list[AnyEvent] = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
-            events.append(_event(line, number))
+            events.append(_on_the_word_of(by, _event(line, number)))
     if not events or not isinstance(events[0], ConversationCreated):
         raise BadRequest("line 1: a conversation begins with conversation_created")
     if any(isinstance(event, ConversationCreated) for event in events[1:]):
@@ -39,6 +50,12 @@ def imported(content: bytes, agent: str, digest: str) -> list[AnyEvent]:
     if conversation.turn_open:
         events.append(Error(turn=conversation.turn, message=_LEFT_BEHIND))
     return events
+
+
+def _on_the_word_of(by: str, event: AnyEvent) -> AnyEvent:
+    if not (by and isinstance(event, UserMessage | ApprovalResolved) and event.by):
+        return event
+    return msgspec.structs.replace(event, by=f"{event.by} (as imported by {by})")
 
 
 def created_in(content: bytes) -> ConversationCreated:

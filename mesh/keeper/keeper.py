@@ -394,7 +394,7 @@ class Keeper:
     async def _import(self, request: Import) -> Reply:
         if request.id in self._cells.index:
             raise Conflict(f"conversation {request.id} is here already")
-        events = imported(request.content, self._settings.agent, self._settings.digest)
+        events = imported(request.content, self._settings.agent, self._settings.digest, request.by)
         cell = await self._cells.create(request.id, events)
         return answer(cell.conversation, 201, with_result=False)
 

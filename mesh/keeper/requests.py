@@ -144,10 +144,12 @@ class Export(msgspec.Struct, frozen=True, tag=True):
 
 
 class Import(msgspec.Struct, frozen=True, tag=True):
-    """A conversation as `Export` gave it, here or elsewhere."""
+    """A conversation as `Export` gave it, here or elsewhere. ``by``: the name of the API key that brought it;
+    empty where no keys are asked for."""
 
     id: str
     content: bytes
+    by: str = ""
 
 
 class PushSet(msgspec.Struct, frozen=True, tag=True):
