@@ -277,6 +277,17 @@ class TestTools:
         assert result.exit_code == 0, result.stderr
         assert "resources_add" in result.stdout
 
+    def test_a_name_is_told_in_full_on_a_narrow_terminal(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "70")
+        long = "agent_with_a_name_that_fills_more_than_its_column"
+        result = mesh(
+            "tools", config(here, OFFLINE + f"a2a: [{{name: {long}, url: 'http://billing.test'}}]\n")
+        )
+        rows = [line.split("│") for line in result.stdout.splitlines() if "│" in line]
+        assert "".join(row[1].strip() for row in rows) == f"a2a_{long}"
+
     def test_a_server_that_is_not_installed_is_one_line(self, here: Path) -> None:
         result = mesh("tools", config(here, "mcp: {command: none-such}\n"))
         assert result.exit_code == 1

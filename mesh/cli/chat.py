@@ -13,7 +13,7 @@ from mesh.cli.where import ApiKey, check_secrets
 
 def chat(
     url: Annotated[
-        str | None, typer.Option(envvar="MESH_URL", help="Talk to the mesh there; none: start one.")
+        str | None, typer.Option(envvar="MESH_URL", help="Talk to the mesh there; without it, start one.")
     ] = None,
     config: Annotated[
         Path, typer.Option(metavar="CONFIG", help="The agent to start, without --url.")
@@ -27,7 +27,9 @@ def chat(
     ] = "",
     key: ApiKey = "",
 ) -> None:
-    """Talk to an agent; in a pipe: a message a line, answers to stdout.
+    """Talk to an agent, in a terminal or a pipe.
+
+    In a pipe each line is a message, and the answers go to stdout.
 
     Exit codes: 0 answered, 1 failed or no mesh, 2 wrong use, 3 waits for a person, 130 interrupted.
 

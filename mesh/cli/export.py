@@ -35,9 +35,9 @@ def export(
     token: Token = "",
     key: ApiKey = "",
 ) -> None:
-    """Write the journal of a conversation, one event a line; mesh import takes it.
+    """Write the journal of a conversation, for mesh import.
 
-    It has all that was said, so a FILE is readable for you alone.
+    It is one event a line, and has all that was said, so a FILE is readable for you alone.
 
     Example: mesh export 3f2a -o talk.jsonl
     """

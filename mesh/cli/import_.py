@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.shared import MACHINE, leave, plain_words
-from mesh.cli.where import ApiKey, Faults, Token, Url, client_of, shown
+from mesh.cli.where import ApiKey, Faults, Token, client_of, shown
 
 if TYPE_CHECKING:
     from mesh.events import AnyEvent
@@ -18,12 +18,15 @@ _DEFAULT_URL = "http://127.0.0.1:8080"
 
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What mesh export wrote; - is stdin.")],
-    url: Url = None,
+    url: Annotated[
+        str | None, typer.Option(help="The mesh that gets it. By default $MESH_URL.", show_default=False)
+    ] = None,
     token: Token = "",
     key: ApiKey = "",
 ) -> None:
-    """Give a conversation to a mesh that runs: the one of --url, of MESH_URL, or the one on this machine.
+    """Give a conversation to a mesh that runs.
 
+    That is the mesh of --url or MESH_URL, by default the one on port 8080 of this machine.
     Its id goes to stdout. What cannot be read is left out, with a warning.
 
     Example: mesh import talk.jsonl --url http://localhost:8080

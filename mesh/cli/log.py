@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 def log(
     conversation: ConversationId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show what comes, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show what comes, until it is complete or Ctrl-C.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The events as JSON lines, as they are.")] = False,
     url: Url = None,
     data_dir: DataDir = None,
@@ -39,7 +41,9 @@ def log(
     token: Token = "",
     key: ApiKey = "",
 ) -> None:
-    """Read what happened in a conversation: who said what, which tools ran, who decided, what it cost.
+    """Read what happened in a conversation.
+
+    Shows who said what, which tools ran, who decided, and what it cost.
 
     Example: mesh log 3f2a --follow
     """

@@ -18,8 +18,10 @@ def tools(
     config: ConfigFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Start the MCP servers of a config and list all that the agent may call: their tools, other agents, and
-    what its nodes have besides.
+    """List all that an agent may call, and what asks first.
+
+    Starts the MCP servers of the config. Lists their tools, the other agents that it may ask, and what its
+    nodes have besides.
 
     "approval" says whether a person is asked before each call.
 
@@ -76,9 +78,11 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
 
 def _table(rows: "Sequence[dict[str, Any]]") -> "Table":
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("tool", "from", "nodes", "approval", "hints", "description")
+    # Folded, and not cut off: two names that begin alike have to differ on a narrow terminal too.
+    names = [Column(title, overflow="fold") for title in ("tool", "from", "nodes")]
+    table = Table(*names, "approval", "hints", "description")
     for row in rows:
         hints = [hint for hint, key in _HINTS.items() if row[key]]
         asks = "yes" if row["destructiveHint"] else "no"
