@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
-from mesh.config import parse
+from mesh.config import load, parse
 from mesh.preflight import obstacles
+from mesh.together import conflicts
 from tests.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"
@@ -72,6 +73,7 @@ def config(here: Path, text: str, port: int = 1) -> Path:
 
 
 OFFLINE = "llm: {model: offline}\n"
+SHIPPED = Path(__file__).parent.parent / "config"
 
 
 class TestHelp:
@@ -162,8 +164,13 @@ class TestCheck:
         assert mesh("key", "new", "ann").exit_code == 0
         assert mesh("check", path).stderr == ""
 
-    def test_the_shipped_agent_keeps_to_this_machine(self) -> None:
-        assert mesh("check", Path(__file__).parent.parent / "config/agent.yaml").stderr == ""
+    @pytest.mark.parametrize("name", ["agent", "pipeline", "claude", "gemini", "openai", "http-tools"])
+    def test_the_shipped_configs_keep_to_this_machine(self, name: str) -> None:
+        assert mesh("check", SHIPPED / f"{name}.yaml").stderr == ""
+
+    def test_the_two_agents_that_the_readme_starts_together_agree(self) -> None:
+        agents = [load(SHIPPED / f"{name}.yaml", {}) for name in ("agent", "pipeline")]
+        assert conflicts(agents) == []
 
     def test_the_other_agents_are_named(self, here: Path) -> None:
         path = config(here, "a2a: [{name: b, url: 'http://b'}]\n")
