@@ -5,6 +5,7 @@ start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve
 
 import logging
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,8 @@ _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
 _LOOK_UP_S = 0.2
 _CLOSE_WITHIN_S = 4.0
+_OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
+"""What HAProxy writes between the severity of a line and its words."""
 
 
 class Mesh:
@@ -114,7 +117,7 @@ class Mesh:
         self._serving = True
         self._brought_serve = not cluster.has_serve()
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        with _edge_trouble():
+        with _edge_trouble(self.logs):
             serve.start(
                 http_options={"host": self._serve_host, "port": self._port, "location": "EveryNode"},
                 logging_config={"enable_access_log": False, "log_level": "WARNING"},
@@ -138,13 +141,13 @@ class Mesh:
             if not done and time.monotonic() < deadline:
                 continue
             if not done:
-                why = f"the cluster has too little of {self._lacking}" if self._lacking else _logs()
+                why = f"the cluster has too little of {self._lacking}" if self._lacking else _logs(self.logs)
                 raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {why}")
             name = waiting.pop(done[0])
             try:
                 ray.get(done[0])
             except ray.exceptions.RayError as problem:
-                raise CannotStart(f"{name} cannot start: {_cause(problem)}") from problem
+                raise CannotStart(f"{name} cannot start: {cause_of(problem)}") from problem
             self._say(f"actor {total - len(waiting)} of {total}: {name}")
 
     def _start_edge(self) -> None:
@@ -156,11 +159,16 @@ class Mesh:
         from deployments import app, index
         from deployments.gateway.home import Links
 
-        links = Links(self._web, f"http://{self._dashboard}" if self._dashboard else "")
-        built = [app.build(agent.blueprint, path=agent.path, links=links) for agent in self._agents]
+        dashboard = f"http://{self._dashboard}" if self._dashboard else ""
+        # The web chat talks to the first agent only.
+        chats = [self._web, *("" for _ in self._agents[1:])]
+        built = [
+            app.build(agent.blueprint, path=agent.path, links=Links(chat, dashboard))
+            for agent, chat in zip(self._agents, chats, strict=True)
+        ]
         if not self._is_alone:
             built.append(index.build([agent.blueprint for agent in self._agents]))
-        with _edge_trouble():
+        with _edge_trouble(self.logs):
             serve.run_many([RunTarget(a, *to) for a, to in zip(built, self._applications(), strict=True)])
 
     def _applications(self) -> list[tuple[str, str]]:
@@ -187,7 +195,9 @@ class Mesh:
                 pass
             time.sleep(0.05)
         if waiting and not stop.is_set():
-            raise CannotStart(f"{waiting[0]}/ready does not answer after {_START_WITHIN_S:g} s; {_logs()}")
+            raise CannotStart(
+                f"{waiting[0]}/ready does not answer after {_START_WITHIN_S:g} s; {_logs(self.logs)}"
+            )
 
     @property
     def _actors(self) -> dict[str, Any]:
@@ -242,22 +252,25 @@ class Mesh:
 
 
 @contextmanager
-def _edge_trouble() -> Iterator[None]:
-    """What Serve raises, as a line for people."""
+def _edge_trouble(logs: str) -> Iterator[None]:
+    """What Serve raises, as a line for people. ``logs``: the folder of Ray's logs."""
     import ray.serve.exceptions
 
     try:
         yield
     except (RuntimeError, ray.serve.exceptions.RayServeException) as problem:
-        raise CannotStart(f"the HTTP edge cannot start: {_cause(problem)}; {_logs()}") from problem
+        raise CannotStart(f"the HTTP edge cannot start: {cause_of(problem)}; {_logs(logs)}") from problem
 
 
-def _cause(problem: Exception) -> str:
-    """What went wrong, in a line: without Ray's wrapping, and without the notices of a program's output."""
+def cause_of(problem: Exception) -> str:
+    """What went wrong, in a line: without Ray's wrapping, and of HAProxy's output only what made it end."""
     inner = getattr(problem, "cause", None) or problem
-    lines = [line.strip() for line in str(inner).splitlines() if line.strip() and "[NOTICE]" not in line]
-    return (lines[-1] if inner is problem else lines[0])[:500] if lines else repr(inner)
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
+    if alerts := [line.partition("[ALERT]")[2] for line in lines if "[ALERT]" in line]:
+        return f"HAProxy: {_OF_PROCESS.sub('', alerts[0])}"[:500]
+    told = [line for line in lines if not any(mark in line for mark in ("[NOTICE]", "[WARNING]"))]
+    return (told[-1] if inner is problem else told[0])[:500] if told else repr(inner)[:500]
 
 
-def _logs() -> str:
-    return "the actors' logs are in /tmp/ray/session_latest/logs"
+def _logs(folder: str) -> str:
+    return f"the actors' logs are in {folder or '/tmp/ray/session_latest/logs'}"
