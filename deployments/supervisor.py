@@ -55,7 +55,7 @@ class Supervisor:
         self._relay = relay
         self._policy = policy
         self._stop = stop
-        self._web = WebChat(relay, will.disown) if with_web else None
+        self._web = WebChat(relay, scratch / "web.err", will.disown) if with_web else None
         self._restarts: list[float] = []
         self._was_ready = False
         self._logs = ""

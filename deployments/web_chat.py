@@ -2,13 +2,15 @@
 
 import logging
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from deployments.restarts import RestartPolicy
 from mesh.log_relay import LogRelay
-from mesh.logs import fields
+from mesh.logs import fields, set_up
 from mesh.runtime import WEB_PORT
 from mesh.web.listening import listen_nearby
 
@@ -17,10 +19,12 @@ _END_WITHIN_S = 2.0
 
 class WebChat:
     """Listens from the beginning, so that its address is known, and stays, whatever ends and starts. Raises
-    `MeshError` if that is not possible. ``disown`` is called in each process that serves it."""
+    `MeshError` if that is not possible. ``disown`` is called in each process that serves it; what that logs
+    goes to the file ``output``, for the relay to pass on."""
 
-    def __init__(self, relay: LogRelay, disown: Callable[[], None]) -> None:
+    def __init__(self, relay: LogRelay, output: Path, disown: Callable[[], None]) -> None:
         self._relay = relay
+        self._output = output
         self._policy = RestartPolicy()
         self._disown = disown
         self._listening = listen_nearby(WEB_PORT)
@@ -72,7 +76,15 @@ class WebChat:
         from mesh.web.server import serve_on
 
         self._disown()
+        self._send_output_to(self._output)
+        set_up()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         port: int = self._listening.getsockname()[1]
         serve_on(self._listening, WebConfig(agent_url=agent_url, port=port))
+
+    @staticmethod
+    def _send_output_to(path: Path) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, 2)
+        os.close(file)

@@ -35,7 +35,7 @@ _SAY_DROPPED_EVERY_S = 5.0
 _NEW_FILES_EVERY_S = 1.0
 _COARSE_S = 1.0
 """Times of files lag behind the clock by some milliseconds."""
-_FILES = ("worker-*.err", "driver.err")
+_FILES = ("worker-*.err", "driver.err", "web.err")
 _HEAD = re.compile(rb"time=(\S+) level=([A-Z]+) ")
 _ACTOR = re.compile(rb":actor_name:(\S+)")
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2060-\u2069]")

@@ -106,14 +106,23 @@ def _page(config: Config, base: str, links: Links, waiting: Waiting) -> Response
         ("Ray dashboard", links.dashboard, "every actor of it; asks for Ray's token"),
     ]
     asked = tuple(
-        (each["title"] or "(no title)", each["conversation"], f"{each['asks']}, since {each['since']}")
+        (
+            each["title"] or "(no title)",
+            each["conversation"],
+            f"{each['asks']}, since {_for_people(each['since'])}",
+        )
         for each in waiting.newest
     )
     sections = [
         Section("Waits for a person", asked, _told(waiting)),
-        Section("Here", tuple(link for link in beside if link[1])),
+        Section("Links", tuple(link for link in beside if link[1])),
     ]
     return page(config.name, config.description or "An agent on a mesh.", sections)
+
+
+def _for_people(time: str) -> str:
+    """A time of the journal, to the minute."""
+    return f"{time[:16].replace('T', ' ')} UTC"
 
 
 def _told(waiting: Waiting) -> str:
