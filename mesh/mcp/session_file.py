@@ -35,7 +35,10 @@ from mesh.mcp.port import CallId
 
 TAKE_WITHIN_S = 10.0
 MOST_BYTES = 8 * 1024 * 1024
+"""A longer file is begun anew: of calls that are not in it any more nobody knows whether they began."""
 KEPT_S = 7 * 86_400
+"""Files of other starts go when nothing was written to them for so long. Those of earlier starts of this
+machine are of no use at once, but cannot be told from those of other machines that share the folder."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SPACE = Path("/proc/self/ns/pid")
 _LOOK_S = 0.05
@@ -50,6 +53,7 @@ class SessionFile:
         self._folder = folder
         self._fd: int | None = None
         self._taking = asyncio.Lock()
+        self._group = ""
         self._sessions: set[str] = set()
         self._begun: set[CallId] = set()
 
@@ -94,6 +98,8 @@ class SessionFile:
         assert self._fd is not None, "the file is taken first"
         if os.fstat(self._fd).st_size > MOST_BYTES:  # what was begun longer ago is not known any more
             os.ftruncate(self._fd, 0)
+            if self._group:  # a server may run: whoever comes after has to find it
+                self._write(self._group)
         self._write(f"session {session}")
 
     def begin(self, claim: CallId) -> None:
@@ -106,7 +112,8 @@ class SessionFile:
 
     def note_group(self, group: int) -> None:
         """The process group of the server that was just started."""
-        self._write(f"group {group} {_started(group)} {_space()}")
+        self._group = f"group {group} {_started(group)} {_space()}"
+        self._write(self._group)
 
     def release(self) -> None:
         """Gives the lock back."""

@@ -136,6 +136,26 @@ async def test_a_file_that_grew_long_forgets_the_sessions_before(
     after.release()
 
 
+async def test_a_file_that_grew_long_still_names_the_server_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_file, "MOST_BYTES", 2_000)
+    server = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
+    first = SessionFile("one", tmp_path)
+    await first.take()
+    first.open("a.0")
+    first.note_group(server.pid)
+    for n in range(200):
+        first.begin(CallId("a.0", f"step {n}", 0))
+    first.open("a.1")
+    assert os.fstat(first.fds[0]).st_size < 2_000
+    first.release()
+    after = SessionFile("one", tmp_path)
+    await after.take()
+    after.release()
+    assert await asyncio.wait_for(server.wait(), 10) == -signal.SIGKILL
+
+
 async def test_a_line_that_a_kill_tore_spoils_none_that_follow(tmp_path: Path) -> None:
     first = SessionFile("one", tmp_path)
     await first.take()
