@@ -236,7 +236,7 @@ class Mesh:
 
     def _addresses(self) -> Iterator[tuple[str, str]]:
         if self._web:
-            yield "web chat", self._web
+            yield "web chat", self._web if self._is_alone else f"{self._web} (with {self._agents[0].name})"
         if self._is_alone:
             yield from (("API", self._edge), ("docs", f"{self._edge}/docs"))
         else:

@@ -74,13 +74,12 @@ def _page(agents: Sequence[dict[str, str]], states: Mapping[str, str]) -> Respon
     sections = []
     for agent in agents:
         name = agent["name"]
-        about = "; ".join(filter(None, (agent["description"], states[name])))
         links = (
-            ("start", f"{agent['url']}/", about),
-            ("docs", agent["docs"], ""),
-            ("card", agent["card"], ""),
+            ("start", f"{agent['url']}/", f"what waits for a person, and all links; {states[name]}"),
+            ("docs", agent["docs"], "the API, to try out"),
+            ("card", agent["card"], "what other agents see of it"),
         )
-        sections.append(Section(name, links))
+        sections.append(Section(name, links, agent["description"]))
     return page("mesh", f"{len(agents)} agents at one address.", sections)
 
 

@@ -66,7 +66,8 @@ class Keyring:
             return
         self._problem = ""
         self._by_hash = {key.sha256: key for key in keys}
-        what = f"{len(keys)} keys are valid" if keys else "there is no key: every request is refused"
+        count = "1 key is valid" if len(keys) == 1 else f"{len(keys)} keys are valid"
+        what = count if keys else "there is no key: every request is refused"
         self._say(logging.INFO if keys else logging.ERROR, "keys_read", what)
 
     def _report(self, problem: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.shared import plain_words
+from mesh.cli.shared import WRONG, leave, plain_words
 
 File = Annotated[
     Path, typer.Option("--file", metavar="FILE", help="The auth.keys_file of the mesh.", show_default=True)
@@ -26,7 +26,7 @@ def new(name: Name, file: File = _FILE) -> None:
         from mesh.access.keys import add
 
         typer.echo(add(file, name))
-        typer.echo(f"the key of {name}, which is shown only now; {file} has its hash", err=True)
+        typer.echo(f"this is the only time that the key of {name} is shown; {file} has its hash", err=True)
 
 
 @key.command("list")
@@ -38,6 +38,8 @@ def list_(file: File = _FILE) -> None:
     with plain_words():
         from mesh.access.keys import load
 
+        if not file.exists():
+            leave([f"{file}: there is no such file; mesh key new NAME makes it, --file names another"], WRONG)
         keys = load(file)
         width = max((len(each.name) for each in keys), default=0)
         for each in keys:

@@ -52,7 +52,7 @@ def test_keys_are_listed_by_name_and_revoked_by_name(tmp_path: Path) -> None:
     assert (empty.returncode, empty.stdout) == (0, "")
     assert (
         run("list", folder=tmp_path).stderr
-        == "mesh: keys.yaml:1: cannot be read: No such file or directory\n"
+        == "mesh: keys.yaml: there is no such file; mesh key new NAME makes it, --file names another\n"
     )
 
 

@@ -45,7 +45,8 @@ async def test_a_browser_gets_a_page_of_the_agents_and_whether_they_are_up() -> 
     for name in ("a", "b"):
         assert f'href="http://mesh:8080/{name}/"' in answer.text
         assert f'href="http://mesh:8080/{name}/docs"' in answer.text
-    assert "what b does; not ready: mcp &lt;tools&gt;" in answer.text
+    assert "<p>what b does</p>" in answer.text
+    assert "; not ready: mcp &lt;tools&gt;<" in answer.text and "; ready<" in answer.text
 
 
 async def test_one_agent_that_is_not_ready_is_named_while_the_process_is_healthy() -> None:
