@@ -136,6 +136,9 @@ class Driver:
             await self._call_off(left_over)
         if output.status == "interrupted":
             raise Unavailable(output.text)
+        if output.status == "superseded" and cell.is_current(turn.turn, turn.run):
+            # By no other pass: the next one begins after a pause, so that nothing goes round and round.
+            raise Unavailable("a pass ended as if another one had begun")
 
     async def _append_cancelled(self, cell: Cell, turn: int) -> None:
         """Ends the turn, with what came of the calls that were claimed in it: one that runs is waited for."""

@@ -356,3 +356,19 @@ async def _runs(order: list[str], lost: set[int]) -> None:
                     assert status == 200
         runs = [run for _, run in mesh.runs]
         assert runs == sorted(set(runs)), "each pass has a greater number than all before it"
+
+
+class SupersededByNobody(LocalMesh):
+    """Its passes end at once, as if others had begun."""
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        self.passes += 1
+        return TurnOutput("superseded")
+
+
+async def test_passes_that_end_without_a_reason_do_not_follow_each_other_without_a_pause() -> None:
+    async with SupersededByNobody(ScriptedLlm(says("never"))) as mesh:
+        saying = asyncio.create_task(mesh.create("Hi"))
+        await asyncio.wait({saying}, timeout=0.3)
+        assert mesh.passes <= 2
+        saying.cancel()
