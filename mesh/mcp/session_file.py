@@ -245,4 +245,4 @@ def _kill(process: psutil.Process) -> None:
     try:
         process.send_signal(signal.SIGKILL)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return  # it is gone, or runs as somebody else: then whoever waits for its end says that it does not end
+        return  # it is gone; or runs as another user, and whoever waits for its end says that it does not
