@@ -1,7 +1,9 @@
 """Which keys are valid while the mesh runs."""
 
 import logging
+import os
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +108,19 @@ def test_a_change_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once is enough"
     clock.later()
     assert ring.principal(ann) is None
+
+
+def test_what_is_no_file_is_not_waited_for(file: Path) -> None:
+    clock, ann = Clock(), keys.add(file, "ann")
+    ring = Keyring(file, clock)
+    file.unlink()
+    os.mkfifo(file)
+    clock.later()
+    found: list[Principal | None] = []
+    asking = threading.Thread(target=lambda: found.append(ring.principal(ann)), daemon=True)
+    asking.start()
+    asking.join(5)
+    assert found == [Principal("ann")], "nobody writes into the pipe, and the gateway stands still"
 
 
 @contextmanager
