@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,7 +73,17 @@ def parse(text: str, source: str) -> tuple[Key, ...]:
 
 def load(path: Path) -> tuple[Key, ...]:
     """The keys of a file. Raises `ConfigError`, also when the file cannot be read."""
+    if _is_special(path):  # a pipe would be waited for, and the gateway stand still
+        raise ConfigError([f"{path}:1: is no regular file"])
     return parse(read_text(path), str(path))
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something is there that is no regular file."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def add(path: Path, name: str) -> str:
