@@ -15,6 +15,8 @@ from deployments import haproxy
 
 _PORTS_TRIED = 100
 _HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+_BEFORE_SERVE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
+_READABLE = "deployments.gateway.readable:for_serve"
 ALL_INTERFACES = ("0.0.0.0", "::")
 
 
@@ -32,8 +34,11 @@ def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
     defaults = {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.gateway.readable:for_serve",
+        _BEFORE_SERVE: _READABLE,
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_MAXCONN": str(haproxy.most_connections()),
+        # How long a client may send or read nothing while HAProxy waits for it; usually an hour.
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
         # Serve replaces an edge that failed three checks: at its usual 10 s, half a minute without HTTP.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         # One that is not ready in time is replaced by another: on a loaded machine none would ever come up.
@@ -64,14 +69,16 @@ def prepare_alone(env: MutableMapping[str, str], host: str, scratch: Path) -> No
     By the first variable, which is named after the systems where it is the default, a node's address is
     127.0.0.1, and all that Ray opens is bound to that: nobody can join, and nobody needs to."""
     env.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    if not has_haproxy(env):
-        return
-    program = _haproxy()
-    launcher = haproxy.launcher(scratch, program or "haproxy", host)
-    if program and os.access(launcher, os.X_OK):
-        env[_HAPROXY] = str(launcher)
-    else:  # not on this system, or nothing in its temporary folder may run: Serve's own proxy is slower
+    if has_haproxy(env):
+        program = _haproxy()
+        launcher = haproxy.launcher(scratch, program or "haproxy", host)
+        if program and os.access(launcher, os.X_OK):
+            env[_HAPROXY] = str(launcher)
+            return
+        # Not on this system, or nothing in its temporary folder may run: Serve's own proxy is slower.
         env.update({"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"})
+    if env.get(_BEFORE_SERVE) == _READABLE:
+        env[_BEFORE_SERVE] = f"{_READABLE}_alone"
 
 
 def has_haproxy(env: Mapping[str, str]) -> bool:

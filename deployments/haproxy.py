@@ -1,8 +1,8 @@
-"""Keeps HAProxy to one address, for a Ray of our own.
+"""Keeps HAProxy to one address, and its clients to bounds, for a Ray of our own.
 
 Serve writes HAProxy's configuration, and there HAProxy's own ports, for statistics and metrics, are on every
-interface; no setting changes that. But a setting names HAProxy's binary
-(``RAY_SERVE_HAPROXY_BINARY_PATH``), so Serve starts this instead:
+interface, and a client may take as long as it likes; no setting changes that. But a setting names HAProxy's
+binary (``RAY_SERVE_HAPROXY_BINARY_PATH``), so Serve starts this instead:
 
     python -I haproxy.py HAPROXY HOST -db -f CONFIG ...
 
@@ -10,19 +10,46 @@ It rewrites CONFIG and becomes HAPROXY. Every port that the file opens is on 127
 for, except the one that serves HTTP, which is on HOST. So Serve's HTTP host can be 127.0.0.1 always, and what
 is behind HAProxy, replicas and Serve's own proxy, is closed to other machines even where HAProxy is open.
 
+Whoever holds every connection that HAProxy takes (its ``maxconn``, see `most_connections`) keeps others
+waiting, but not for long: a connection without a whole request is closed after `_REQUEST_S`, and when more
+than half of all connections are in use, each is closed after its answer. What a request waits for is not
+bounded here: streams and long turns stay open.
+
 Standard library only: it runs at each start and reload of HAProxy, and takes some 20 ms.
 """
 
 import os
 import re
+import resource
 import shlex
 import sys
 from pathlib import Path
 
 HERE = "127.0.0.1"
 _HTTP = "http_frontend"
+_REQUEST_S = 5
+"""How long a client may take for the head of a request, and then for its body or the first 16 KB of it."""
+_MOST_CONNECTIONS = 12_000
+_OTHER_FILES = 500
 _SECTION = re.compile(r"(?:frontend|listen|backend|defaults|global)\b\s*(\S*)")
+_MAXCONN = re.compile(r"^\s*maxconn\s+(\d+)", re.MULTILINE)
 _BIND = re.compile(r"(\s*bind\s+)\S*:(\d+)((?:\s.*)?)", re.DOTALL)
+
+_ERROR = """http-error status {status} content-type application/json string '{{"error":"{why}"}}'"""
+_DEFAULTS = f"""\
+    timeout http-request {_REQUEST_S}s
+    {_ERROR.format(status=400, why="this is not a request of HTTP/1.1, or not a whole one")}
+    {_ERROR.format(status=408, why="the request took too long to arrive")}
+"""
+_RULES_NAME = "mesh_serves_no"
+_NOT_FOUND = '{{"error":"Not Found"}}'
+_RULES = f"""\
+    option disable-h2-upgrade
+    acl {_RULES_NAME} path,url_dec -m beg -i /-/
+    http-request return status 404 content-type application/json string '{_NOT_FOUND}' if {_RULES_NAME}
+    http-request wait-for-body time {_REQUEST_S}s
+    http-after-response set-header connection close if {{{{ fe_conn gt {{half}} }}}}
+"""
 
 
 def launcher(folder: Path, haproxy: str, host: str) -> Path:
@@ -36,6 +63,16 @@ def launcher(folder: Path, haproxy: str, host: str) -> Path:
     return path
 
 
+def most_connections() -> int:
+    """How many clients HAProxy can serve at once: each takes two of the files that a process may open, and
+    one in four takes two more, for a pipe. HAProxy does not start when told more. It needs up to 17 KB for
+    each."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if files == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(100, min(_MOST_CONNECTIONS, (files - _OTHER_FILES) * 2 // 5))
+
+
 def confined(config: str, host: str) -> str:
     """The configuration with HTTP on ``host``, and every other port on this machine only. Raises `ValueError`
     for a ``bind`` of another form: it is better not to start than to be open without anybody's knowledge."""
@@ -45,6 +82,23 @@ def confined(config: str, host: str) -> str:
             section = found[1]
         is_bind = line.split()[:1] == ["bind"]
         lines.append(_bound(line, host if section == _HTTP else HERE) if is_bind else line)
+    return "".join(lines)
+
+
+def guarded(config: str) -> str:
+    """The configuration with bounds on how long a client may hold a connection, and without Serve's own pages
+    below ``/-/``: they tell strangers the agents' names, and pass by the checks of host and key. HAProxy's
+    checks of replicas do not come by here."""
+    if _RULES_NAME in config:
+        return config
+    lines = []
+    for line in config.splitlines(keepends=True):
+        lines.append(line)
+        if line.startswith("defaults"):
+            lines.append(_DEFAULTS)
+        elif line.startswith(f"frontend {_HTTP}"):
+            found = _MAXCONN.search(config)
+            lines.append(_RULES.format(half=int(found[1]) // 2 if found else most_connections() // 2))
     return "".join(lines)
 
 
@@ -60,7 +114,7 @@ def main(arguments: list[str]) -> None:
     haproxy, host, *rest = arguments
     config = Path(rest[rest.index("-f") + 1])
     new = config.with_suffix(".new")
-    new.write_text(confined(config.read_text(), host))
+    new.write_text(guarded(confined(config.read_text(), host)))
     new.replace(config)
     os.execv(haproxy, [haproxy, *rest])
 

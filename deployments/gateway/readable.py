@@ -3,6 +3,7 @@
 Serve decodes some headers of its own (``X-Request-ID``, a session id) before the gateway sees the request,
 and Starlette decodes the query where it redirects: what is not UTF-8 would be a 500 there. So this stands
 before both: in the app itself, and by `for_serve` before Serve's own handling, in its proxies and replicas.
+Serve's own pages are hidden in the same place.
 """
 
 from starlette.middleware import Middleware
@@ -26,6 +27,25 @@ class Readable:
 def for_serve() -> list[Middleware]:
     """What Serve puts before its own handling: ``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`` names this."""
     return [Middleware(Readable)]
+
+
+class Hidden:
+    """ASGI middleware: answers 404 to what asks for Serve's own pages, below ``/-/``. They tell strangers the
+    agents' names, and pass by the checks of host and key."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_hidden = scope["type"] == "http" and scope["path"].startswith("/-/")
+        app = JSONResponse({"error": "Not Found"}, 404) if is_hidden else self._app
+        await app(scope, receive, send)
+
+
+def for_serve_alone() -> list[Middleware]:
+    """What Serve puts before its own handling where its own proxy serves strangers, on a Ray of our own. Not
+    behind HAProxy: there its checks of replicas come by here."""
+    return [*for_serve(), Middleware(Hidden)]
 
 
 def _unreadable(scope: Scope) -> str:

