@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,3 +192,16 @@ def test_a_rate_lets_a_burst_through_and_then_so_many_a_second() -> None:
     assert sum(rate.admits(0) for _ in range(100)) == 5
     assert sum(rate.admits(1) for _ in range(100)) == 5
     assert sum(rate.admits(1 + i / 100) for i in range(1, 201)) == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize("text", ['it\'s "there"', "a\\b c", "one\r\ntwo", "\x1b[31mred", "a=b", "\x0bx"])
+def test_a_value_is_quoted_so_that_it_comes_back_whole_on_one_line(text: str) -> None:
+    line = fields(message=text, event="other")
+    assert line.isprintable()
+    assert parsed(line) == {"message": text, "event": "other"}
+
+
+def test_no_line_of_the_log_has_a_value_quoted_as_python_does() -> None:
+    repository = Path(__file__).parents[1]
+    sources = [*(repository / "mesh").rglob("*.py"), *(repository / "deployments").rglob("*.py")]
+    assert [str(path) for path in sources if re.search(r"event=[^\"]*=%r", path.read_text())] == []

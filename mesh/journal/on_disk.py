@@ -25,6 +25,7 @@ from typing import NamedTuple
 from mesh.durable import sync_folder, write_all
 from mesh.errors import JournalDamaged, JournalError
 from mesh.events import AnyEvent, Live, decode
+from mesh.logs import fields
 
 _PREFIX, _SUFFIX = "conversation_", ".jsonl"
 _OPEN_FILES = 512
@@ -145,7 +146,7 @@ class JournalFiles:
             try:
                 self._restore(conversation_id)
             except JournalError as problem:
-                _log.error("event=journal_not_restored message=%r", str(problem))
+                _log.error("event=journal_not_restored %s", fields(message=problem))
             raise
 
     def _restore(self, conversation_id: str) -> None:

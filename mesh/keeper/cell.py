@@ -18,7 +18,7 @@ from mesh.events import AnyEvent, ApprovalResolved, Live, Paused, ToolIntent, To
 from mesh.failpoints import failpoint
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
-from mesh.logs import log_events
+from mesh.logs import fields, log_events
 from mesh.tree.step import SEND_AHEAD_S
 from mesh.tree.turn import Decisions, TurnInput, TurnOutput
 
@@ -269,7 +269,7 @@ class Cell:
             await self.append(())
         except JournalError as problem:
             # The turn's own append will meet the same problem, and tell the client.
-            _log.warning("event=not_durable_yet %s message=%r", self.about, str(problem))
+            _log.warning("event=not_durable_yet %s %s", self.about, fields(message=problem))
 
 
 def _id_of(events: Sequence[AnyEvent]) -> str:

@@ -14,6 +14,7 @@ from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
 from mesh.keeper.index import Index
 from mesh.keeper.snapshots import Snapshots
+from mesh.logs import fields
 
 _RUNS_BITS = 32
 _log = logging.getLogger("mesh.keeper")
@@ -140,7 +141,7 @@ class Cells:
             conversation = fold(await self._journal.read(conversation_id))
         except JournalError as problem:
             kind = "journal_damaged" if isinstance(problem, JournalDamaged) else "journal_unreadable"
-            _log.error("event=%s conversation=%s message=%r", kind, conversation_id, str(problem))
+            _log.error("event=%s conversation=%s %s", kind, conversation_id, fields(message=problem))
             self.unreadable.add(conversation_id)
             return
         if conversation.id:
@@ -153,7 +154,7 @@ class Cells:
 
     def _lost(self, cell: Cell, problem: JournalError) -> None:
         """What is in memory may not be what is in the journal: read it again, or leave the shard."""
-        _log.error("event=journal_error %s message=%r", cell.about, str(problem))
+        _log.error("event=journal_error %s %s", cell.about, fields(message=problem))
         if isinstance(problem, StaleEpoch):
             self._on_fenced()
         if isinstance(problem, WrongSequence):

@@ -16,6 +16,7 @@ from mesh.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
 from mesh.events import AnyEvent, Completed, Error, Paused, ToolResult
 from mesh.failpoints import failpoint
 from mesh.keeper.cell import Cell
+from mesh.logs import fields
 from mesh.tree.node import CANCELLED
 from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput, UnsettledCall
 
@@ -105,7 +106,7 @@ class Driver:
                     raise  # this cell is not the conversation any more: the shard, or the cell, is given up
                 if cell.is_failing and await cell.drop_held():
                     raise  # nothing of the turn is durable: whoever sent its message is told so
-                _log.warning("event=pass_lost %s message=%r", cell.about, str(problem))
+                _log.warning("event=pass_lost %s %s", cell.about, fields(message=problem))
                 trouble = trouble or _Trouble()
                 await asyncio.sleep(trouble.pause(problem))
 
@@ -157,7 +158,7 @@ class Driver:
                 break
             except Unavailable as problem:  # of a node or a session that starts again, say
                 if trouble.lasted_s > self._unavailable_for_s:
-                    _log.warning("event=not_settled step=%s message=%r", call.intent.step, str(problem))
+                    _log.warning("event=not_settled step=%s %s", call.intent.step, fields(message=problem))
                     return None
                 await asyncio.sleep(trouble.pause(problem))
         if result is None:
@@ -174,7 +175,8 @@ class Driver:
             async with asyncio.timeout(_GOODBYE_S):
                 await self._tree.call_off(task)
         except Exception as problem:  # noqa: BLE001 - the turn is over, whatever comes of it
-            _log.warning("event=not_called_off %s message=%r", task, str(problem))
+            about = fields(agent=task.agent, task=task.task_id, message=problem)
+            _log.warning("event=not_called_off %s", about)
 
     async def _output(self, cell: Cell, turn: TurnInput) -> TurnOutput:
         """How the pass ended. A bug in a node ends the turn: another pass would meet it again."""

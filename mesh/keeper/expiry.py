@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from mesh.errors import MeshError, NotFound
 from mesh.events import moment, now
+from mesh.logs import fields
 
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
@@ -100,9 +101,9 @@ class Expiry:
         pause = min(_FIRST_PAUSE_S * 2.0 ** min(failures - 1, 20), _LONGEST_PAUSE_S)
         if failures == 1:
             _log.warning(
-                "event=not_expired conversation=%s message=%r",
+                "event=not_expired conversation=%s %s",
                 conversation_id,
-                str(problem),
+                fields(message=problem),
                 exc_info=None if isinstance(problem, MeshError) else problem,
             )
         self.note(moment(timedelta(seconds=pause)), conversation_id)

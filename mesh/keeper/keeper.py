@@ -67,6 +67,7 @@ from mesh.keeper.requests import (
     reply,
 )
 from mesh.keeper.watching import Watching
+from mesh.logs import fields
 from mesh.push.push import Push
 from mesh.tree.turn import Ack, Decisions, Tree
 from mesh.view import view
@@ -452,12 +453,12 @@ class Keeper:
                     break
                 except (JournalDamaged, StaleEpoch, NotFound) as problem:
                     _log.error(
-                        "event=recover_failed conversation=%s message=%r", conversation_id, str(problem)
+                        "event=recover_failed conversation=%s %s", conversation_id, fields(message=problem)
                     )
                     break
                 except JournalError as problem:
                     _log.warning(
-                        "event=recover_later conversation=%s message=%r", conversation_id, str(problem)
+                        "event=recover_later conversation=%s %s", conversation_id, fields(message=problem)
                     )
                     await asyncio.sleep(pause)
 

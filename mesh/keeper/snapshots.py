@@ -14,6 +14,7 @@ import msgspec
 from mesh.conversation import Conversation
 from mesh.journal.port import Journal
 from mesh.keeper.index import Index
+from mesh.logs import fields
 from mesh.view import view
 
 _DELAY_S = 0.7
@@ -48,7 +49,7 @@ class Snapshots:
             if saved is not None:
                 self._index.load(saved, sizes)
         except (OSError, ValueError) as problem:  # what decoding raises are ValueErrors
-            _log.warning("event=index_unreadable file=%s message=%r", self._index_name, str(problem))
+            _log.warning("event=index_unreadable file=%s %s", self._index_name, fields(message=problem))
 
     async def close(self) -> None:
         """Writes everything now."""
@@ -72,7 +73,7 @@ class Snapshots:
         try:
             await self._journal.put_blobs(blobs)
         except OSError as problem:
-            _log.error("event=snapshot_failed message=%r", str(problem))
+            _log.error("event=snapshot_failed %s", fields(message=problem))
         if self._index_name in blobs:
             now = time.monotonic()
             self._index_due = now + max(_INDEX_EVERY_S, _INDEX_SHARE * (now - started))

@@ -19,6 +19,7 @@ from mesh.errors import JournalDamaged, JournalError
 from mesh.events import AnyEvent
 from mesh.failpoints import failpoint
 from mesh.journal.port import Journal
+from mesh.logs import fields
 from mesh.push.gates import Gates
 from mesh.push.post import Outcome, Post
 from mesh.push.webhook import Webhook
@@ -99,7 +100,7 @@ class Deliveries:
                 continue
             failures = 1 if done else failures + 1
             if failures == 1:
-                _log.warning("event=push_delayed %s why=%r", self._about(place), trouble.why)
+                _log.warning("event=push_delayed %s %s", self._about(place), fields(why=trouble.why))
             await asyncio.sleep(max(self._pace.pause(failures), trouble.retry_after_s))
 
     async def _round(self, place: Place) -> tuple[int, Outcome | None]:
@@ -123,7 +124,7 @@ class Deliveries:
                     if outcome.kind == "failed" and not self._is_old(news.time):
                         return done, outcome
                     if outcome.kind != "delivered":
-                        _log.error("event=push_given_up %s why=%r", self._about(place), outcome.why)
+                        _log.error("event=push_given_up %s %s", self._about(place), fields(why=outcome.why))
                     webhook = await self._advanced(place, webhook, news, part + 1)
                     done += 1
         return done, None
@@ -134,7 +135,7 @@ class Deliveries:
         try:
             await self._webhooks.advance(place, seq, parts)
         except JournalError as problem:  # told once more after a crash, not before
-            _log.error("event=push_not_noted %s message=%r", self._about(place), str(problem))
+            _log.error("event=push_not_noted %s %s", self._about(place), fields(message=problem))
         return msgspec.structs.replace(webhook, seq=seq, parts=parts)
 
     def _is_old(self, time: str) -> bool:
@@ -145,7 +146,7 @@ class Deliveries:
         """Which webhook it is, for the log: its URL may be a secret."""
         webhook = self._webhooks.get(place)
         host = _host(webhook) if webhook else ""
-        return f"conversation={place.conversation_id} webhook={place.id!r} host={host}"
+        return fields(conversation=place.conversation_id, webhook=place.id, host=host)
 
     def _ended(self, place: Place, task: asyncio.Task[None]) -> None:
         if self._tasks.get(place) is task:

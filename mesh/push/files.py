@@ -21,6 +21,7 @@ import msgspec
 from mesh.durable import replace, sync_folder
 from mesh.errors import JournalError, StaleEpoch
 from mesh.journal.on_disk import read_epoch, why
+from mesh.logs import fields
 from mesh.push.webhook import Webhook
 
 _SUFFIX, _DRAFT = ".json", ".tmp"
@@ -85,7 +86,7 @@ class FilePushStore:
             except ValueError:  # its text might show a part of a secret
                 _log.error("event=webhooks_damaged file=%s", path.name)
             except OSError as problem:
-                _log.error("event=webhooks_unreadable file=%s message=%r", path.name, why(problem))
+                _log.error("event=webhooks_unreadable file=%s %s", path.name, fields(message=why(problem)))
         return found
 
     def _take(self, shard: int, epoch: int) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from mesh.errors import BadRequest, JournalError, Unavailable
 from mesh.events import AnyEvent, Completed, Error, Paused, ToolResult, UserMessage, moment, now
 from mesh.journal.port import Journal
+from mesh.logs import fields
 from mesh.push.delivery import Deliveries, Pace
 from mesh.push.port import PushStore
 from mesh.push.post import Post
@@ -144,7 +145,9 @@ class Push:
                 try:
                     await self._look_at(conversation_id)
                 except JournalError as problem:
-                    _log.error("event=push_unread conversation=%s message=%r", conversation_id, str(problem))
+                    _log.error(
+                        "event=push_unread conversation=%s %s", conversation_id, fields(message=problem)
+                    )
             self._looked.set()
             await asyncio.sleep(_LOOK_EVERY_S)
 

@@ -30,6 +30,7 @@ from mesh.events import (
     ToolIntent,
     now,
 )
+from mesh.logs import fields
 from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
 SEND_AHEAD_S = 0.2
@@ -122,7 +123,7 @@ class Steps:
         try:
             await self._send()
         except (Unavailable, JournalError) as problem:
-            _log.warning("event=not_sent_ahead %s message=%r", self._about(), str(problem))
+            _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
 
     # -- children
 
@@ -209,7 +210,7 @@ class Steps:
         except Superseded:
             _log.info("event=superseded %s run=%d", self._about(), self.turn.run)
         except (Unavailable, JournalError) as problem:
-            _log.warning("event=not_sent_ahead %s message=%r", self._about(), str(problem))
+            _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
 
     async def _send(self) -> None:
         async with self._sending:

@@ -151,7 +151,7 @@ async def test_a_file_that_cannot_be_read_is_named_in_the_log_and_the_others_are
     (tmp_path / f"{unreadable}.json").mkdir()
     (tmp_path / f"{not_text}.json").write_bytes(b'[{"id": "\xff"}]')
     assert await store.open(0, 2, lambda i: i in (one, unreadable, not_text)) == {one: (FULL,)}
-    assert f"file={unreadable}.json message='Is a directory'" in caplog.text and not_text in caplog.text
+    assert f'file={unreadable}.json message="Is a directory"' in caplog.text and not_text in caplog.text
     await store.close()
 
 

@@ -78,6 +78,7 @@ from mesh.keeper.requests import (
     Told,
     Watch,
 )
+from mesh.logs import fields
 from mesh.push.webhook import Form
 from mesh.view import ConversationView
 from mesh.words import is_decision
@@ -272,7 +273,7 @@ class Handler(PushOperations):
         try:
             await self._backend.ask(view.id, Told(view.id, view.pending_approvals[0].uuid))
         except Unavailable as problem:
-            _log.warning("event=answer_not_noted conversation=%s message=%r", view.id, str(problem))
+            _log.warning("event=answer_not_noted conversation=%s %s", view.id, fields(message=problem))
 
     def _text(self, message: "pb.Message") -> str:
         with _readable():
