@@ -14,7 +14,7 @@ from mesh import strict_json
 from mesh.access.principal import principal_in
 from mesh.errors import BadRequest, TooLarge
 from mesh.events import Decision
-from mesh.ids import SESSION_IDS, is_session_id
+from mesh.ids import SESSION_IDS, id_for_key, is_session_id, new_id
 from mesh.keeper.index import is_cursor
 from mesh.keeper.requests import Caller, Decided
 from mesh.words import decision_in
@@ -137,6 +137,13 @@ def caller_of(request: Request, raw: bytes) -> Caller:
         # As the key proves it; where no keys are asked for, as the request says.
         by=principal.name if principal else headers.get("x-user", "")[:128],
     )
+
+
+def id_to_create(request: Request, caller: Caller, secret: bytes) -> str:
+    """The id of the conversation that a request creates: with an Idempotency-Key, always the same.
+    ``secret``: see `mesh.secret`."""
+    is_keyed = "idempotency-key" in request.headers
+    return id_for_key(secret, caller.idempotency_key, caller.token) if is_keyed else new_id()
 
 
 def _identity_of(request: Request, raw: bytes) -> str:

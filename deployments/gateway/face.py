@@ -32,7 +32,7 @@ def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Lin
     live.add_routes(app, bounded, streams, config)
     home.add_routes(app, bounded, config, links)
     rest.add_routes(app, bounded, streams, config, secret)
-    sessions.add_routes(app, bounded, streams, config)
+    sessions.add_routes(app, bounded, streams, config, secret)
     a2a.add_routes(app, bounded, streams, config, secret)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Readable)

@@ -118,6 +118,10 @@ SESSION = route(
             "Created", {"type": "object"}, created={**_SESSION, "provider": "offline", "model": "offline"}
         ),
         **BAD,
+        409: error(
+            "The key was used for another request",
+            "Idempotency-Key 'k' was used for another request: on another path or with another body",
+        ),
         **BUSY,
     },
     **body(_OPTIONS, required=False, plain={}),

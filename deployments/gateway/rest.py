@@ -9,12 +9,11 @@ from fastapi import FastAPI, Request, Response
 
 from deployments.gateway import openapi
 from deployments.gateway.answered import answered, response
-from deployments.gateway.body import caller_of, decision_of, message_of, page_of, parsed, read
+from deployments.gateway.body import caller_of, decision_of, id_to_create, message_of, page_of, parsed, read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import Streams, wants_stream
 from mesh.access.principal import is_stranger
 from mesh.config import Config, Limits
-from mesh.ids import id_for_key, new_id
 from mesh.keeper.answer import Listing, listing
 from mesh.keeper.index import Entry
 from mesh.keeper.requests import (
@@ -94,8 +93,7 @@ async def _create(backend: Backend, limits: Limits, secret: bytes, request: Requ
     if not caller.session_id:
         caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
     message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
-    is_keyed = "idempotency-key" in request.headers
-    conversation_id = id_for_key(secret, caller.idempotency_key, caller.token) if is_keyed else new_id()
+    conversation_id = id_to_create(request, caller, secret)
     return await backend.ask(conversation_id, Create(conversation_id, caller, message, *_how(request)))
 
 

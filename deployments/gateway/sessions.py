@@ -10,24 +10,24 @@ from fastapi import FastAPI, Request, Response
 
 from deployments.gateway import openapi_live as openapi
 from deployments.gateway.answered import answered
-from deployments.gateway.body import caller_of, decision_of, message_of, parsed, read
+from deployments.gateway.body import caller_of, decision_of, id_to_create, message_of, parsed, read
 from deployments.gateway.port import Backend
 from deployments.gateway.stream import EventStream, Streams, last_seen
 from mesh.config import Config
 from mesh.errors import BadRequest, NotFound
-from mesh.ids import new_id, tail
+from mesh.ids import tail
 from mesh.keeper.requests import Create, Decide, Reply, Say, Show, refusal, reply
 from mesh.llm.routing import resolve
 
 _TEXTS = ("provider", "model", "workspacePath")
 
 
-def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config) -> None:
+def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
     """Adds the routes."""
 
     @api.post("/api/sessions", **openapi.SESSION)
     async def create(request: Request) -> Response:
-        return await answered(_create(backend, config, request))
+        return await answered(_create(backend, config, secret, request))
 
     @api.get("/api/sessions/{session_id}/stream", **openapi.SESSION_STREAM)
     async def stream(session_id: str, request: Request) -> Response:
@@ -46,7 +46,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config)
         return await answered(_resume(backend, session_id))
 
 
-async def _create(backend: Backend, config: Config, request: Request) -> Reply:
+async def _create(backend: Backend, config: Config, secret: bytes, request: Request) -> Reply:
     raw = await read(request, config.limits.max_body_bytes)
     body = parsed(raw) if raw.strip() else {}
     for name in _TEXTS:
@@ -55,14 +55,14 @@ async def _create(backend: Backend, config: Config, request: Request) -> Reply:
     caller = caller_of(request, raw)
     if not caller.session_id:
         caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
-    session_id = new_id()
+    session_id = id_to_create(request, caller, secret)
     made = await backend.ask(session_id, Create(session_id, caller))
     if made.status != 201:
         return made
     # The agent's config chooses the model, not the client: it is told which.
     model = next((model for _, model in config.models()), config.llm.model)
     told = {"id": session_id, "provider": resolve(model, {}).provider, "model": model}
-    return reply(201, told, caller.session_id, location=f"/api/sessions/{session_id}")
+    return reply(201, told, made.session_id, location=f"/api/sessions/{session_id}")
 
 
 async def _stream(streams: Streams, session_id: str, request: Request) -> Reply | EventStream:

@@ -69,3 +69,19 @@ def test_a_request_without_a_key_gets_one_that_nobody_gets_twice(http: httpx.Cli
     journal = live.run(live.mesh.journal.read(http.get("/conversations").json()["conversations"][0]["id"]))
     (decided,) = (event for event in journal if isinstance(event, ApprovalResolved))
     assert len(decided.idempotency_key.removeprefix("~")) * 4 >= 128
+
+
+def test_a_session_is_created_once_for_a_key(http: httpx.Client) -> None:
+    first = http.post("/api/sessions", json={"model": "m"}, headers=KEY)
+    again = http.post("/api/sessions", json={"model": "m"}, headers=KEY)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again.headers["x-session-id"] == first.headers["x-session-id"]
+    assert len(http.get("/conversations").json()["conversations"]) == 1
+    assert http.post("/api/sessions", json={"model": "other"}, headers=KEY).status_code == 409
+    assert http.post("/conversations", json={"model": "m"}, headers=KEY).status_code == 409
+    other = http.post("/api/sessions", json={"model": "m"}, headers={"Idempotency-Key": "k2"})
+    assert other.json()["id"] != first.json()["id"]
+
+
+def test_sessions_without_a_key_are_each_another(http: httpx.Client) -> None:
+    assert http.post("/api/sessions").json()["id"] != http.post("/api/sessions").json()["id"]
