@@ -15,6 +15,10 @@ waiting, but not for long: a connection without a whole request is closed after 
 than half of all connections are in use, each is closed after its answer. What a request waits for is not
 bounded here: streams and long turns stay open.
 
+One answer of HAProxy's own is changed as well. As long as it knows no route, which is so for some seconds
+while a mesh starts or its Ray is started anew, Serve has it say 404, and a client would take that for "there
+is no such conversation". It says 503 and "ask again" instead: a mesh has a route for every path.
+
 Standard library only: it runs at each start and reload of HAProxy, and takes some 20 ms.
 """
 
@@ -31,6 +35,11 @@ _REQUEST_S = 5
 """How long a client may take for the head of a request, and then for its body or the first 16 KB of it."""
 _MOST_CONNECTIONS = 12_000
 _OTHER_FILES = 500
+_NO_ROUTE = "default_backend"
+_STARTING = (
+    "    http-request return status 503 content-type application/json "
+    """string '{"error":"the mesh is starting; ask again in a moment"}' hdr Retry-After 1\n"""
+)
 _SECTION = re.compile(r"(?:frontend|listen|backend|defaults|global)\b\s*(\S*)")
 _MAXCONN = re.compile(r"^\s*maxconn\s+(\d+)", re.MULTILINE)
 _BIND = re.compile(r"(\s*bind\s+)\S*:(\d+)((?:\s.*)?)", re.DOTALL)
@@ -74,14 +83,14 @@ def most_connections() -> int:
 
 
 def confined(config: str, host: str) -> str:
-    """The configuration with HTTP on ``host``, and every other port on this machine only. Raises `ValueError`
-    for a ``bind`` of another form: it is better not to start than to be open without anybody's knowledge."""
+    """The configuration with HTTP on ``host``, and every other port on this machine only; see the module for
+    what is said where there is no route. Raises `ValueError` for a ``bind`` of another form: it is better not
+    to start than to be open without anybody's knowledge."""
     section, lines = "", []
     for line in config.splitlines(keepends=True):
         if found := _SECTION.match(line):
             section = found[1]
-        is_bind = line.split()[:1] == ["bind"]
-        lines.append(_bound(line, host if section == _HTTP else HERE) if is_bind else line)
+        lines.append(_rewritten(line, section, host))
     return "".join(lines)
 
 
@@ -100,6 +109,15 @@ def guarded(config: str) -> str:
             found = _MAXCONN.search(config)
             lines.append(_RULES.format(half=int(found[1]) // 2 if found else most_connections() // 2))
     return "".join(lines)
+
+
+def _rewritten(line: str, section: str, host: str) -> str:
+    words = line.split()
+    if words[:1] == ["bind"]:
+        return _bound(line, host if section == _HTTP else HERE)
+    if section == _NO_ROUTE and words[:4] == ["http-request", "return", "status", "404"]:
+        return _STARTING
+    return line
 
 
 def _bound(line: str, host: str) -> str:

