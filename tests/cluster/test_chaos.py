@@ -47,13 +47,14 @@ BEFORE_THE_CLAIM = (
     "journal.before_append",
     "journal.after_append",
 )
-NODE_DIES_AFTER_THE_CLAIM = ("tool.claimed", "tool.returned")
-SESSION_DIES_AFTER_THE_CLAIM = {
-    "mcp.before_call": "retry",
+KNOWN_AFTER_THE_CLAIM = ("tool.claimed", "mcp.before_call", "tool.returned")
+"""The node dies, or the session before it begins the call: it is known whether the call ran."""
+UNKNOWN_AFTER_THE_CLAIM = {
     "server.before_append": "retry",
     "server.after_append": "skip",
     "mcp.after_call": "skip",
 }
+"""The session or its server dies while it runs the call, and what a person finds."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 9 * KILLS)]
 
@@ -82,13 +83,13 @@ def test_a_kill_while_a_message_is_taken_is_not_noticed(doomed: World, failpoint
         assert told.unknown == []
 
 
-@pytest.mark.parametrize("failpoint", ["approval.resolved", *BEFORE_THE_CLAIM, *NODE_DIES_AFTER_THE_CLAIM])
+@pytest.mark.parametrize("failpoint", ["approval.resolved", *BEFORE_THE_CLAIM, *KNOWN_AFTER_THE_CLAIM])
 def test_a_kill_while_a_decision_is_taken_is_not_noticed(doomed: World, failpoint: str) -> None:
-    """Also after the claim: while the session lives, it knows whether the call ran."""
+    """Also after the claim: a session knows what it ran, and what the one before it did not begin."""
     assert approved_with(doomed, failpoint).unknown == []
 
 
-@pytest.mark.parametrize(("failpoint", "decided"), SESSION_DIES_AFTER_THE_CLAIM.items())
+@pytest.mark.parametrize(("failpoint", "decided"), UNKNOWN_AFTER_THE_CLAIM.items())
 def test_a_session_that_dies_between_claim_and_result_is_a_question_to_a_person(
     doomed: World, failpoint: str, decided: str
 ) -> None:

@@ -28,10 +28,10 @@ from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, seconds, table, unk
 from tests.cluster.test_chaos import (
     BEFORE_THE_CLAIM,
     KILLS,
-    NODE_DIES_AFTER_THE_CLAIM,
+    KNOWN_AFTER_THE_CLAIM,
     PEOPLE,
     SEED,
-    SESSION_DIES_AFTER_THE_CLAIM,
+    UNKNOWN_AFTER_THE_CLAIM,
     VICTIMS,
 )
 from tests.cluster.tree_world import (
@@ -116,8 +116,8 @@ def test_kills_after_a_decision_are_not_noticed(doomed: TreeWorld, client: Clien
 @pytest.mark.parametrize(
     ("failpoint", "decided"),
     [
-        *((failpoint, []) for failpoint in NODE_DIES_AFTER_THE_CLAIM),
-        *((failpoint, [decided] * 3) for failpoint, decided in SESSION_DIES_AFTER_THE_CLAIM.items()),
+        *((failpoint, []) for failpoint in KNOWN_AFTER_THE_CLAIM),
+        *((failpoint, [decided] * 3) for failpoint, decided in UNKNOWN_AFTER_THE_CLAIM.items()),
     ],
 )
 def test_kills_between_claim_and_result_are_questions_to_a_person_only_if_the_session_died(
