@@ -3,11 +3,13 @@
 JSON Schema by its ``$schema``, else Draft 2020-12. Nothing is ever fetched: a ``$ref`` may point into
 the schema itself and to the standard's own metaschemas. A ``format`` is not checked.
 
-A schema is somebody else's, and so is a value: checking one against the other is bounded (some 0.1 s at
-most, as a rule a few microseconds) in three ways.
+A schema is somebody else's, and so is a value: checking one against the other is bounded (some 50 ms at
+most, as a rule a few microseconds) in three ways. A thread would not help: the validator keeps the GIL. To
+compile a schema takes longer, up to half a second for one of `MAX_SCHEMA_BYTES`, once: it is kept.
 
 - A schema whose references multiply beyond `MAX_EXPANDED` subschemas is refused (`refusal`).
-- The work that a value takes is counted before it is done (`mesh.mcp.schema_work`).
+- The work that a value takes is counted before it is done, and so is the work of counting
+  (`mesh.mcp.schema_work`).
 - A ``pattern`` is matched in linear time. One that needs more than that (look-around, back-references, more
   than `MAX_PATTERN_BYTES` when compiled) is left to the server, which checks it anyway; and so are
   all patterns of a schema when the value is too large for them.
@@ -23,13 +25,13 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from referencing import Specification, jsonschema
 from referencing.exceptions import Unresolvable
 
-from mesh.mcp.schema_work import ENDLESS, Plan, TooMuchWork
+from mesh.mcp.schema_work import ENDLESS, Looks, Plan, TooManyLooks, TooMuchWork
 
 MAX_PROBLEMS = 10
 MAX_LINE = 300
 MAX_SCHEMA_BYTES = 512 * 1024
 MAX_EXPANDED = 10_000
-MAX_WORK = 500_000
+MAX_WORK = 400_000
 MAX_PATTERNS = 100
 MAX_PATTERN_BYTES = 16 * 1024
 
@@ -54,10 +56,12 @@ class _Checker(NamedTuple):
     full: Any
     without_patterns: Any
 
-    def can_tell(self, value: Any, errors: Literal["first", "all"], with_patterns: bool) -> bool:
+    def can_tell(
+        self, value: Any, looks: Looks, errors: Literal["first", "all"], with_patterns: bool
+    ) -> bool:
         """Whether the bound allows to say so much of what is wrong with a value."""
         try:
-            self.plan.work(value, MAX_WORK, with_patterns=with_patterns, errors=errors)
+            self.plan.work(value, MAX_WORK, looks, with_patterns=with_patterns, errors=errors)
         except TooMuchWork:
             return False
         return True
@@ -119,10 +123,21 @@ def said(error: jsonschema_rs.ValidationError) -> str:
 def checker_for(schema: dict[str, Any]) -> _Checker:
     """Equal schemas share one. Raises `jsonschema_rs.ValidationError`, `Unresolvable`, `TooMuchWork`,
     `RecursionError`."""
-    return _compiled(msgspec.json.encode(schema, order="deterministic"))
+    found = _tried(msgspec.json.encode(schema, order="deterministic"))
+    if isinstance(found, Exception):
+        raise found.with_traceback(None)
+    return found
 
 
 @lru_cache(maxsize=256)
+def _tried(text: bytes) -> _Checker | Exception:
+    """What is broken is kept as well: to find that out again would take as long."""
+    try:
+        return _compiled(text)
+    except (jsonschema_rs.ValidationError, Unresolvable, TooMuchWork, RecursionError, ValueError) as problem:
+        return problem
+
+
 def _compiled(text: bytes) -> _Checker:
     if len(text) > MAX_SCHEMA_BYTES:
         raise TooMuchWork
@@ -153,18 +168,20 @@ def _metaschemas() -> Any:
 
 def _lines(checker: _Checker, arguments: Any) -> list[str]:
     """What is wrong, a line each, at most one more than are told. Raises `TooMuchWork`."""
-    validator, matches = checker.full, True
+    validator, matches, looks = checker.full, True, Looks()
     try:
-        checker.plan.work(arguments, MAX_WORK)
+        checker.plan.work(arguments, MAX_WORK, looks)
+    except TooManyLooks:
+        raise
     except TooMuchWork:
         validator, matches = checker.without_patterns, False
-        checker.plan.work(arguments, MAX_WORK, with_patterns=False)
+        checker.plan.work(arguments, MAX_WORK, looks, with_patterns=False)
     if validator.is_valid(arguments):
         return []
-    if checker.can_tell(arguments, "all", matches):
+    if checker.can_tell(arguments, looks, "all", matches):
         errors = zip(validator.iter_errors(arguments), range(MAX_PROBLEMS + 1), strict=False)
         return [said(error) for error, _ in errors]
-    if checker.can_tell(arguments, "first", matches):
+    if checker.can_tell(arguments, looks, "first", matches):
         return [first_error(validator, arguments), "(and maybe more)"]
     return ["the arguments do not fit the tool's input schema, and are too large to say where"]
 

@@ -20,7 +20,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from referencing import Specification
 
 MAX_SUBSCHEMAS = 10_000
-MAX_LOOKS = 100_000
+MAX_LOOKS = 55_000
 ENDLESS = 10**12
 """More than any bound: the count of what never ends, and the end of all counting."""
 _CHARS_A_VISIT = 256
@@ -28,6 +28,8 @@ _VISITS_AN_ERROR = 50
 _VISITS_A_MATCHED_CHAR = 20
 """A character against a regular expression of `mesh.mcp.schema.MAX_PATTERN_BYTES` (about 2 us), in visits."""
 
+_LARGE = (str, dict, list)
+"""What may take more work than a number."""
 _ONE_HERE = ("not", "if", "then", "else")
 _NAMED_HERE = ("dependentSchemas", "dependencies")
 _BRANCHES = ("anyOf", "oneOf")
@@ -40,6 +42,24 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 class TooMuchWork(Exception):
     """The check would take more than its bound."""
+
+
+class TooManyLooks(TooMuchWork):
+    """Already to count the work would take more than its bound."""
+
+
+class Looks:
+    """How often a subschema or a part of a value may still be looked at, in all counts of one check: a look
+    is about 0.6 us of Python, and one at what is new costs two."""
+
+    def __init__(self, left: int = MAX_LOOKS) -> None:
+        self._left = left
+
+    def one(self) -> None:
+        """Raises `TooManyLooks` when there is none left."""
+        self._left -= 1
+        if self._left < 0:
+            raise TooManyLooks
 
 
 class _Subschema:
@@ -108,6 +128,7 @@ class Plan:
         self,
         value: Any,
         bound: int,
+        looks: Looks,
         *,
         with_patterns: bool = True,
         errors: Literal["none", "first", "all"] = "none",
@@ -116,9 +137,9 @@ class Plan:
         there are. An error is dear, as it holds a copy of what is wrong; and also the first has those of all
         branches of an ``anyOf`` or ``oneOf`` in it.
 
-        Raises `TooMuchWork` when they are more than ``bound``, `RecursionError` when the value is nested too
-        deeply."""
-        return _Count(bound, with_patterns, errors != "none").of(self._root, value, errors == "all")
+        Raises `TooMuchWork` when they are more than ``bound``, or ``looks`` run out,
+        `RecursionError` when the value is nested too deeply."""
+        return _Count(bound, looks, with_patterns, errors != "none").of(self._root, value, errors == "all")
 
     def _at(self, schema: Any, resolver: Any) -> _Subschema:
         known = self._known.get(id(schema))
@@ -186,6 +207,10 @@ class Plan:
                     self._dynamic.append((into, schema[key].rpartition("#")[2]))
 
 
+def _identity(value: Any) -> int:
+    return id(value) if isinstance(value, _LARGE) else 0
+
+
 def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
@@ -225,21 +250,22 @@ class _Count:
     """Counts the visits of one check. ``told``: whether the errors at this place are wanted; those of
     branches are wanted with ``with_errors``."""
 
-    def __init__(self, bound: int, with_patterns: bool, with_errors: bool) -> None:
+    def __init__(self, bound: int, looks: Looks, with_patterns: bool, with_errors: bool) -> None:
         self._bound = bound
+        self._look = looks.one
         self._with_patterns = with_patterns
         self._with_errors = with_errors
-        self._known: dict[tuple[int, int, bool], int] = {}
+        self._known: dict[tuple[int, int, bool], int] = {}  # by subschema, part of the value, told
         self._sizes: dict[int, int] = {}
-        self._looks = 0
 
     def of(self, subschema: _Subschema, value: Any, told: bool) -> int:
         """The visits for a value and all its parts. Raises `TooMuchWork`."""
         self._look()
-        key = (id(subschema), id(value), told)
+        key = (id(subschema), _identity(value), told)
         known = self._known.get(key)
         if known is not None:
             return known
+        self._look()
         self._known[key] = ENDLESS  # found again while it is counted: it applies itself
         total = self._own(subschema, value, told)
         for times, each in subschema.here:
@@ -251,10 +277,21 @@ class _Count:
         if isinstance(value, dict):
             total += self._of_properties(subschema, value, told)
         elif isinstance(value, list):
-            total += sum(self.of(each, item, told) for each in subschema.each_item for item in value)
+            total += sum(self._of_items(each, value, told) for each in subschema.each_item)
         if total > self._bound:
             raise TooMuchWork
         self._known[key] = total
+        return total
+
+    def _of_items(self, subschema: _Subschema, items: list[Any], told: bool) -> int:
+        large = [item for item in items if isinstance(item, _LARGE)]
+        total = 0
+        for item in large:
+            total += self.of(subschema, item, told)
+            if total > self._bound:
+                raise TooMuchWork
+        if len(large) < len(items):  # the others are all as dear as any one of them
+            total += (len(items) - len(large)) * self.of(subschema, None, told)
         return total
 
     def _of_properties(self, subschema: _Subschema, value: dict[str, Any], told: bool) -> int:
@@ -287,14 +324,10 @@ class _Count:
         known = self._sizes.get(id(value))
         if known is None:
             parts = value.values() if isinstance(value, dict) else value
-            known = 1
+            known = 1 + len(parts)
             for part in parts:
-                self._look()
-                known += self._size(part)
+                if isinstance(part, _LARGE):
+                    self._look()
+                    known += self._size(part) - 1
             self._sizes[id(value)] = known
         return known
-
-    def _look(self) -> None:
-        self._looks += 1
-        if self._looks > MAX_LOOKS:
-            raise TooMuchWork

@@ -188,6 +188,38 @@ def test_the_check_of_a_hostile_schema_is_bounded(schema: dict[str, Any], value:
     assert time.process_time() - start < 2
 
 
+WIDE: dict[str, tuple[dict[str, Any], Any]] = {
+    "many subschemas for each item": ({"items": {"allOf": [{"minimum": 0}] * 100}}, [*range(9000)]),
+    "many subschemas for each text": (
+        {"items": {"allOf": [{"minLength": 0}] * 100}},
+        [f"text {i}" for i in range(9000)],
+    ),
+    "lists in a list": ({"items": {"items": {"type": "integer"}}}, [[i] for i in range(90_000)]),
+    "a list of numbers": ({"additionalProperties": {"items": {"type": "integer"}}}, {"a": [*range(90_000)]}),
+    "many properties of many items": (
+        {"items": {"properties": {f"p{i}": {"type": "integer"} for i in range(50)}}},
+        [{f"p{i}": i for i in range(50)} for _ in range(2000)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "value"), [*HOSTILE.values(), *WIDE.values()], ids=[*HOSTILE, *WIDE])
+def test_a_loop_is_not_blocked_by_a_check(schema: dict[str, Any], value: Any) -> None:
+    refusal(schema)  # when the catalogue is built: compiled once
+    took = []
+    for _ in range(3):
+        start = time.thread_time()
+        problems(schema, value)
+        took.append(time.thread_time() - start)
+    assert min(took) < 0.1  # some 0.03 s on a quiet machine
+
+
+def test_a_long_list_of_numbers_is_checked() -> None:
+    schema = {"properties": {"a": {"items": {"type": "integer"}}}}
+    assert problems(schema, {"a": [*range(90_000)]}) == ""
+    assert problems(schema, {"a": [*range(90_000), "x"]}).startswith("a[90000]: ")
+
+
 @pytest.mark.parametrize("times", [14, 40, 2000])
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 def test_a_schema_that_references_multiply_is_refused(keyword: str, times: int) -> None:
