@@ -150,7 +150,10 @@ class McpSession:
             raise ToolSessionError(self._say("the session is closed"), may_have_run=False)
         if self._file is not None and not self._known.is_open:
             await self._file.take()
-            self._known.open(self._file)
+            # Several callers may have waited for the file: one of them opens the calls, or each would begin
+            # a generation of its own, and the first ones would be forgotten.
+            if not self._known.is_open:
+                self._known.open(self._file)
         if self._owner is None and not self._closed:
             self._owner = asyncio.create_task(self._live_on(), name=f"mcp {self._server.name}")
 

@@ -149,7 +149,8 @@ class MeshProcess:
     def driver(self) -> psutil.Process:
         """The process of ``mesh up`` that uses Ray: forked, so that its command line is the same."""
         up, *below = self.processes()
-        return next(each for each in below if each.ppid() == up.pid and each.cmdline() == up.cmdline())
+        command = _command(up)
+        return next(each for each in below if _command(each) == command and each.ppid() == up.pid)
 
     def find(self, part_of_command: str) -> list[psutil.Process]:
         """The processes below it whose command line has this in it."""

@@ -98,6 +98,15 @@ async def test_a_session_does_not_begin_while_another_one_lives(
     assert all_gone(pids)
 
 
+async def test_callers_that_wait_for_the_file_together_find_one_session(tmp_path: Path) -> None:
+    """Each is told the same identity, so that no claim is of a generation that is forgotten already."""
+    session = McpSession(hostile(), file=SessionFile("one", tmp_path))
+    try:
+        assert len(set(await asyncio.gather(*(session.identity() for _ in range(10))))) == 1
+    finally:
+        await session.close()
+
+
 async def test_after_a_start_of_the_machine_the_file_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
