@@ -78,12 +78,14 @@ def claims_asked_about(data_dir: Path) -> set[CallId]:
     found = set()
     for path in data_dir.glob("conversation_*.jsonl"):
         events, _ = parse(path.read_bytes(), path.name)
-        asked = {(e.step, e.attempt) for e in events if isinstance(e, ApprovalRequired) and _is_unknown(e)}
+        asked = {
+            (e.turn, e.step, e.attempt) for e in events if isinstance(e, ApprovalRequired) and _is_unknown(e)
+        }
         conversation = path.stem.removeprefix("conversation_")
         found |= {
             CallId(e.session, f"{conversation}|{e.turn}|{e.step}", e.attempt)
             for e in events
-            if isinstance(e, ToolIntent) and (e.step, e.attempt) in asked
+            if isinstance(e, ToolIntent) and (e.turn, e.step, e.attempt) in asked
         }
     return found
 
