@@ -96,5 +96,6 @@ def _is_unknown(asked: ApprovalRequired) -> bool:
 
 def claims_begun(data_dir: Path) -> set[CallId]:
     """The claims that sessions wrote down when they began them."""
-    lines = [line.split(" ") for path in (data_dir / "sessions").iterdir() for line in path.open()]
-    return {CallId(line[1], line[3].strip(), int(line[2])) for line in lines if line[0] == "begun"}
+    files = (data_dir / "sessions").iterdir()
+    lines = [line.split(" ") for path in files for line in path.read_text().splitlines()]
+    return {CallId(line[1], line[3], int(line[2])) for line in lines if line[0] == "begun"}
