@@ -89,7 +89,8 @@ def test_a_cluster_that_goes_away_is_noticed_and_said(folder: Path, model: Model
 
 
 def test_a_cluster_that_is_not_there_is_one_clear_line(folder: Path) -> None:
-    said = refused(folder, {"llm": {"model": "offline"}}, RAY_ADDRESS="127.0.0.1:1")
+    config = {"llm": {"model": "offline"}, "host": "127.0.0.1"}  # an open one is a line of its own
+    said = refused(folder, config, RAY_ADDRESS="127.0.0.1:1")
     assert "cannot join Ray at 127.0.0.1:1 (RAY_ADDRESS)" in said
 
 
