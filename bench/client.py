@@ -24,7 +24,7 @@ class Connection:
         if self._writer is None or self._reader is None:
             self._reader, self._writer = await asyncio.open_connection(*self._address, limit=1 << 22)
         raw = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\n{self._headers}Content-Length: {len(raw)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{self._headers}Content-Length: {len(raw)}\r\n\r\n"
         self._writer.write(head.encode() + raw)
         header = await self._reader.readuntil(b"\r\n\r\n")
         lines = header.decode("latin-1").split("\r\n")

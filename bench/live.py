@@ -106,7 +106,7 @@ async def _stream(port: int, path: str, body: dict[str, object]):  # type: ignor
     """The data of each Server-Sent Event of an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     raw = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\nConnection: close\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nConnection: close\r\n"
     writer.write(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     try:
         while line := await reader.readline():
