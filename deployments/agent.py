@@ -3,8 +3,8 @@
 from typing import Any
 
 from deployments.blueprint import blueprint_of
-from mesh.config import Config
-from mesh.together import path_of
+from mesh.config.model import Config
+from mesh.config.together import path_of
 
 
 class Agent:

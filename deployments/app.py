@@ -3,14 +3,14 @@
 from fastapi import FastAPI
 from ray import serve
 
+from deployments.backend import RayBackend
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
-from deployments.gateway.backend import RayBackend
-from deployments.gateway.below import Below
-from deployments.gateway.face import http_app
-from deployments.gateway.home import Links
-from mesh.logs import set_up
-from mesh.secret import mesh_secret
+from mesh.access.secret import mesh_secret
+from mesh.http.below import Below
+from mesh.http.face import http_app
+from mesh.http.home import Links
+from mesh.runtime.logs import set_up
 
 
 def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen

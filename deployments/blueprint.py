@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.config import Auth, Config, parse
-from mesh.ids import shard_of
+from mesh.config.model import Auth, Config, parse
+from mesh.core.ids import shard_of
 from mesh.tree.plan import tree_of
 
 

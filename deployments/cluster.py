@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from mesh.errors import MeshError
+from mesh.core.errors import MeshError
 
 
 class CannotStart(MeshError):

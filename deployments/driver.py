@@ -27,8 +27,8 @@ from pathlib import Path
 from rich.console import Console
 
 from deployments.mesh import Mesh
-from mesh.errors import MeshError
-from mesh.logs import fields, set_up
+from mesh.core.errors import MeshError
+from mesh.runtime.logs import fields, set_up
 
 _LOOK_S = 0.2
 _NOTICE_WITHIN_S = 2.0

@@ -7,13 +7,13 @@ from functools import partial
 from ray import serve
 from starlette.applications import Starlette
 
+from deployments.backend import RayBackend
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
-from deployments.gateway.backend import RayBackend
-from deployments.gateway.index import Entry, index_app
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
-from mesh.logs import set_up
+from mesh.http.index import Entry, index_app
+from mesh.runtime.logs import set_up
 
 _WITHIN_S = 2.0
 _ONGOING = 100

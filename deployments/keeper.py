@@ -11,10 +11,10 @@ from deployments.tree import RemoteTree, keep_source
 from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.requests import pack, unpack_follow, unpack_request, unpack_watch
-from mesh.logs import set_up
 from mesh.push.files import FilePushStore
 from mesh.push.post import Post
 from mesh.push.push import Push
+from mesh.runtime.logs import set_up
 from mesh.tree.plan import tree_of
 
 _log = logging.getLogger("mesh.keeper")

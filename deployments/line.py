@@ -11,7 +11,7 @@ A frame is its length (four bytes) and a msgpack array. The first frame of a con
 secret, which only those can know who may call the actor; the desk's first frame is empty and says that the
 secret was right. No call is sent before that, so a connection that was refused has run nothing.
 
-A connection without the secret is a stranger (`mesh.strangers`). It may send `MAX_GREETING` bytes within
+A connection without the secret is a stranger (`mesh.net.strangers`). It may send `MAX_GREETING` bytes within
 `GREET_WITHIN_S`, and a desk holds at most `MAX_STRANGERS` of them: over that, the oldest is closed.
 
 A call has no order among others, and no deadline of its own. When the other end is gone, every call
@@ -33,8 +33,8 @@ from typing import cast
 
 import msgspec
 
-from mesh.errors import MeshError
-from mesh.strangers import BACKLOG, Strangers
+from mesh.core.errors import MeshError
+from mesh.net.strangers import BACKLOG, Strangers
 
 MAX_FRAME = 256 * 1024 * 1024
 MAX_GREETING = 64

@@ -11,11 +11,11 @@ from deployments import actors
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.line import Address, Desk, Gone
-from mesh.errors import CallRevoked, ToolSessionError, Unavailable
-from mesh.failpoints import failpoint
-from mesh.logs import set_up
+from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.mcp.port import CallId, Catalogue, ToolOutcome
 from mesh.mcp.session_file import SessionFile
+from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import set_up
 
 _GRACE_S = 5.0
 """How much longer than its own bound a call to the actor may take."""

@@ -20,7 +20,7 @@ from deployments import cluster, edge, haproxy
 from deployments.agent import Agent
 from deployments.blueprint import demand
 from deployments.cluster import CannotStart
-from mesh.config import Config
+from mesh.config.model import Config
 
 _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
@@ -157,7 +157,7 @@ class Mesh:
         from ray.serve.api import RunTarget
 
         from deployments import app, index
-        from deployments.gateway.home import Links
+        from mesh.http.home import Links
 
         dashboard = f"http://{self._dashboard}" if self._dashboard else ""
         # The web chat talks to the first agent only.

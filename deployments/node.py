@@ -9,11 +9,11 @@ from deployments.line import Address, Desk
 from deployments.mcp_session import RemoteSession
 from deployments.recorder import RemoteRecorder
 from deployments.tree import RemoteNode, unpack_call
-from mesh.config import Config
-from mesh.errors import ToolSessionError
+from mesh.config.model import Config
+from mesh.core.errors import ToolSessionError
 from mesh.llm.routing import provider_for
-from mesh.logs import set_up
 from mesh.mcp.toolbox import Toolbox
+from mesh.runtime.logs import set_up
 from mesh.tree.build import a2a_node, composite_node, llm_node, reach, remote_of, toolbox_of, tools_of
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of

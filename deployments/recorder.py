@@ -8,8 +8,8 @@ import msgspec
 
 from deployments import actors
 from deployments.blueprint import Blueprint
-from mesh.errors import JournalError, NotFound, Unavailable
-from mesh.events import AnyEvent
+from mesh.core.errors import JournalError, NotFound, Unavailable
+from mesh.core.events import AnyEvent
 from mesh.keeper.keeper import Keeper
 from mesh.tree.turn import Ack, Decisions
 

@@ -18,10 +18,10 @@ from deployments.driver import Driver, Failed, Message, Progress, Ready
 from deployments.mesh import Mesh
 from deployments.restarts import RestartPolicy
 from deployments.web_chat import WebChat
-from mesh.config import Config
-from mesh.errors import MeshError
-from mesh.log_relay import LogRelay
-from mesh.logs import fields
+from mesh.config.model import Config
+from mesh.core.errors import MeshError
+from mesh.runtime.log_relay import LogRelay
+from mesh.runtime.logs import fields
 
 _TICK_S = 0.25
 _LOOK_EVERY_S = 1.0

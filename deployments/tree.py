@@ -11,10 +11,10 @@ import msgspec
 from deployments import actors
 from deployments.blueprint import Blueprint, placements
 from deployments.line import Failed, Gone, Line
-from mesh import durable
-from mesh.conversation import ROOT
-from mesh.errors import ConfigError, Unavailable
-from mesh.events import ToolCall, ToolResult
+from mesh.core.conversation import ROOT
+from mesh.core.errors import ConfigError, Unavailable
+from mesh.core.events import ToolCall, ToolResult
+from mesh.disk import atomic as durable
 from mesh.tree.children import path_of
 from mesh.tree.turn import (
     LeftOver,

@@ -14,9 +14,9 @@ from rich.console import Console
 from deployments import descendants, edge
 from deployments.restarts import RestartPolicy
 from deployments.supervisor import Supervisor
-from mesh.config import Config
-from mesh.log_relay import LogRelay
-from mesh.runtime import RunOptions
+from mesh.config.model import Config
+from mesh.runtime.log_relay import LogRelay
+from mesh.runtime.options import RunOptions
 
 _FLUSH_WITHIN_S = 1.0
 

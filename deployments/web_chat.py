@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deployments.restarts import RestartPolicy
-from mesh.log_relay import LogRelay
-from mesh.logs import fields, set_up
-from mesh.runtime import WEB_PORT
+from mesh.runtime.log_relay import LogRelay
+from mesh.runtime.logs import fields, set_up
+from mesh.runtime.options import WEB_PORT
 from mesh.web.listening import listen_nearby
 
 _END_WITHIN_S = 2.0

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from deployments.gateway.face import http_app
-from mesh.events import Event, LlmCall, TextDelta, ToolCallDelta
+from mesh.core.events import Event, LlmCall, TextDelta, ToolCallDelta
+from mesh.http.face import http_app
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import (
     Follow,

@@ -5,9 +5,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from mesh.config import parse
-from mesh.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
-from mesh.ids import new_id
+from mesh.config.model import parse
+from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
+from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings

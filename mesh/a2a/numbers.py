@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mesh import strict_json
+from mesh.core import strict_json
 
 _EXACT = 2**53
 _DEEPEST = 64

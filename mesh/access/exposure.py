@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from mesh.access.keys import load
 from mesh.access.origin import is_loopback
-from mesh.config import Config
-from mesh.errors import ConfigError
+from mesh.config.model import Config
+from mesh.core.errors import ConfigError
 
 
 def warnings(config: Config) -> list[str]:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from mesh.access.keys import Key, hashed, load
 from mesh.access.principal import Principal
-from mesh.config import Config
-from mesh.errors import ConfigError
-from mesh.logs import fields
+from mesh.config.model import Config
+from mesh.core.errors import ConfigError
+from mesh.runtime.logs import fields
 
 _log = logging.getLogger("mesh.access")
 LOOK_EACH_S = 1.0

@@ -23,11 +23,11 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from mesh.access.principal import KEY_PREFIX
-from mesh.config import Many, Part, Text
-from mesh.config_problems import problems_of, spelled
-from mesh.config_source import compose, read_text
-from mesh.errors import BadRequest, ConfigError, Conflict, MeshError, NotFound
-from mesh.events import now
+from mesh.config.model import Many, Part, Text
+from mesh.config.problems import problems_of, spelled
+from mesh.config.source import compose, read_text
+from mesh.core.errors import BadRequest, ConfigError, Conflict, MeshError, NotFound
+from mesh.core.events import now
 
 RESERVED = ("mesh",)
 """Whom the journal names so: the mesh itself, when an approval expires."""

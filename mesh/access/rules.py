@@ -11,7 +11,7 @@ from mesh.access.origin import (
     is_name,
     origin_of,
 )
-from mesh.config import Config
+from mesh.config.model import Config
 
 _MOST_SAID = 100
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mesh.chat.transcript import Note, in_words
 from mesh.chat.words import as_json, clean, one_line
-from mesh.events import ApprovalRequired
+from mesh.core.events import ApprovalRequired
 
 _MOST_DESCRIPTION = 4_000
 _MOST_LINE = 160

@@ -19,9 +19,9 @@ from mesh.chat.commands import Quit, obey
 from mesh.chat.terminal import Left, Stopped, Terminal, Verdict
 from mesh.chat.transcript import Note, Transcript, in_words
 from mesh.chat.words import clean
-from mesh.client import Down, MeshClient, Refused, Up, new_key
-from mesh.errors import MeshError
-from mesh.events import ApprovalRequired
+from mesh.client.rest import Down, MeshClient, Refused, Up, new_key
+from mesh.core.errors import MeshError
+from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import read_lines
 
 Begin = Callable[[], Awaitable[None]]

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from mesh.chat.transcript import Note
 from mesh.chat.words import clean, one_line
-from mesh.client import MeshClient, TreeNode
-from mesh.conversation import MessageView
+from mesh.client.rest import MeshClient, TreeNode
+from mesh.core.conversation import MessageView
 from mesh.keeper.index import Entry
 
 _LISTED = 10

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from mesh.errors import MeshError
+from mesh.core.errors import MeshError
 
 UP_WITHIN_S = 180.0
 DOWN_WITHIN_S = 20.0

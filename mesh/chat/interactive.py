@@ -20,7 +20,7 @@ from mesh.chat.layout import Layout, Piece
 from mesh.chat.terminal import Left, Stopped, Verdict
 from mesh.chat.transcript import Note, Part
 from mesh.chat.words import as_json, one_line
-from mesh.events import ApprovalRequired
+from mesh.core.events import ApprovalRequired
 
 _STYLES = {
     "plain": "",

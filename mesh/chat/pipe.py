@@ -8,7 +8,7 @@ from typing import TextIO
 
 from mesh.chat.terminal import Left, Verdict
 from mesh.chat.transcript import Answer, Called, Ended, Note, Part, Said
-from mesh.events import ApprovalRequired
+from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import Lines
 
 MOST_LINE = 1024 * 1024

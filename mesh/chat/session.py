@@ -19,9 +19,9 @@ from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Note
 from mesh.chat.words import clean, one_line
-from mesh.client import ClientError, MeshClient, Refused
-from mesh.errors import ConfigError
-from mesh.events import encode
+from mesh.client.rest import ClientError, MeshClient, Refused
+from mesh.core.errors import ConfigError
+from mesh.core.events import encode
 from mesh.journal.portable import bounded, read_lines, renumbered
 
 _TERMINATED = 143
@@ -94,7 +94,7 @@ async def _mesh(wanted: Wanted) -> AsyncIterator[str]:
 async def _look_beside(path: Path, key: str) -> None:
     """Two meshes on one folder would take its conversations from each other all the time. Raises
     `ConfigError` when the one of this config seems to run already."""
-    from mesh.config import load  # what talks to a mesh elsewhere needs no config
+    from mesh.config.model import load  # what talks to a mesh elsewhere needs no config
     from mesh.tree.plan import tree_of
 
     config = load(path, os.environ)

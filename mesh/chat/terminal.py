@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mesh.chat.transcript import Part
-from mesh.events import ApprovalRequired, Decision
+from mesh.core.events import ApprovalRequired, Decision
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from mesh.chat.words import call, clean, duration, one_line
-from mesh.events import (
+from mesh.core.events import (
     AnyEvent,
     ApprovalKind,
     ApprovalRequired,
@@ -32,7 +32,7 @@ from mesh.events import (
     Trace,
     UserMessage,
 )
-from mesh.exchange import tool_step
+from mesh.core.history import tool_step
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
 _WAITS: dict[ApprovalKind, str] = {

@@ -11,7 +11,7 @@ from mesh.cli.shared import MACHINE, leave, plain_words
 from mesh.cli.where import ApiKey, Faults, Token, client_of, shown
 
 if TYPE_CHECKING:
-    from mesh.events import AnyEvent
+    from mesh.core.events import AnyEvent
 
 _DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -58,7 +58,7 @@ def _read(file: Path) -> "list[AnyEvent]":
 
 
 async def _send(events: "list[AnyEvent]", url: str, token: str, key: str) -> str:
-    from mesh.events import encode
+    from mesh.core.events import encode
 
     async with client_of(url, token, key) as client:
         return await client.import_log(b"".join(encode(event) + b"\n" for event in events))

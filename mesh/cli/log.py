@@ -24,7 +24,7 @@ from mesh.cli.where import (
 )
 
 if TYPE_CHECKING:
-    from mesh.client import MeshClient
+    from mesh.client.rest import MeshClient
     from mesh.log.files import Entry
     from mesh.log.screen import Screen
 
@@ -99,7 +99,7 @@ async def _of_mesh(mesh: "MeshClient", where: str, conversation: str, screen: "S
 
 def _is_over(batch: "Sequence[Entry]") -> bool:
     """Whether the conversation takes no more messages."""
-    from mesh.events import ConversationCompleted
+    from mesh.core.events import ConversationCompleted
 
     return any(isinstance(entry.event, ConversationCompleted) for entry in batch)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from mesh.config import Config
+    from mesh.config.model import Config
 
 DEFAULT_CONFIG = Path("config/agent.yaml")
 MACHINE, WRONG, INTERRUPTED = 1, 2, 130
@@ -20,7 +20,7 @@ ConfigFile = Annotated[
 
 
 def loaded(path: Path) -> "Config":
-    from mesh.config import load
+    from mesh.config.model import load
 
     return load(path, os.environ)
 
@@ -40,7 +40,7 @@ def runtime() -> "Callable[..., None]":
 @contextmanager
 def plain_words() -> Iterator[None]:
     """Errors for people become lines and an exit code; anything else is a bug and keeps its traceback."""
-    from mesh.errors import ConfigError, MeshError
+    from mesh.core.errors import ConfigError, MeshError
 
     try:
         yield

@@ -10,7 +10,7 @@ from mesh.cli.shared import MACHINE, ConfigFile, leave, loaded, plain_words
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mesh.config import Config
+    from mesh.config.model import Config
     from mesh.mcp.port import Tool
 
 
@@ -32,7 +32,7 @@ def tools(
         import json
         import logging
 
-        from mesh.preflight import missing_programs
+        from mesh.cli.preflight import missing_programs
         from mesh.tree.inventory import inventory
 
         logging.getLogger("mesh").addHandler(logging.NullHandler())  # what matters comes as an error

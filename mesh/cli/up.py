@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mesh.cli.shared import DEFAULT_CONFIG, MACHINE, leave, loaded, plain_words, runtime
-from mesh.runtime import LogFormat, LogLevel, RunOptions
+from mesh.runtime.options import LogFormat, LogLevel, RunOptions
 
 if TYPE_CHECKING:
-    from mesh.config import Config
+    from mesh.config.model import Config
 
 
 def up(
@@ -71,8 +71,8 @@ def up(
 def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
     """The configs as they run. Raises `ConfigError` with the problems of all files, and of all of them
     together."""
-    from mesh.errors import ConfigError
-    from mesh.together import conflicts, settled, shared_homes
+    from mesh.config.together import conflicts, settled, shared_homes
+    from mesh.core.errors import ConfigError
 
     problems: list[str] = []
     found: dict[Path, Config] = {}
@@ -94,7 +94,7 @@ def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
 
 
 def _obstacles(agents: "Sequence[Config]") -> list[str]:
-    from mesh.preflight import obstacles
+    from mesh.cli.preflight import obstacles
 
     found = obstacles(agents[0], os.environ)
     # They share a port: where a cluster has ports of its own, this machine's is not looked at once more.

@@ -2,7 +2,7 @@
 the file that is named instead of an id.
 
 Without all of these it is the mesh of ``MESH_URL``, if that is set and no ``--config`` is given; else the
-folder of the config's agent, which is ``data_dir`` or below it (`mesh.homes`).
+folder of the config's agent, which is ``data_dir`` or below it (`mesh.config.homes`).
 """
 
 import os
@@ -15,8 +15,8 @@ import typer
 from mesh.cli.shared import DEFAULT_CONFIG, WRONG, leave, loaded
 
 if TYPE_CHECKING:
-    from mesh.client import MeshClient
-    from mesh.config import Config
+    from mesh.client.rest import MeshClient
+    from mesh.config.model import Config
     from mesh.journal.portable import Fault
 
 _MOST_FAULTS = 20
@@ -97,7 +97,7 @@ def check_secrets(token: str, key: str) -> None:
 
 def client_of(url: str, token: str, key: str) -> "MeshClient":
     """A client of the mesh there; leaves if that is no URL, the token no token, or the key no key."""
-    from mesh.client import MeshClient
+    from mesh.client.rest import MeshClient
 
     if not url.startswith(("http://", "https://")):
         leave([f"{url} is no URL; expected one such as http://localhost:8080"], WRONG)
@@ -113,13 +113,13 @@ def shown(url: str) -> str:
 
 def _home(config: "Config") -> Path:
     """The folder of its agent: ``data_dir``, or the agent's own below it."""
-    from mesh.homes import homes
+    from mesh.config.homes import homes
 
     return homes([config], os.environ)[0]
 
 
 def _config(path: Path | None, *, needed: bool) -> "Config | None":
-    from mesh.errors import ConfigError
+    from mesh.core.errors import ConfigError
 
     if path is not None:
         return loaded(path)

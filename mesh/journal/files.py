@@ -23,9 +23,9 @@ from typing import TypeVar
 
 import msgspec
 
-from mesh.durable import replace, sync_folder
-from mesh.errors import JournalError, StaleEpoch, WrongSequence
-from mesh.events import AnyEvent, encode
+from mesh.core.errors import JournalError, StaleEpoch, WrongSequence
+from mesh.core.events import AnyEvent, encode
+from mesh.disk.atomic import replace, sync_folder
 from mesh.journal.on_disk import JournalFiles, Tail, read_epoch, why
 from mesh.journal.port import Append
 

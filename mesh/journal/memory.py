@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from mesh.errors import StaleEpoch, WrongSequence
-from mesh.events import AnyEvent
+from mesh.core.errors import StaleEpoch, WrongSequence
+from mesh.core.events import AnyEvent
 from mesh.journal.port import Append
 
 

@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from mesh.durable import sync_folder, write_all
-from mesh.errors import JournalDamaged, JournalError
-from mesh.events import AnyEvent, Live, decode
-from mesh.logs import fields
+from mesh.core.errors import JournalDamaged, JournalError
+from mesh.core.events import AnyEvent, Live, decode
+from mesh.disk.atomic import sync_folder, write_all
+from mesh.runtime.logs import fields
 
 _PREFIX, _SUFFIX = "conversation_", ".jsonl"
 _OPEN_FILES = 512

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from mesh.events import AnyEvent
+from mesh.core.events import AnyEvent
 
 
 class Append(msgspec.Struct, frozen=True):

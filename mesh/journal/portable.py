@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from mesh.events import AnyEvent, Live, decode
+from mesh.core.events import AnyEvent, Live, decode
 
 MOST_LINE_BYTES = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024

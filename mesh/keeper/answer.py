@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mesh.conversation import Conversation, fold
-from mesh.events import AnyEvent, Completed, Error
+from mesh.core.conversation import Conversation, fold
+from mesh.core.events import AnyEvent, Completed, Error
+from mesh.core.view import ConversationView, PendingApproval, pending_approval, view
 from mesh.keeper.index import Entry, Index
 from mesh.keeper.requests import Page, Recent, Reply, reply
-from mesh.view import ConversationView, PendingApproval, pending_approval, view
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from mesh.conversation import Conversation
-from mesh.errors import BadRequest, Conflict, NotFound, TooLarge
-from mesh.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, now
-from mesh.failpoints import failpoint
+from mesh.core.conversation import Conversation
+from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
+from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, now
 from mesh.keeper.answer import why_not
 from mesh.keeper.cell import Cell
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import Caller, Decide, Decided
+from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
 
 _MOST = {"reason": 4_000, "answer": 64_000}

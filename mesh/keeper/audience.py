@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mesh.events import AnyEvent, frame
+from mesh.core.events import AnyEvent, frame
 from mesh.keeper.tail import Tail
 
 _STAYS_S = 5.0

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mesh import strict_json
-from mesh.conversation import fold
-from mesh.errors import BadRequest
-from mesh.events import (
+from mesh.core import strict_json
+from mesh.core.conversation import fold
+from mesh.core.errors import BadRequest
+from mesh.core.events import (
     AnyEvent,
     ApprovalResolved,
     ConversationCreated,
@@ -18,7 +18,7 @@ from mesh.events import (
     encode,
     is_moment,
 )
-from mesh.ids import SESSION_IDS, is_id, is_session_id
+from mesh.core.ids import SESSION_IDS, is_id, is_session_id
 
 _LEFT_BEHIND = (
     "This conversation was carried to another mesh while this turn was open: what it waited for, or was "

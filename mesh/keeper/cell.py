@@ -12,13 +12,22 @@ from contextlib import contextmanager
 
 import msgspec
 
-from mesh.conversation import Conversation
-from mesh.errors import JournalError
-from mesh.events import AnyEvent, ApprovalResolved, Live, Paused, ToolIntent, ToolResult, UserMessage, now
-from mesh.failpoints import failpoint
+from mesh.core.conversation import Conversation
+from mesh.core.errors import JournalError
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalResolved,
+    Live,
+    Paused,
+    ToolIntent,
+    ToolResult,
+    UserMessage,
+    now,
+)
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
-from mesh.logs import fields, log_events
+from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields, log_events
 from mesh.tree.step import SEND_AHEAD_S
 from mesh.tree.turn import Decisions, TurnInput, TurnOutput
 

@@ -6,15 +6,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from mesh.conversation import Conversation, fold
-from mesh.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
-from mesh.events import AnyEvent
-from mesh.ids import is_id, shard_of, tail
+from mesh.core.conversation import Conversation, fold
+from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
+from mesh.core.events import AnyEvent
+from mesh.core.ids import is_id, shard_of, tail
 from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
 from mesh.keeper.index import Index
 from mesh.keeper.snapshots import Snapshots
-from mesh.logs import fields
+from mesh.runtime.logs import fields
 
 _RUNS_BITS = 32
 _log = logging.getLogger("mesh.keeper")

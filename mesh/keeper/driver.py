@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from mesh.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
-from mesh.events import AnyEvent, Completed, Error, Paused, ToolResult
-from mesh.failpoints import failpoint
+from mesh.core.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
+from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult
 from mesh.keeper.cell import Cell
-from mesh.logs import fields
+from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields
 from mesh.tree.node import CANCELLED
 from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput, UnsettledCall
 

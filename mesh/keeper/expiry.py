@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 
-from mesh.errors import MeshError, NotFound
-from mesh.events import moment, now
-from mesh.logs import fields
+from mesh.core.errors import MeshError, NotFound
+from mesh.core.events import moment, now
+from mesh.runtime.logs import fields
 
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0

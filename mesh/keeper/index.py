@@ -13,11 +13,11 @@ from operator import attrgetter
 
 import msgspec
 
-from mesh.conversation import Conversation, Status
-from mesh.events import is_moment
-from mesh.ids import is_id, tail
+from mesh.core.conversation import Conversation, Status
+from mesh.core.events import is_moment
+from mesh.core.ids import is_id, tail
+from mesh.core.view import PendingApproval, TurnState, pending_approval, turn_view
 from mesh.keeper.requests import Recent
-from mesh.view import PendingApproval, TurnState, pending_approval, turn_view
 
 _TITLE = 80
 

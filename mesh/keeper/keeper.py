@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mesh.conversation import Conversation
-from mesh.errors import (
+from mesh.core.conversation import Conversation
+from mesh.core.errors import (
     Conflict,
     JournalDamaged,
     JournalError,
@@ -24,7 +24,7 @@ from mesh.errors import (
     StaleEpoch,
     Unavailable,
 )
-from mesh.events import (
+from mesh.core.events import (
     Answered,
     AnyEvent,
     ConversationCompleted,
@@ -32,6 +32,8 @@ from mesh.events import (
     UserMessage,
     now,
 )
+from mesh.core.view import view
+from mesh.core.words import decision_in
 from mesh.journal.port import Journal
 from mesh.keeper.answer import answer, listed, rewound
 from mesh.keeper.approvals import Approvals
@@ -67,11 +69,9 @@ from mesh.keeper.requests import (
     reply,
 )
 from mesh.keeper.watching import Watching
-from mesh.logs import fields
 from mesh.push.push import Push
+from mesh.runtime.logs import fields
 from mesh.tree.turn import Ack, Decisions, Tree
-from mesh.view import view
-from mesh.words import decision_in
 
 _log = logging.getLogger("mesh.keeper")
 

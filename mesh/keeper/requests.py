@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.events import Decision
+from mesh.core.events import Decision
 from mesh.push.webhook import Webhook
 
 

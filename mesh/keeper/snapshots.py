@@ -11,11 +11,11 @@ import time
 
 import msgspec
 
-from mesh.conversation import Conversation
+from mesh.core.conversation import Conversation
+from mesh.core.view import view
 from mesh.journal.port import Journal
 from mesh.keeper.index import Index
-from mesh.logs import fields
-from mesh.view import view
+from mesh.runtime.logs import fields
 
 _DELAY_S = 0.7
 _INDEX_EVERY_S = 30.0

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
-from mesh.events import AnyEvent
+from mesh.core.events import AnyEvent
 
 MOST_ITEMS = 4_000
 MOST_BYTES = 4 * 1024 * 1024
@@ -22,7 +22,7 @@ class FellBehind(Exception):
 
 
 class Item(NamedTuple):
-    """An event of a session, and its frame (see `mesh.events.frame`)."""
+    """An event of a session, and its frame (see `mesh.core.events.frame`)."""
 
     position: int
     event: AnyEvent

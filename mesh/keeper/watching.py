@@ -8,8 +8,8 @@ whatever died in between. Who is too slow for that is cut off, and slows nobody.
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from mesh.conversation import Conversation
-from mesh.events import AnyEvent, Completed, CutOff, Error, Paused, frame, now
+from mesh.core.conversation import Conversation
+from mesh.core.events import AnyEvent, Completed, CutOff, Error, Paused, frame, now
 from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
 from mesh.keeper.requests import Follow, Seen, Watch, refusal

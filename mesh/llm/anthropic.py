@@ -14,7 +14,7 @@ from typing import Any
 import anthropic
 import msgspec
 
-from mesh.events import Event, FinishReason, Trace, Usage
+from mesh.core.events import Event, FinishReason, Trace, Usage
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import Assistant, LlmRequest, Message, Result, ToolSpec, User

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from mesh import strict_json
-from mesh.events import FinishReason, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.core import strict_json
+from mesh.core.events import FinishReason, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 
 MOST_MALFORMED = 2000
 LOCAL_ID = "local-"

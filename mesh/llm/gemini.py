@@ -17,7 +17,7 @@ import msgspec
 from google import genai
 from google.genai import errors, types
 
-from mesh.events import Event, FinishReason, LlmCall, ToolCall, Usage
+from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.llm.draft import LOCAL_ID, Draft, sent_arguments, tool_call
 from mesh.llm.http import LlmHttp
 from mesh.llm.offered import Offered, OfferedCache

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.core.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.llm.offline_address import addressed
 from mesh.llm.offline_fill import fill
 from mesh.llm.offline_words import choose, properties, read

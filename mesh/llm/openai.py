@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import openai
 
-from mesh.events import Event, FinishReason, LlmCall, ToolCall, Usage
+from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, Result, Results, ToolSpec, User

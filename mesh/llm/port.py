@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mesh.events import Event, ToolCall
+from mesh.core.events import Event, ToolCall
 
 
 class User(msgspec.Struct, frozen=True, tag="user"):

@@ -14,8 +14,8 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Protocol
 
-from mesh.errors import ConfigError
-from mesh.events import LlmCall, Usage
+from mesh.core.errors import ConfigError
+from mesh.core.events import LlmCall, Usage
 from mesh.llm.routing import OFFLINE_NAME, Provider, bare_model, resolve
 
 _MILLION = Decimal(1_000_000)

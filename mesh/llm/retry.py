@@ -15,8 +15,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
-from mesh.errors import LlmError
-from mesh.events import Event, Trace
+from mesh.core.errors import LlmError
+from mesh.core.events import Event, Trace
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 0.5

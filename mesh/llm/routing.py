@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from mesh.errors import ConfigError
-from mesh.events import Event
+from mesh.core.errors import ConfigError
+from mesh.core.events import Event
 from mesh.llm.port import Llm, LlmRequest
 
 Provider = Literal["gemini", "anthropic", "openai", "openrouter", "ollama", "offline"]

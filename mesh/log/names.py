@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mesh.chat.words import one_line
-from mesh.conversation import ROOT
-from mesh.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
+from mesh.core.conversation import ROOT
+from mesh.core.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
 
 _PEER = "a2a_"  # `mesh.tree.remote_call.PREFIX`, which takes long to import
 _ROUND = re.compile(r"#(\d+)")

@@ -10,7 +10,7 @@ from datetime import timedelta
 from mesh.chat.card import described
 from mesh.chat.transcript import asked_for
 from mesh.chat.words import call, one_line
-from mesh.events import (
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,

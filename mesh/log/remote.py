@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
-from mesh.client import Down, MeshClient, Up
-from mesh.errors import NotFound
-from mesh.events import encode
-from mesh.ids import is_id
+from mesh.client.rest import Down, MeshClient, Up
+from mesh.core.errors import NotFound
+from mesh.core.events import encode
+from mesh.core.ids import is_id
 from mesh.journal.portable import Reader
 from mesh.log.files import Entry, read, the_one
 

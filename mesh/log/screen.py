@@ -6,7 +6,7 @@ from typing import BinaryIO, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from mesh.events import AnyEvent, Live
+from mesh.core.events import AnyEvent, Live
 from mesh.llm.prices import Prices
 from mesh.log.files import Entry
 from mesh.log.line import Line

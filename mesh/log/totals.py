@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from mesh.chat.transcript import asked_for
 from mesh.chat.words import call
-from mesh.conversation import Conversation
-from mesh.events import (
+from mesh.core.conversation import Conversation
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,

@@ -25,7 +25,7 @@ from collections import deque
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from mesh.errors import CallRevoked, ToolSessionError
+from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.port import CallId, ToolOutcome
 
 MOST_CALLS = 5_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import mcp_types as types
 
-from mesh.events import Artifact
+from mesh.core.events import Artifact
 from mesh.mcp.port import ToolOutcome
 
 

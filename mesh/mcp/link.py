@@ -25,13 +25,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from mesh.errors import ToolSessionError
+from mesh.core.errors import ToolSessionError
+from mesh.core.policy import hints_of
 from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpWire
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stdio import StdioWire
-from mesh.policy import hints_of
 
 logger = logging.getLogger("mesh.mcp")
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from mesh.errors import ToolSessionError
+from mesh.core.errors import ToolSessionError
 from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome
 from mesh.mcp.shelf import Shelf

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mesh.events import Artifact
+from mesh.core.events import Artifact
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a server, with the hints resolved (see `mesh.policy`).
+    """A tool of a server, with the hints resolved (see `mesh.core.policy`).
 
     ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more
     than running it once (read-only or declared idempotent), so that it needs no intent record.

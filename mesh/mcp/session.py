@@ -22,7 +22,7 @@ from typing import Any
 
 import anyio
 
-from mesh.errors import ToolSessionError, Unavailable
+from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.link import Link, LinkLost, ServerSpec, open_link
 from mesh.mcp.port import CallId, Catalogue, ToolOutcome

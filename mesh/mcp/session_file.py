@@ -30,7 +30,7 @@ from pathlib import Path
 
 import psutil
 
-from mesh.errors import ToolSessionError
+from mesh.core.errors import ToolSessionError
 from mesh.mcp.port import CallId
 
 TAKE_WITHIN_S = 10.0

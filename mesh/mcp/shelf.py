@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from mesh.errors import ToolSessionError
+from mesh.core.errors import ToolSessionError
 from mesh.mcp.port import Catalogue, Tool
 
 

@@ -30,7 +30,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from mesh.errors import ToolSessionError
+from mesh.core.errors import ToolSessionError
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stderr import StderrLog
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.errors import ConfigError, ToolSessionError
+from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.llm.port import ToolSpec
 from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome, ToolSession
 from mesh.mcp.schema import refusal

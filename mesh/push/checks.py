@@ -5,8 +5,8 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from mesh.a2a.guard import host_and_port, is_public
-from mesh.errors import BadRequest
+from mesh.core.errors import BadRequest
+from mesh.net.addresses import host_and_port, is_public
 from mesh.push.webhook import Webhook
 
 MOST_URL = 2_048

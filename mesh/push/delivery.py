@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mesh.errors import JournalDamaged, JournalError
-from mesh.events import AnyEvent
-from mesh.failpoints import failpoint
+from mesh.core.errors import JournalDamaged, JournalError
+from mesh.core.events import AnyEvent
 from mesh.journal.port import Journal
-from mesh.logs import fields
 from mesh.push.gates import Gates
 from mesh.push.post import Outcome, Post
 from mesh.push.webhook import Webhook
 from mesh.push.webhooks import Place, Webhooks
+from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields
 
 if TYPE_CHECKING:
     from mesh.push.news import News

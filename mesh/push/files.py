@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from mesh.durable import replace, sync_folder
-from mesh.errors import JournalError, StaleEpoch
+from mesh.core.errors import JournalError, StaleEpoch
+from mesh.disk.atomic import replace, sync_folder
 from mesh.journal.on_disk import read_epoch, why
-from mesh.logs import fields
 from mesh.push.webhook import Webhook
+from mesh.runtime.logs import fields
 
 _SUFFIX, _DRAFT = ".json", ".tmp"
 _log = logging.getLogger("mesh.push")

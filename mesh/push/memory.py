@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from mesh.errors import StaleEpoch
+from mesh.core.errors import StaleEpoch
 from mesh.push.webhook import Webhook
 
 

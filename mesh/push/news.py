@@ -1,6 +1,6 @@
 """What a conversation's journal tells a webhook: what a stream would have told, without the pieces. Pure.
 
-1.0    as streams do: each file and the answer, then how the task stands (`mesh.a2a.narration`)
+1.0    as streams do: each file and the answer, then how the task stands (`mesh.a2a.server.narration`)
 0.3    the whole task, each time it ends or waits
 """
 
@@ -12,12 +12,12 @@ import msgspec
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict
 
-from mesh.a2a.narration import Narration, Update
-from mesh.a2a.task import task_of
-from mesh.conversation import Conversation
-from mesh.events import AnyEvent, Completed, Error, Paused, UserMessage
+from mesh.a2a.server.narration import Narration, Update
+from mesh.a2a.server.task import task_of
+from mesh.core.conversation import Conversation
+from mesh.core.events import AnyEvent, Completed, Error, Paused, UserMessage
+from mesh.core.view import view
 from mesh.push.webhook import Form, Webhook
-from mesh.view import view
 
 _MOST_NEWS = 16
 _MOST_BYTES = 1024 * 1024

@@ -25,8 +25,8 @@ class Outcome(NamedTuple):
 
 
 class Post:
-    """``named``: hosts that may have private addresses; ``resolver`` None: the system's (`mesh.a2a.guard`).
-    Made in any loop, used in one."""
+    """``named``: hosts that may have private addresses; ``resolver`` None: the system's
+    (`mesh.net.addresses`). Made in any loop, used in one."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Post:
         if self._session is None:
             await asyncio.to_thread(_import)
         if self._session is None:
-            from mesh.a2a.guard import guarded_session
+            from mesh.net.addresses import guarded_session
 
             self._session = guarded_session(self._named, self._resolver)
         return self._session
@@ -83,7 +83,7 @@ class Post:
 
 def _import() -> None:
     """Takes a while, which turns need not wait for, and those who push nothing are spared."""
-    import mesh.a2a.guard  # noqa: F401
+    import mesh.net.addresses  # noqa: F401
 
 
 def _headers(webhook: Webhook) -> dict[str, str]:
@@ -108,7 +108,7 @@ def _outcome(response: "aiohttp.ClientResponse") -> Outcome:
 
 
 def _not_connected(problem: "aiohttp.ClientConnectorError") -> Outcome:
-    from mesh.a2a.guard import Refused
+    from mesh.net.addresses import Refused
 
     if isinstance(problem.os_error, Refused):
         return Outcome("refused", "its address is not public, and card.push_hosts does not name it")

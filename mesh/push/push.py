@@ -12,15 +12,15 @@ from datetime import timedelta
 
 import msgspec
 
-from mesh.errors import BadRequest, JournalError, Unavailable
-from mesh.events import AnyEvent, Completed, Error, Paused, ToolResult, UserMessage, moment, now
+from mesh.core.errors import BadRequest, JournalError, Unavailable
+from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult, UserMessage, moment, now
 from mesh.journal.port import Journal
-from mesh.logs import fields
 from mesh.push.delivery import Deliveries, Pace
 from mesh.push.port import PushStore
 from mesh.push.post import Post
 from mesh.push.webhook import Webhook
 from mesh.push.webhooks import Place, Webhooks
+from mesh.runtime.logs import fields
 
 MOST_PER_CONVERSATION = 10
 MOST_PER_KEEPER = 10_000

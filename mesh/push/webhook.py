@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from mesh.errors import BadRequest
+from mesh.core.errors import BadRequest
 
 Form = Literal["1.0", "0.3"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.errors import StaleEpoch
+from mesh.core.errors import StaleEpoch
 from mesh.push.port import PushStore
 from mesh.push.webhook import Webhook
 

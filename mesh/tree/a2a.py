@@ -1,6 +1,6 @@
 """The a2a node: hands the work on to another agent, whose answer is its response."""
 
-from mesh.events import ToolCall
+from mesh.core.events import ToolCall
 from mesh.tree.node import Outcome
 from mesh.tree.peer import Peer
 from mesh.tree.remote_call import RemoteStep

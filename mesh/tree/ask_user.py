@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.events import ApprovalRequired, ToolCall, ToolResult
+from mesh.core.events import ApprovalRequired, ToolCall, ToolResult
 from mesh.llm.port import ToolSpec
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome

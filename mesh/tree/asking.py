@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import msgspec
 
-from mesh.events import ApprovalRequired, moment
-from mesh.ids import approval_id
+from mesh.core.events import ApprovalRequired, moment
+from mesh.core.ids import approval_id
 from mesh.tree.step import Steps
 
 

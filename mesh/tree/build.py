@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 
-from mesh.a2a.port import RemoteAgent
-from mesh.config import A2aAgent, Config
+from mesh.a2a.client.port import RemoteAgent
+from mesh.config.model import A2aAgent, Config
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
@@ -64,7 +64,9 @@ def a2a_node(spot: Spot, remote: RemoteStep) -> Node:
 
 def reach(agent: A2aAgent) -> RemoteAgent:
     """`AgentFor` over HTTP."""
-    from mesh.a2a.client import HttpAgent  # half a second and 30 MB, for those few nodes that ask others
+    from mesh.a2a.client.agent import (
+        HttpAgent,  # half a second and 30 MB, for those few nodes that ask others
+    )
 
     return HttpAgent(
         agent.name, agent.url, agent.card_url, agent.timeout_s, harmless=agent.is_harmless, key=agent.key

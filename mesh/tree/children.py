@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mesh.errors import Unavailable
-from mesh.events import NodeCompleted
+from mesh.core.errors import Unavailable
+from mesh.core.events import NodeCompleted
 from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.step import Steps, Superseded
 from mesh.tree.turn import RunNode

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
-from mesh.config import A2aAgent, Config
+from mesh.config.model import A2aAgent, Config
 from mesh.llm.port import ToolSpec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered

@@ -4,12 +4,12 @@ from functools import partial
 
 import msgspec
 
-from mesh.conversation import ROOT
-from mesh.errors import LlmError
-from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
-from mesh.exchange import tool_step
-from mesh.failpoints import failpoint
+from mesh.core.conversation import ROOT
+from mesh.core.errors import LlmError
+from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
+from mesh.core.history import tool_step
 from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, ToolSpec, User
+from mesh.runtime.failpoints import failpoint
 from mesh.tree.node import Outcome
 from mesh.tree.step import Steps
 from mesh.tree.template import render

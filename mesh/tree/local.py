@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from mesh.a2a.port import RemoteAgent
-from mesh.config import A2aAgent, Config
-from mesh.events import ToolCall, ToolResult
+from mesh.a2a.client.port import RemoteAgent
+from mesh.config.model import A2aAgent, Config
+from mesh.core.events import ToolCall, ToolResult
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import msgspec
 
-from mesh.errors import LlmError, Unavailable
-from mesh.events import NodeStarted
+from mesh.core.errors import LlmError, Unavailable
+from mesh.core.events import NodeStarted
 from mesh.tree.step import Steps, Superseded
 from mesh.tree.turn import Recorder, Status, TurnInput, TurnOutput
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mesh.config import Config
+from mesh.config.model import Config
 from mesh.tree.plan import Spot, tree_of
 
 

@@ -8,9 +8,9 @@ When nothing more can run, the node pauses, with as many approvals as there are.
 import asyncio
 from typing import Any, Literal
 
-from mesh.conversation import is_below
-from mesh.errors import Unavailable
-from mesh.events import NodeCompleted
+from mesh.core.conversation import is_below
+from mesh.core.errors import Unavailable
+from mesh.core.events import NodeCompleted
 from mesh.tree.children import Children, place
 from mesh.tree.node import Outcome
 from mesh.tree.step import Steps

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.a2a.port import RemoteAgent
+from mesh.a2a.client.port import RemoteAgent
 from mesh.llm.port import ToolSpec
 
 PREFIX = "a2a_"

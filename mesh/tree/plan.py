@@ -6,8 +6,8 @@ Pure: from a `Config` to `Spot`s. A single llm agent is a tree of one node.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mesh.config import A2aAgent, AgentNode, Config
-from mesh.conversation import ROOT
+from mesh.config.model import A2aAgent, AgentNode, Config
+from mesh.core.conversation import ROOT
 from mesh.tree.children import place
 from mesh.tree.template import BUILT_IN, placeholders
 

@@ -20,7 +20,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from mesh.a2a.port import (
+from mesh.a2a.client.port import (
     Asked,
     Decided,
     Hop,
@@ -30,7 +30,7 @@ from mesh.a2a.port import (
     RemoteFailed,
     RemoteLost,
 )
-from mesh.events import (
+from mesh.core.events import (
     ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
@@ -39,7 +39,7 @@ from mesh.events import (
     ToolIntent,
     ToolResult,
 )
-from mesh.failpoints import failpoint
+from mesh.runtime.failpoints import failpoint
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.peer import PREFIX, Peer

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mesh.events import Artifact, ToolCall, ToolResult
+from mesh.core.events import Artifact, ToolCall, ToolResult
 from mesh.tree.step import Steps
 
 

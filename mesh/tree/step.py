@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import msgspec
 
-from mesh.conversation import is_below
-from mesh.errors import JournalError, Unavailable
-from mesh.events import (
+from mesh.core.conversation import is_below
+from mesh.core.errors import JournalError, Unavailable
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -30,7 +30,7 @@ from mesh.events import (
     ToolIntent,
     now,
 )
-from mesh.logs import fields
+from mesh.runtime.logs import fields
 from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
 SEND_AHEAD_S = 0.2

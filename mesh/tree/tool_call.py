@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mesh.errors import CallRevoked, ToolSessionError, Unavailable
-from mesh.events import (
+from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
+from mesh.core.events import (
     ApprovalKind,
     ApprovalRequired,
     Artifact,
@@ -37,12 +37,12 @@ from mesh.events import (
     ToolIntent,
     ToolResult,
 )
-from mesh.exchange import NOT_RUN
-from mesh.failpoints import failpoint
+from mesh.core.history import NOT_RUN
 from mesh.mcp.fingerprint import changes, fingerprint_of
 from mesh.mcp.port import CallId, Tool, ToolOutcome
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
+from mesh.runtime.failpoints import failpoint
 from mesh.tree.asking import Asking
 from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.result import bounded, fitting, record_result, result_of

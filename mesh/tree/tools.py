@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from mesh.events import ToolCall, ToolResult
+from mesh.core.events import ToolCall, ToolResult
 from mesh.llm.port import ToolSpec
 from mesh.tree.ask_user import ASK_USER, AskUser
 from mesh.tree.node import Outcome

@@ -5,8 +5,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.conversation import ROOT
-from mesh.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
+from mesh.core.conversation import ROOT
+from mesh.core.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
 from mesh.llm.port import Message
 
 

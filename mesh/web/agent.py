@@ -13,7 +13,7 @@ import httpx
 
 from mesh.access.origin import is_loopback
 from mesh.access.principal import bearer_in, is_key
-from mesh.errors import MeshError, Unavailable
+from mesh.core.errors import MeshError, Unavailable
 from mesh.web.config import WebConfig
 
 MOST_ANSWER_BYTES = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from mesh.errors import BadRequest, MeshError, RequestError, TooLarge, Unavailable
+from mesh.core.errors import BadRequest, MeshError, RequestError, TooLarge, Unavailable
 from mesh.web import requests, search
 from mesh.web.agent import Agent, Answer
 from mesh.web.config import WebConfig

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
-from mesh.config import ApiKey, Bytes, Count, Many, Part, Seconds, Text, Url
-from mesh.config_problems import problems_of, spelled
-from mesh.config_source import Resolved, compose, read_text
-from mesh.errors import ConfigError
+from mesh.config.model import ApiKey, Bytes, Count, Many, Part, Seconds, Text, Url
+from mesh.config.problems import problems_of, spelled
+from mesh.config.source import Resolved, compose, read_text
+from mesh.core.errors import ConfigError
 
 
 class WebConfig(Part):

@@ -3,7 +3,7 @@
 import errno
 import socket
 
-from mesh.errors import MeshError
+from mesh.core.errors import MeshError
 
 _PORTS_TRIED = 100
 

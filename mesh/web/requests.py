@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from mesh.errors import BadRequest
+from mesh.core.errors import BadRequest
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FORWARDED = ("authorization", "idempotency-key", "x-session-id", "x-user", "traceparent")

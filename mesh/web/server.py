@@ -10,8 +10,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mesh.access.origin import is_loopback
-from mesh.errors import MeshError
-from mesh.strangers import BACKLOG, Strangers
+from mesh.core.errors import MeshError
+from mesh.net.strangers import BACKLOG, Strangers
 from mesh.web.app import app
 from mesh.web.config import WebConfig
 
@@ -74,7 +74,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """See `mesh.strangers`."""
+        """See `mesh.net.strangers`."""
         self.transport.abort()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mesh.access import keys
-from mesh.errors import BadRequest, ConfigError, Conflict, MeshError
+from mesh.core.errors import BadRequest, ConfigError, Conflict, MeshError
 
 MESH = str(Path(sys.executable).parent / "mesh")
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mesh.events import LlmCall
+from mesh.core.events import LlmCall
 from tests.chat.screen import CTRL_D, Screen, chat_env
 from tests.chat.test_pipe import chat
 from tests.live import LiveMesh, Spoken

@@ -8,7 +8,7 @@ import pytest
 
 from mesh.chat.card import card, in_full, keys
 from mesh.chat.transcript import Transcript
-from mesh.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, RemoteQuestion
+from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, RemoteQuestion
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mesh.access import keys
-from mesh.errors import LlmError
-from mesh.events import LlmCall, encode
+from mesh.core.errors import LlmError
+from mesh.core.events import LlmCall, encode
 from mesh.keeper.requests import Page
 from mesh.llm.port import LlmRequest
 from tests.chat.screen import MESH, WITHIN_S, chat_env

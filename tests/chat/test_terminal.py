@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mesh.events import LlmCall
+from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
 from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
 from tests.live import LiveMesh, Spoken

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mesh.chat.layout import Layout
 from mesh.chat.transcript import Said, Transcript
 from mesh.chat.words import clean
-from mesh.events import (
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,

@@ -19,8 +19,8 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 
-from mesh.failpoints import failpoint
 from mesh.mcp.served import stdio_streams
+from mesh.runtime.failpoints import failpoint
 
 SLOW_S = float(os.environ.get("LEDGER_SLOW_S", "0"))
 TOOLS: list[dict[str, Any]] = [

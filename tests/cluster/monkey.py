@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from mesh.events import AnyEvent, ApprovalRequired, ToolIntent
+from mesh.core.events import AnyEvent, ApprovalRequired, ToolIntent
 from mesh.journal.on_disk import parse
 from tests.cluster.process import MeshProcess
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.events import ApprovalRequired, ToolIntent
+from mesh.core.events import ApprovalRequired, ToolIntent
 from mesh.journal.on_disk import parse
 from mesh.mcp.port import CallId
 from tests.cluster.client import Client

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.conversation import fold
-from mesh.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
+from mesh.core.conversation import fold
+from mesh.core.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
 from mesh.journal.on_disk import parse
 from tests.cluster.client import Client
 from tests.cluster.model import Model

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mesh.config import load
+from mesh.config.model import load
 from mesh.llm.offline import Offline
 from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.a2a.rpc import Json, Rpc, said, state
+from tests.a2a.server.rpc import Json, Rpc, said, state
 from tests.cluster.model import Model
 from tests.cluster.rest import until
 from tests.cluster.world import World

@@ -13,8 +13,8 @@ import httpx
 import pytest
 import yaml
 
-from mesh.client import MeshClient, Up
-from mesh.events import Completed
+from mesh.client.rest import MeshClient, Up
+from mesh.core.events import Completed
 from tests.cluster.model import Model
 from tests.cluster.process import MeshProcess, running
 from tests.cluster.rest import Body, contents, created, problem

@@ -12,8 +12,8 @@ from deployments import actors, mcp_session
 from deployments.line import Answer, Desk, Line
 from deployments.mcp_session import RemoteSession
 from deployments.tree import RemoteNode
-from mesh.errors import ToolSessionError, Unavailable
-from mesh.events import ToolIntent
+from mesh.core.errors import ToolSessionError, Unavailable
+from mesh.core.events import ToolIntent
 from mesh.mcp.port import CallId
 from mesh.tree.turn import UnsettledCall
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deployments.blueprint import blueprint_of
-from mesh.config import parse
+from mesh.config.model import parse
 
 
 def test_paths_mean_the_same_in_a_process_that_works_in_another_folder(

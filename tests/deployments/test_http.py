@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
-from deployments.gateway.face import http_app
-from mesh.config import Config, parse
-from mesh.events import LlmCall
+from mesh.config.model import Config, parse
+from mesh.core.events import LlmCall
+from mesh.http.face import http_app
 from tests.live import LocalBackend
 from tests.support import LocalMesh, ScriptedLlm, says
 

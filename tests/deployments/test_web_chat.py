@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deployments.web_chat import WebChat
-from mesh.log_relay import LogRelay
+from mesh.runtime.log_relay import LogRelay
 from mesh.web.server import MAX_STRANGERS
 
 WITHIN_S = 20

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mesh.events import LlmCall
+from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest, Results, User
 from tests.live import LiveMesh, Spoken
 from tests.ports import free_port

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh.errors import StaleEpoch, WrongSequence
-from mesh.events import AnyEvent, Completed, ConversationCreated, UserMessage
-from mesh.ids import new_id
+from mesh.core.errors import StaleEpoch, WrongSequence
+from mesh.core.events import AnyEvent, Completed, ConversationCreated, UserMessage
+from mesh.core.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append, Journal

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.errors import JournalDamaged, JournalError, WrongSequence
-from mesh.events import AnyEvent, UserMessage
-from mesh.ids import new_id
+from mesh.core.errors import JournalDamaged, JournalError, WrongSequence
+from mesh.core.events import AnyEvent, UserMessage
+from mesh.core.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.port import Append
 from tests.journal.disk import FailingDisk, use
@@ -239,8 +239,8 @@ async def test_of_appends_that_are_written_together_none_is_taken_if_the_disk_ta
 FULL = """
 import asyncio, resource, sys
 from pathlib import Path
-from mesh.errors import JournalError
-from mesh.events import UserMessage
+from mesh.core.errors import JournalError
+from mesh.core.events import UserMessage
 from mesh.journal.files import FileJournal
 from mesh.journal.port import Append
 

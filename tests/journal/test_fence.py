@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.errors import JournalError, StaleEpoch
-from mesh.ids import new_id
+from mesh.core.errors import JournalError, StaleEpoch
+from mesh.core.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.port import Append
 from tests.journal.disk import Disk, use
@@ -87,8 +87,8 @@ async def test_a_successor_opens_the_shard_only_when_what_is_acknowledged_was_sy
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from mesh.errors import StaleEpoch
-from mesh.events import UserMessage
+from mesh.core.errors import StaleEpoch
+from mesh.core.events import UserMessage
 from mesh.journal.files import FileJournal
 from mesh.journal.port import Append
 

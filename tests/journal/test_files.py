@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.errors import JournalDamaged, JournalError, StaleEpoch
-from mesh.events import UserMessage, encode
-from mesh.ids import new_id
+from mesh.core.errors import JournalDamaged, JournalError, StaleEpoch
+from mesh.core.events import UserMessage, encode
+from mesh.core.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.on_disk import parse
 from mesh.journal.port import Append

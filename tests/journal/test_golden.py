@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh.conversation import fold
-from mesh.events import AnyEvent, ApprovalRequired, LlmCall, ToolIntent
+from mesh.core.conversation import fold
+from mesh.core.events import AnyEvent, ApprovalRequired, LlmCall, ToolIntent
+from mesh.core.view import view
 from mesh.journal.on_disk import parse
-from mesh.view import view
 from tests.journal.golden.record import HERE, End, go_on, read, record, scenarios
 
 JOURNALS = sorted(HERE.glob("v*/*.jsonl"))

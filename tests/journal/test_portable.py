@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mesh.events import AnyEvent, NodeStarted, TextDelta, UserMessage, encode, frame
+from mesh.core.events import AnyEvent, NodeStarted, TextDelta, UserMessage, encode, frame
 from mesh.journal.portable import Lines, Reader, bounded, read_lines, renumbered
 from tests.journal.golden.record import HERE, read
 

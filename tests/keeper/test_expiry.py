@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import mesh.keeper.expiry as expiry
-from mesh.errors import JournalDamaged, JournalError, NotFound
-from mesh.events import moment
+from mesh.core.errors import JournalDamaged, JournalError, NotFound
+from mesh.core.events import moment
 from mesh.journal.files import FileJournal
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import Show

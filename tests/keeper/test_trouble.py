@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.errors import JournalError, Unavailable, WrongSequence
-from mesh.events import Completed, Error, Event, LlmCall, ToolIntent, ToolResult, UserMessage
-from mesh.ids import new_id
+from mesh.core.errors import JournalError, Unavailable, WrongSequence
+from mesh.core.events import Completed, Error, Event, LlmCall, ToolIntent, ToolResult, UserMessage
+from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, Say, Watch

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mesh.errors import LlmError, Unavailable
-from mesh.events import LlmCall, ToolCall, ToolIntent
-from mesh.ids import id_for_key
+from mesh.core.errors import LlmError, Unavailable
+from mesh.core.events import LlmCall, ToolCall, ToolIntent
+from mesh.core.ids import id_for_key
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.tree.turn import TurnInput, TurnOutput

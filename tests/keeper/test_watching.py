@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.events import Completed, LlmCall, TextDelta
+from mesh.core.events import Completed, LlmCall, TextDelta
 from mesh.keeper import tail
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, Say, Seen, Watch
 from mesh.llm.port import LlmRequest

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mesh.events import Event, LlmCall
+from mesh.core.events import Event, LlmCall
 from mesh.llm.port import Llm, LlmRequest, Message, ToolSpec, User
 from mesh.llm.routing import provider_for
 from mesh.servers.llm_stub import LlmStub

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mesh.errors import LlmError
-from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.core.errors import LlmError
+from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.llm.port import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.retry import ATTEMPTS
 from tests.llm.providers import DOTTED, FORMATS, KEY, WEATHER, answer_of, events_of, provider, request

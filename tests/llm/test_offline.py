@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.llm.offline import Offline
 from mesh.llm.port import Assistant, LlmRequest, Message, Result, Results, ToolSpec, User
 from tests.live import LiveMesh

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.config import ModelPrice
-from mesh.events import LlmCall, Usage
+from mesh.config.model import ModelPrice
+from mesh.core.events import LlmCall, Usage
 from mesh.llm.prices import Prices, source
 
 MILLION = 1_000_000

@@ -6,8 +6,8 @@ from email.utils import formatdate
 
 import pytest
 
-from mesh.errors import LlmError
-from mesh.events import Event, LlmCall, TextDelta, Trace
+from mesh.core.errors import LlmError
+from mesh.core.events import Event, LlmCall, TextDelta, Trace
 from mesh.llm.retry import ATTEMPTS, MOST_RETRY_AFTER_S, Failure, retried, retry_after, status_failure
 
 

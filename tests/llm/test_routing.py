@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mesh.errors import ConfigError
+from mesh.core.errors import ConfigError
 from mesh.llm import routing
 from mesh.llm.port import LlmRequest, User
 from mesh.llm.routing import Route, bare_model, check_key, provider_for, resolve

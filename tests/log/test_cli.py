@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from mesh.cli import app
 from mesh.cli.where import shown
-from mesh.events import ConversationCompleted, encode
+from mesh.core.events import ConversationCompleted, encode
 from tests.journal.golden.record import HERE, ID
 
 MESH = Path(sys.executable).parent / "mesh"

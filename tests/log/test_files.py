@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.errors import MeshError, NotFound
-from mesh.events import UserMessage, encode
+from mesh.core.errors import MeshError, NotFound
+from mesh.core.events import UserMessage, encode
 from mesh.journal.portable import Fault, Reader
 from mesh.log.files import Entry, followed, journal_file
 

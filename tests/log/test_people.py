@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.config import ModelPrice
-from mesh.events import (
+from mesh.config.model import ModelPrice
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.errors import CallRevoked, ToolSessionError
+from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.port import CallId, ToolOutcome
 

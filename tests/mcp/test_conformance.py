@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mesh.errors import CallRevoked, ToolSessionError
+from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.port import CallId, ToolOutcome, ToolSession
 
 from .worlds import WORLDS

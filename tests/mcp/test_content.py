@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.events import Artifact
+from mesh.core.events import Artifact
 from mesh.mcp.content import outcome_of
 from mesh.mcp.port import ToolOutcome
 

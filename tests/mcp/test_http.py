@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 from mcp.server.lowlevel import Server
 
-from mesh.errors import ToolSessionError
+from mesh.core.errors import ToolSessionError
 from mesh.mcp.http import shown
 from mesh.mcp.session import McpSession
 from tests.ports import free_port

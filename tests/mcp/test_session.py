@@ -18,7 +18,7 @@ import psutil
 import pytest
 import uvloop
 
-from mesh.errors import CallRevoked, ToolSessionError
+from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp import session as session_module
 from mesh.mcp.port import CallId, ToolOutcome
 from mesh.mcp.session import McpSession

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mesh.errors import ToolSessionError, Unavailable
+from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.mcp import session_file
 from mesh.mcp.port import CallId
 from mesh.mcp.session import McpSession

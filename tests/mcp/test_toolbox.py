@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.errors import ConfigError, ToolSessionError
+from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Catalogue, Tool, ToolOutcome
 from mesh.mcp.session import McpSession

@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.a2a.rpc import Json, Rpc, said, state
+from tests.a2a.server.rpc import Json, Rpc, said, state
 from tests.live import LiveMesh, Spoken
 from tests.push.receiver import Receiver
 from tests.support import SIMPLE, calls, says

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import ThreadedResolver, web
 from aiohttp.abc import ResolveResult
 
-from mesh.errors import JournalError
-from mesh.events import AnyEvent, LlmCall
-from mesh.ids import new_id
+from mesh.core.errors import JournalError
+from mesh.core.events import AnyEvent, LlmCall
+from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Create, PushDelete, PushList, PushSet
 from mesh.llm.port import LlmRequest

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 import mesh.push.push as pushes
-from mesh.errors import StaleEpoch
-from mesh.events import moment
-from mesh.ids import new_id
+from mesh.core.errors import StaleEpoch
+from mesh.core.events import moment
+from mesh.core.ids import new_id
 from mesh.keeper.requests import Caller, Create, PushDelete, PushList, PushSet
 from mesh.push.gates import _PER_HOST, Gates
 from mesh.push.memory import MemoryPushStore

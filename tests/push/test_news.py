@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.events import (
+from mesh.core.events import (
     AnyEvent,
     Artifact,
     Completed,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.errors import JournalError, StaleEpoch
-from mesh.ids import new_id
+from mesh.core.errors import JournalError, StaleEpoch
+from mesh.core.ids import new_id
 from mesh.push.files import FilePushStore
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore

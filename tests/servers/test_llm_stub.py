@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mesh.errors import ConfigError
+from mesh.core.errors import ConfigError
 from mesh.servers.llm_stub import LlmStub
 from mesh.servers.llm_stub.script import Script, load
 

@@ -1,4 +1,4 @@
-"""What must be journaled before an event, as the head of `mesh.events` says it, and what must not be.
+"""What must be journaled before an event, as the head of `mesh.core.events` says it, and what must not be.
 
 Both are told as keys of events. A journal all of whose events have what they depend on before them has only
 prefixes that are closed under "depends on".
@@ -6,7 +6,7 @@ prefixes that are closed under "depends on".
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mesh.events import (
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,

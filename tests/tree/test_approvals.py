@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mesh.a2a.memory import MemoryAgent
-from mesh.a2a.port import Asked, Incoming, Question
-from mesh.events import ApprovalResolved, ToolIntent
+from mesh.a2a.client.memory import MemoryAgent
+from mesh.a2a.client.port import Asked, Incoming, Question
+from mesh.core.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Decide, Decided, Page
 from tests.support import LocalMesh, calls, says, until

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh.errors import ConfigError
-from mesh.events import AnyEvent, LlmCall, ToolResult
+from mesh.core.errors import ConfigError
+from mesh.core.events import AnyEvent, LlmCall, ToolResult
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.conversation import is_below
-from mesh.errors import Unavailable
-from mesh.events import AnyEvent, LlmCall, NodeCompleted
+from mesh.core.conversation import is_below
+from mesh.core.errors import Unavailable
+from mesh.core.events import AnyEvent, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children, path_of, place
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.step import Steps, Superseded

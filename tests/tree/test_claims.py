@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.errors import ToolSessionError, Unavailable
-from mesh.events import ApprovalRequired, Error, ToolIntent, ToolResult
+from mesh.core.errors import ToolSessionError, Unavailable
+from mesh.core.events import ApprovalRequired, Error, ToolIntent, ToolResult
 from mesh.keeper.requests import Cancel
 from mesh.mcp.calls import KnownCalls
 from mesh.mcp.memory import MemorySession

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mesh.errors import ConfigError, LlmError
-from mesh.events import LlmCall
+from mesh.core.errors import ConfigError, LlmError
+from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool

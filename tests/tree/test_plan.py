@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh.config import Config, parse
+from mesh.config.model import Config, parse
 from mesh.tree.children import path_of
 from mesh.tree.plan import Spot, hints, tree_of
 from mesh.tree.template import BUILT_IN

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from mesh.conversation import Conversation, fold
-from mesh.events import (
+from mesh.core.conversation import Conversation, fold
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -22,10 +22,10 @@ from mesh.events import (
     decode,
     encode,
 )
+from mesh.core.view import view
 from mesh.keeper import watching
 from mesh.tree import step
 from mesh.tree.plan import tree_of
-from mesh.view import view
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Script, Trouble, cases, troubles
 from tests.tree.trees import llm, parallel

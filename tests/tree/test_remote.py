@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from mesh.a2a.memory import MemoryAgent
-from mesh.a2a.port import Asked, Hop, Incoming, Outgoing, Question, RemoteFailed
-from mesh.config import A2aAgent
-from mesh.events import ToolIntent
+from mesh.a2a.client.memory import MemoryAgent
+from mesh.a2a.client.port import Asked, Hop, Incoming, Outgoing, Question, RemoteFailed
+from mesh.config.model import A2aAgent
+from mesh.core.events import ToolIntent
 from mesh.keeper.requests import Cancel, Page
 from tests.support import LocalMesh, calls, says
 from tests.tree.trees import ByNode, config, llm, parallel, sequential

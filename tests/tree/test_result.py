@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.events import Artifact
+from mesh.core.events import Artifact
 from mesh.tree.result import bounded, fitting
 
 FILE = Artifact("a.txt", "text/plain", data="x" * 85)  # 100 characters in all

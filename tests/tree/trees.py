@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from mesh.events import Event, LlmCall
+from mesh.core.events import Event, LlmCall
 from mesh.llm.port import LlmRequest, Results
 from tests.support import calls, says
 

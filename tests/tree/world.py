@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from mesh.conversation import Conversation, fold
-from mesh.errors import LlmError, Unavailable
-from mesh.events import (
+from mesh.core.conversation import Conversation, fold
+from mesh.core.errors import LlmError, Unavailable
+from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     Completed,
@@ -29,7 +29,7 @@ from mesh.events import (
     NodeCompleted,
     ToolCall,
 )
-from mesh.ids import new_id
+from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Request, Watch

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mesh.errors import ConfigError
+from mesh.core.errors import ConfigError
 from mesh.web.config import load, parse
 from tests.ports import free_port
 

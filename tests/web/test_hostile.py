@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.async_api import Request, expect
 
-from mesh.events import LlmCall
+from mesh.core.events import LlmCall
 from tests.live import Spoken
 from tests.support import calls, says
 from tests.web.conftest import OpenStage

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from playwright.async_api import Route, expect
 
-from mesh.errors import LlmError
-from mesh.events import LlmCall
+from mesh.core.errors import LlmError
+from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh, Spoken
 from tests.support import calls, says

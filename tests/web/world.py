@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 from playwright.async_api import Locator, Page, expect
 
-from mesh.events import Event, LlmCall
+from mesh.core.events import Event, LlmCall
 from mesh.llm.port import LlmRequest
 from mesh.web.app import app
 from mesh.web.config import WebConfig

@@ -25,7 +25,7 @@ import msgspec
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from mesh.errors import ConfigError
+from mesh.core.errors import ConfigError
 
 Format = Literal["openai", "anthropic", "gemini"]
 From = Literal["user", "tool"]

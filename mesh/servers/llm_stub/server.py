@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from mesh.errors import ConfigError
+from mesh.core.errors import ConfigError
 from mesh.servers.llm_stub import anthropic_wire, gemini_wire, openai_wire
 from mesh.servers.llm_stub.calls import CallLog, LoggedCall
 from mesh.servers.llm_stub.http import Connection, Reply

@@ -19,18 +19,18 @@ from typing import Any
 
 import msgspec
 
-from mesh.a2a.memory import MemoryAgent
-from mesh.a2a.port import Asked, Hop, Incoming, Outgoing, Question
-from mesh.config import A2aAgent
-from mesh.conversation import fold
-from mesh.errors import LlmError
-from mesh.events import AnyEvent, Completed, Error, Event, Paused, decode, encode
-from mesh.ids import approval_id
+from mesh.a2a.client.memory import MemoryAgent
+from mesh.a2a.client.port import Asked, Hop, Incoming, Outgoing, Question
+from mesh.config.model import A2aAgent
+from mesh.core.conversation import fold
+from mesh.core.errors import LlmError
+from mesh.core.events import AnyEvent, Completed, Error, Event, Paused, decode, encode
+from mesh.core.ids import approval_id
+from mesh.core.view import view
 from mesh.journal.files import FileJournal
 from mesh.keeper.requests import Caller, Create, Finish
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
-from mesh.view import view
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm, calls, says
 from tests.tree.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 

@@ -1,1 +1,0 @@
-"""The HTTP face: stateless, any number of replicas."""

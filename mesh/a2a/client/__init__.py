@@ -1,0 +1,1 @@
+"""Other agents, as this one speaks to them."""

@@ -1,0 +1,58 @@
+"""Another agent in this process: a function says what it answers. For tests of what is above the port."""
+
+from collections.abc import Awaitable, Callable
+
+from mesh.a2a.client.port import Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
+
+Script = Callable[[Outgoing, Hop], Awaitable[Incoming]]
+
+
+class MemoryAgent:
+    """See `RemoteAgent`. A message id counts once: ``script`` runs for the first of them, and what it raises is raised and not kept. ``sent`` has every try, ``cancelled`` the tasks that were to stop,
+    ``withdrawn`` the ids of messages that are refused.
+
+    `lose_next` makes an answer get lost on its way: the message has arrived, and `recover` tells what came of
+    it, or (``forgets``) that nobody knows.
+    """
+
+    def __init__(self, script: Script, forgets: bool = False) -> None:
+        self.sent: list[tuple[Outgoing, Hop]] = []
+        self.cancelled: list[str] = []
+        self.withdrawn: set[str] = set()
+        self.closed = False
+        self.script = script
+        self._forgets = forgets
+        self._answers: dict[str, Incoming] = {}
+        self._lost = 0
+
+    def lose_next(self, number: int = 1) -> None:
+        """The answers of the next ``number`` messages are lost."""
+        self._lost = number
+
+    def forget_answers(self) -> None:
+        """What it answered so far it would answer anew."""
+        self._answers.clear()
+
+    async def send(self, message: Outgoing, hop: Hop) -> Incoming:
+        self.sent.append((message, hop))
+        if message.id in self.withdrawn:
+            raise RemoteFailed("agent memory: the message was withdrawn")
+        if message.id not in self._answers:
+            self._answers[message.id] = await self.script(message, hop)
+        if self._lost:
+            self._lost -= 1
+            raise RemoteLost("agent memory: the connection was lost")
+        return self._answers[message.id]
+
+    async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
+        return None if self._forgets else await self.send(message, hop)
+
+    async def withdraw(self, message: Outgoing, hop: Hop) -> bool:
+        self.withdrawn.add(message.id)
+        return True
+
+    async def cancel(self, task_id: str, hop: Hop) -> None:
+        self.cancelled.append(task_id)
+
+    async def close(self) -> None:
+        self.closed = True

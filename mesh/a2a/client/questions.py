@@ -1,0 +1,232 @@
+"""What another agent asks, and how it is told the answer: by an extension where it has one, always in words.
+
+Pure. Words go along with every decision, so that whoever knows no extension understands; that is why edited
+arguments are refused where only words would arrive: "yes" would run what nobody approved.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from mesh.a2a.client.port import Asked, Decided, Outgoing, Question, RemoteFailed
+from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.numbers import exact, whole
+from mesh.core import strict_json
+from mesh.core.events import ApprovalKind
+from mesh.core.words import CONTINUE
+
+MOST_ASKED = 50
+MOST_NAME = 256
+MOST_ARGS_BYTES = 64 * 1024
+_WORDS = {"approve": "yes", "reject": "no", "retry": "retry", "skip": "skip"}
+_MOST_DESCRIBED = 2_000
+_KINDS: dict[Any, ApprovalKind] = {
+    "tool_call": "tool_call",
+    "unknown_outcome": "unknown_outcome",
+    "question": "question",
+    "auth_required": "auth_required",
+}
+
+
+def question_of(message: dict[str, Any], text: str, moment: str, *, wants_token: bool) -> Question:
+    """What ``status.message`` asks; ``text`` are its words, ``moment`` is ``status.timestamp``. Raises
+    `RemoteFailed` when it is more than a question may hold."""
+    metadata = message.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    message_id = named(message, "messageId")
+    told = message_id or moment
+    asked = _mesh(known.get(MESH))
+    if asked:
+        return _checked(Question(",".join(sorted(one.id for one in asked)), "mesh", asked))
+    asked, answers = _hitl(known.get(HITL), text)
+    if asked:
+        # An agent may give the id of a tool or a question again; not the id of a message.
+        ids = ",".join(sorted(one.id for one in asked))
+        return _checked(Question(f"{answers}:{ids}@{told}", "hitl", asked))
+    kind: ApprovalKind = "auth_required" if wants_token else "tool_call"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    question_id = message_id or f"{moment}#{digest}"
+    return Question(question_id, "text", (Asked(text or "The agent waits for an answer.", kind=kind),))
+
+
+def named(holder: dict[str, Any], key: str) -> str:
+    """An id or a name, empty if there is none. Raises `RemoteFailed` when it is longer than any is."""
+    return _short(_text(holder.get(key)), key)
+
+
+def still_waits(question: Question | None, decided: Decided) -> bool:
+    """Whether the question that was decided is one that waits now."""
+    if question is None:
+        return False
+    if decided.form == "mesh":  # each by itself: others may have come or gone meanwhile
+        return any(one.id in decided.ids for one in question.asked)
+    return question.id == decided.question_id
+
+
+def words_of(message: Outgoing) -> str:
+    """What a message says in words. Never empty."""
+    decided = message.decided
+    if decided is None:
+        return message.text or CONTINUE
+    return _WORDS.get(decided.decision, decided.answer) or CONTINUE
+
+
+def metadata_of(decided: Decided, agent: str) -> dict[str, Any]:
+    """What a decision says to the extension that asked. Raises `RemoteFailed` when it cannot be."""
+    if decided.form == "mesh":
+        return {MESH: {"decisions": [_decision(uuid, decided) for uuid in decided.ids]}}
+    if decided.edited_args is not None:
+        raise RemoteFailed(f"agent {agent} takes no edited arguments: approve what it asks, or reject it")
+    if decided.form == "text":
+        return {}
+    if decided.kind == "question":
+        given = _answers(decided)
+        return {HITL: {"type": "ask_user_response", "id": decided.ids[0], "answers": given}}
+    return {
+        HITL: {
+            "type": "tool_approval_response",
+            "approvals": [_approval(one, decided) for one in decided.ids],
+        }
+    }
+
+
+def _mesh(request: Any) -> tuple[Asked, ...]:
+    return tuple(
+        Asked(
+            description=_text(one.get("description")) or _called(one.get("tool_name")),
+            id=one["uuid"],
+            kind=_KINDS.get(one.get("kind"), "tool_call"),
+            tool_name=_text(one.get("tool_name")),
+            tool_args=_arguments(one),
+        )
+        for one in _objects(request, "approvals")
+        if _text(one.get("uuid"))
+    )
+
+
+def _hitl(request: Any, text: str) -> tuple[tuple[Asked, ...], int]:
+    """What is asked, and how many answers it takes."""
+    kind = request.get("type") if isinstance(request, dict) else None
+    if kind == "tool_approval_request":
+        # With a child that asks, it is the child's calls that must be decided, and nothing else.
+        asking = request["nested"] if _objects(request.get("nested"), "tools") else request
+        tools = [one for one in _objects(asking, "tools") if _text(one.get("id"))]
+        hints = [_text(request.get("hint")) or text, *[""] * len(tools)]
+        return tuple(map(_tool, tools, hints)), len(tools)
+    if kind == "ask_user_request" and _text(request.get("id")):
+        questions = _objects(request, "questions")
+        lines = [line for line in map(_question_line, questions) if line]
+        described = "\n".join(lines) or _text(request.get("hint")) or text
+        return (Asked(described, request["id"], "question"),), max(1, len(questions))
+    return (), 0
+
+
+def _tool(one: dict[str, Any], hint: str) -> Asked:
+    name, args = _text(one.get("name")), _object(one.get("args"))
+    return Asked(_described(name, args, hint), one["id"], "tool_call", name, args)
+
+
+def _described(name: str, args: dict[str, Any], hint: str) -> str:
+    """The call as a person reads it, below the hint if that does not say it already. Sorted: protobuf's JSON
+    has its keys in another order each time."""
+    lines = [_plain(name) or "a call", *(f"  {_plain(key)} = {_json(args[key])}" for key in sorted(args))]
+    if all(line.strip() in hint for line in lines):
+        return _bounded(hint, _MOST_DESCRIBED)
+    call = _bounded("\n".join(lines), _MOST_DESCRIBED // 2)
+    return f"{_bounded(hint, _MOST_DESCRIBED - len(call))}\n{call}" if hint else call
+
+
+def _plain(name: str) -> str:
+    """A name, which is not to look like several lines."""
+    return name if name.isprintable() else _json(name)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _bounded(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}\n[cut: {len(text)} characters in all]"
+
+
+def _question_line(one: dict[str, Any]) -> str:
+    options = one.get("options") or one.get("choices")
+    named = ", ".join(map(str, options)) if isinstance(options, list) else ""
+    return f"{_text(one.get('question'))} ({named})" if named else _text(one.get("question"))
+
+
+def _decision(uuid: str, decided: Decided) -> dict[str, Any]:
+    said: dict[str, Any] = {"uuid": uuid, "decision": decided.decision}
+    if decided.edited_args is not None:
+        said["edited_args"] = decided.edited_args
+        said["edited_args_json"] = json.dumps(decided.edited_args, ensure_ascii=False)
+    if decided.reason:
+        said["reason"] = decided.reason
+    if decided.decision == "answer":
+        said["answer"] = decided.answer
+    return said
+
+
+def _approval(one: str, decided: Decided) -> dict[str, Any]:
+    if decided.decision == "approve":
+        return {"id": one, "approved": True}
+    return {"id": one, "approved": False, **({"rejection_reason": decided.reason} if decided.reason else {})}
+
+
+def _answers(decided: Decided) -> list[dict[str, list[str]]]:
+    """An answer to each question: a line each where there are as many, else the whole of it to all."""
+    number, _, _ = decided.question_id.partition(":")
+    count = int(number) if number.isdigit() else 1
+    answer = words_of(Outgoing(id="", text="", context_id="", decided=decided))
+    lines = answer.splitlines()
+    each = lines if len(lines) == count else [answer] * count
+    return [{"answer": [line]} for line in each]
+
+
+def _arguments(one: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _object(exact(one.get("tool_args_json"), one.get("tool_args")))
+    except ValueError as problem:
+        raise RemoteFailed(f"it answered arguments that are no JSON: {problem}") from None
+
+
+def _checked(question: Question) -> Question:
+    """The question, if all of it can be kept: a person must not decide about half of it."""
+    if len(question.asked) > MOST_ASKED:
+        raise RemoteFailed(f"it answered {len(question.asked)} things to decide: {MOST_ASKED} are the most")
+    for one in question.asked:
+        _short(one.id, "id of what is to be decided")
+        _short(one.tool_name, "tool name")
+        try:
+            size = len(msgspec.json.encode(strict_json.checked(one.tool_args)))
+        except ValueError as error:
+            raise RemoteFailed(f"it answered arguments that cannot be kept: {error}") from None
+        if size > MOST_ARGS_BYTES:
+            raise RemoteFailed(f"it answered arguments of {size} bytes: {MOST_ARGS_BYTES} are the most")
+    return question
+
+
+def _short(text: str, what: str) -> str:
+    if len(text) > MOST_NAME:
+        raise RemoteFailed(f"it answered a {what} of {len(text)} characters: {MOST_NAME} are the most")
+    return text
+
+
+def _called(name: Any) -> str:
+    return f"Approve {_text(name) or 'the call'}?"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return whole(value) if isinstance(value, dict) else {}
+
+
+def _objects(holder: Any, key: str) -> Sequence[dict[str, Any]]:
+    listed = holder.get(key) if isinstance(holder, dict) else None
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []

@@ -1,0 +1,1 @@
+"""This agent, as others speak to it over A2A."""

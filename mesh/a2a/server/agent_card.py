@@ -1,0 +1,140 @@
+"""The card an agent shows to others (specification 1.0.1, section 8), from its config and its tools. Pure.
+
+For readers of 0.3 the fields of that version stand beside those of 1.0, unless the config offers 1.0 alone.
+"""
+
+import fnmatch
+from collections.abc import Sequence
+from typing import Any
+
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.constants import TransportProtocol
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from mesh.a2a.extensions import HITL, MESH
+from mesh.config.model import A2aAgent, Config
+from mesh.tree.plan import Spot, other_agents, tree_of
+
+ENDPOINT = "/a2a"
+_TEXT = "text/plain"
+_DATA = "application/json"
+_ANYTHING = "*/*"
+_KEY = "meshApiKey"
+_KEY_SCHEMES: dict[str, Any] = {
+    _KEY: {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
+    "meshBearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "mk_…"}},
+}
+"""How an API key of the mesh is sent (`mesh.access`)."""
+
+
+def card_of(
+    config: Config, tools: Sequence[dict[str, Any]], url: str, *, extended: bool = False
+) -> "pb.AgentCard":
+    """The card of an agent at ``url``. ``tools`` as ``GET /tools`` lists them. ``extended``: with the skills
+    that the config keeps out of the public one (section 3.1.11)."""
+    card = config.card
+    made = pb.AgentCard(
+        name=config.name,
+        description=config.description or f"The agent {config.name}.",
+        version=card.version or config.digest,
+        supported_interfaces=_interfaces(config, url),
+        capabilities=_capabilities(config),
+        default_input_modes=[_TEXT, _DATA, *([_ANYTHING] if card.files == "mention" else [])],
+        default_output_modes=[_TEXT],
+        skills=_skills(config, tools, extended=extended),
+    )
+    if card.documentation_url:
+        made.documentation_url = card.documentation_url
+    if card.organization:
+        made.provider.organization = card.organization
+        made.provider.url = card.organization_url or url
+    _secure(made, config)
+    return made
+
+
+def _secure(made: "pb.AgentCard", config: Config) -> None:
+    """Says what callers need: a key of the mesh, one of the schemes that a proxy checks, or one of each."""
+    schemes = dict(config.card.security)
+    needs: list[tuple[str, ...]] = [(name,) for name in schemes]
+    if config.auth:
+        schemes = {**schemes, **_KEY_SCHEMES}
+        # Where a proxy wants the Authorization header for itself, the key goes into its own.
+        needs = [(*need, _KEY) for need in needs] or [(name,) for name in _KEY_SCHEMES]
+    for name, scheme in schemes.items():
+        ParseDict(scheme, made.security_schemes[name])
+    for need in needs:
+        requirement = made.security_requirements.add()
+        for name in need:
+            requirement.schemes[name].SetInParent()
+
+
+def shown(card: "pb.AgentCard", *, only_1_0: bool = False) -> dict[str, Any]:
+    """The card as JSON; ``only_1_0``: to a reader who says that it knows that version."""
+    return MessageToDict(card) if only_1_0 else agent_card_to_dict(card)
+
+
+def _interfaces(config: Config, url: str) -> list["pb.AgentInterface"]:
+    endpoint = url.rstrip("/") + ENDPOINT
+    offered = [
+        (TransportProtocol.JSONRPC, "1.0"),
+        (TransportProtocol.HTTP_JSON, "1.0"),
+        (TransportProtocol.JSONRPC, "0.3"),
+    ]
+    return [
+        pb.AgentInterface(url=endpoint, protocol_binding=binding.value, protocol_version=version)
+        for binding, version in offered
+        if version in config.card.versions
+    ]
+
+
+def _capabilities(config: Config) -> "pb.AgentCapabilities":
+    return pb.AgentCapabilities(
+        streaming=True,
+        push_notifications=True,
+        extended_agent_card=config.card.public_skills is not None,
+        extensions=[
+            pb.AgentExtension(uri=HITL, description="Approvals of tool calls, and questions to a person"),
+            pb.AgentExtension(
+                uri=MESH,
+                description="Approvals decided one by one, with edited arguments; message ids count once",
+            ),
+        ],
+    )
+
+
+def _skills(config: Config, tools: Sequence[dict[str, Any]], *, extended: bool) -> list["pb.AgentSkill"]:
+    tree, public = tree_of(config), config.card.public_skills
+    skills = [_tool_skill(tool) for tool in tools if _is_offered(tree, tool["name"])]
+    skills += [_agent_skill(agent) for agent in other_agents(config)]
+    if public is not None and not extended:
+        skills = [skill for skill in skills if _fits(skill.id, public)]
+    if skills:
+        return skills
+    about = config.description or "Answers messages."
+    return [pb.AgentSkill(id=config.name, name=config.name, description=about, tags=["chat"])]
+
+
+def _tool_skill(tool: dict[str, Any]) -> "pb.AgentSkill":
+    tags = ["tool", str(tool["server"]), *(["approval"] if tool["destructiveHint"] else [])]
+    about = tool["description"] or tool["name"]
+    return pb.AgentSkill(id=tool["name"], name=tool["name"], description=about, tags=tags)
+
+
+def _agent_skill(agent: A2aAgent) -> "pb.AgentSkill":
+    tags = ["agent", *(["approval"] if agent.destructive else [])]
+    about = agent.description or f"Asks the agent {agent.name}."
+    return pb.AgentSkill(id=f"a2a_{agent.name}", name=agent.name, description=about, tags=tags)
+
+
+def _is_offered(tree: Spot, tool: str) -> bool:
+    """Whether some node of the tree may use a tool."""
+    return any(
+        spot.node.tools is None or _fits(tool, spot.node.tools)
+        for spot in tree.walk()
+        if spot.node.type == "llm"
+    )
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)

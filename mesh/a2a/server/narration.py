@@ -1,0 +1,118 @@
+"""A turn's events as what A2A streams: pieces of the answer, then how the task stands. Pure.
+
+The answer is one artifact. Its pieces are what the root node's model says; should that turn out to be no
+answer (a tool is called, the model is asked again), the next piece replaces what was sent. The last piece
+completes it: the artifact that a client has put together is the one in the task.
+"""
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+from a2a.types import a2a_pb2 as pb
+
+from mesh.a2a.server.task import ARTIFACT, artifact_id, file_of, status_of
+from mesh.core.conversation import ROOT
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalRequired,
+    Artifact,
+    Completed,
+    Error,
+    Paused,
+    TextDelta,
+    ToolIntent,
+    ToolResult,
+)
+from mesh.core.view import ConversationView, TurnState, TurnView
+
+_WORK = ToolIntent | ToolResult | ApprovalRequired | Paused | Error
+Update = pb.TaskArtifactUpdateEvent | pb.TaskStatusUpdateEvent
+
+
+class Narration:
+    """One turn of a conversation, to one client."""
+
+    def __init__(self, view: ConversationView, turn: int, extensions: Collection[str] = ()) -> None:
+        self._view = view
+        self.turn = turn
+        self._extensions = extensions
+        self._files = 0
+        self.is_work = False  # whether something happened that makes it more than an answer
+        self._step = ""
+        self._sent = ""
+        self._held = ""  # the newest piece, kept back: the last one says that it is the last
+        self._is_begun = False
+        self._is_whole = True
+
+    def tell(self, event: AnyEvent) -> Iterator[Update]:
+        """What a client is told of an event; of most, nothing."""
+        self.is_work = self.is_work or isinstance(event, _WORK)
+        match event:
+            case TextDelta() if event.node == ROOT:
+                yield from self._said(event)
+            case ToolResult(artifacts=files):
+                for file in files:
+                    yield self._file(file)
+            case Completed(response=response, called_off=called_off, time=time):
+                if not called_off:
+                    yield self._end(response)
+                state: TurnState = "cancelled" if called_off else "completed"
+                yield self._status(TurnView(self.turn, state, time, response))
+            case Error(message=message, time=time):
+                yield self._status(TurnView(self.turn, "failed", time, message))
+            case _:
+                pass
+
+    def paused(self, view: ConversationView) -> "pb.TaskStatusUpdateEvent":
+        """The turn waits, as the conversation shows it now."""
+        return pb.TaskStatusUpdateEvent(
+            task_id=view.id, context_id=view.context, status=status_of(view, self._extensions)
+        )
+
+    def _said(self, delta: TextDelta) -> Iterator[Update]:
+        if delta.step != self._step:
+            self._step, self._sent, self._held, self._is_begun, self._is_whole = (
+                delta.step,
+                "",
+                "",
+                False,
+                True,
+            )
+        have = len(self._sent) + len(self._held)
+        if delta.offset > have:
+            self._is_whole = False  # pieces were missed: the last one will be the whole
+        piece = delta.text[max(0, have - delta.offset) :]
+        if not piece or not self._is_whole:
+            return
+        if self._held:
+            yield self._piece(self._held)
+            self._sent += self._held
+        self._held = piece
+
+    def _end(self, response: str) -> "pb.TaskArtifactUpdateEvent":
+        if self._is_whole and self._held and self._sent + self._held == response:
+            return self._piece(self._held, last=True)
+        self._is_begun = False
+        return self._piece(response, last=True)
+
+    def _piece(self, text: str, *, last: bool = False) -> "pb.TaskArtifactUpdateEvent":
+        artifact = pb.Artifact(artifact_id=artifact_id(self.turn), name=ARTIFACT, parts=[pb.Part(text=text)])
+        append, self._is_begun = self._is_begun, True
+        return pb.TaskArtifactUpdateEvent(
+            task_id=self._view.id,
+            context_id=self._view.context,
+            artifact=artifact,
+            append=append,
+            last_chunk=last,
+        )
+
+    def _file(self, file: Artifact) -> "pb.TaskArtifactUpdateEvent":
+        artifact, self._files = file_of(self.turn, self._files, file), self._files + 1
+        view = self._view
+        return pb.TaskArtifactUpdateEvent(
+            task_id=view.id, context_id=view.context, artifact=artifact, last_chunk=True
+        )
+
+    def _status(self, turn: TurnView) -> "pb.TaskStatusUpdateEvent":
+        then = msgspec.structs.replace(self._view, turn=turn, pending_approvals=[])
+        return pb.TaskStatusUpdateEvent(task_id=then.id, context_id=then.context, status=status_of(then))

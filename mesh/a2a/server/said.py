@@ -1,0 +1,189 @@
+"""What a message to a task says: its text, and what it decides. Pure.
+
+Decisions come in data of an extension (see `mesh.a2a.extensions`), or as one word for the oldest approval.
+What cannot be taken for a decision decides nothing. A token that comes with words is for all that waits for
+one, unless the words reject: clients send it with every request, whatever their people say.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import MessageToDict
+
+from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.numbers import exact
+from mesh.core.errors import BadRequest
+from mesh.core.view import PendingApproval
+from mesh.core.words import CONTINUE, NO, decision_in
+from mesh.keeper.requests import Decided
+
+
+class Unreadable(BadRequest):
+    """The message has parts of a kind that this agent cannot read."""
+
+
+class _Decision(Decided, frozen=True):
+    edited_args_json: str = ""
+
+
+class _Decisions(msgspec.Struct, frozen=True):
+    decisions: tuple[_Decision, ...]
+
+
+class _Approval(msgspec.Struct, frozen=True):
+    id: str
+    approved: bool
+    rejection_reason: str = ""
+
+
+class _Approvals(msgspec.Struct, frozen=True, tag="tool_approval_response", tag_field="type"):
+    approvals: tuple[_Approval, ...]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    answer: tuple[str, ...]
+
+
+class _Answers(msgspec.Struct, frozen=True, tag="ask_user_response", tag_field="type"):
+    id: str
+    answers: tuple[_Answer, ...]
+
+
+def text_of(message: "pb.Message") -> str:
+    """The text of a message; data is read as JSON. Raises `Unreadable` for files, `BadRequest` for none."""
+    texts: list[str] = []
+    for part in message.parts:
+        match part.WhichOneof("content"):
+            case "text":
+                texts.append(part.text)
+            case "data":
+                texts.append(json.dumps(MessageToDict(part.data), ensure_ascii=False))
+            case "raw" | "url":
+                kind = f" ({part.media_type})" if part.media_type else ""
+                raise Unreadable(f"this agent reads text and data, and no files{kind}")
+            case _:
+                raise BadRequest("a part of the message has no content")
+    text = "\n".join(texts)
+    if not text.strip():
+        raise BadRequest("the message has no text")
+    return text
+
+
+def with_files_mentioned(message: "pb.Message") -> "pb.Message":
+    """The message with a line of text in the place of each file: its URL, or that it cannot be read."""
+    mentioned = pb.Message()
+    mentioned.CopyFrom(message)
+    for part in mentioned.parts:
+        match part.WhichOneof("content"):
+            case "url":
+                part.text = f"[{_file(part)}: {part.url}]"
+            case "raw":
+                part.text = f"[{_file(part)}, {len(part.raw)} bytes: this agent cannot read it]"
+            case _:
+                pass
+    return mentioned
+
+
+def _file(part: "pb.Part") -> str:
+    kind = f"({part.media_type})" if part.media_type else ""
+    return " ".join(word for word in ("file", part.filename, kind) if word)
+
+
+def has_decisions(message: "pb.Message") -> bool:
+    """Whether a message has data that decides: then its text is for people, and never a message by itself."""
+    return MESH in message.metadata or HITL in message.metadata
+
+
+def decisions_in(
+    message: "pb.Message", pending: Sequence[PendingApproval], *, has_token: bool = False
+) -> list[Decided]:
+    """What the message decides of what is pending (oldest first); empty: nothing. ``has_token``: a bearer
+    token came with it. Raises `BadRequest` for decisions that are not clear, or about something else."""
+    data = MessageToDict(message.metadata)
+    if MESH in data:
+        found = [_exact(each) for each in _converted(data[MESH], _Decisions, MESH).decisions]
+    elif HITL in data:
+        found = _hitl(_converted(data[HITL], _Approvals | _Answers, HITL), pending)
+    else:
+        return _in_words(text_of(message), pending, has_token)
+    if not found:
+        raise BadRequest(f"the message has no decision in its data; {_waiting(pending)}")
+    known = {asked.uuid for asked in pending}
+    seen: set[str] = set()
+    for decided in found:
+        if decided.uuid not in known:
+            raise BadRequest(_not_pending(decided.uuid, pending))
+        if decided.uuid in seen:
+            raise BadRequest(f"approval {decided.uuid} is decided twice; {_waiting(pending)}")
+        seen.add(decided.uuid)
+    return found
+
+
+def _exact(said: _Decision) -> Decided:
+    """With the edited arguments as they were written."""
+    try:
+        edited = exact(said.edited_args_json, said.edited_args)
+    except ValueError as problem:
+        raise BadRequest(f"metadata {MESH}: edited_args_json is no JSON: {problem}") from None
+    if not isinstance(edited, dict | None):
+        raise BadRequest(f"metadata {MESH}: edited_args_json must be an object")
+    return Decided(said.uuid, said.decision, edited, said.reason, said.answer)
+
+
+def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) -> list[Decided]:
+    asked, word = pending[0], text.strip().lower()
+    authorized: list[Decided] = []
+    if has_token and word not in NO:
+        authorized = [
+            Decided(each.uuid, "approve", if_pending=True) for each in pending if each.kind == "auth_required"
+        ]
+    decision = None if authorized and word == CONTINUE else decision_in(text, asked.kind)
+    if decision is None or (asked.kind == "auth_required" and decision == "approve"):
+        return authorized
+    return [Decided(asked.uuid, decision, answer=text if decision == "answer" else ""), *authorized]
+
+
+def _hitl(answer: _Approvals | _Answers, pending: Sequence[PendingApproval]) -> list[Decided]:
+    if isinstance(answer, _Answers):
+        return [_answered(answer, pending)]
+    asked_for = {asked.uuid for asked in pending if asked.kind == "tool_call"}
+    if missing := asked_for - {each.id for each in answer.approvals}:
+        raise BadRequest(
+            f"{HITL}: every tool call is decided at once, and these are missing: {sorted(missing)}"
+        )
+    for each in answer.approvals:
+        if each.approved and each.rejection_reason:
+            raise BadRequest(f"{HITL}: {each.id[:64]} is approved, with a reason why not")
+    return [
+        Decided(each.id, "approve" if each.approved else "reject", reason=each.rejection_reason)
+        for each in answer.approvals
+    ]
+
+
+def _answered(said: _Answers, pending: Sequence[PendingApproval]) -> Decided:
+    asked = next((asked for asked in pending if asked.uuid == said.id), None)
+    if asked is None:
+        raise BadRequest(_not_pending(said.id, pending))
+    text = "\n".join(", ".join(each.answer) for each in said.answers)
+    decision = decision_in(text, asked.kind)
+    if decision is None:
+        raise BadRequest(f"{HITL}: the answer to {said.id} is empty, or none that it can take")
+    return Decided(said.id, decision, answer=text if decision == "answer" else "")
+
+
+def _converted(data: Mapping[str, Any], kind: Any, uri: str) -> Any:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as problem:
+        raise BadRequest(f"metadata {uri}: {problem}") from None
+
+
+def _not_pending(uuid: str, pending: Sequence[PendingApproval]) -> str:
+    return f"approval {uuid[:64]!r} is not pending any more; {_waiting(pending)}"
+
+
+def _waiting(pending: Sequence[PendingApproval]) -> str:
+    return f"pending: {', '.join(asked.uuid for asked in pending) or 'nothing'}"

@@ -1,0 +1,212 @@
+"""A conversation as an A2A task (specification 1.0.1, section 4.1): one task is one conversation.
+
+    conversation                task
+    id, context_id              id, contextId
+    how its newest turn stands  status.state
+    the turn's answer           artifacts: the files that tools gave in it, and the answer
+    what waits for a person     status.message: words for all, data for those who know the extensions
+    what was said               history, without tools
+
+Pure. A turn that ended makes a task that ended; that a person rejected what it wanted to do is an answer
+(`Operation cancelled by user.`), that somebody called it off makes the task canceled.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.struct_pb2 import Value
+
+from mesh.a2a.extensions import HITL, MESH
+from mesh.core.conversation import MessageView
+from mesh.core.events import Artifact
+from mesh.core.view import ConversationView, PendingApproval, TurnState, TurnView
+
+STATES: dict[TurnState | None, "pb.TaskState"] = {
+    None: pb.TASK_STATE_SUBMITTED,
+    "working": pb.TASK_STATE_WORKING,
+    "waiting_approval": pb.TASK_STATE_INPUT_REQUIRED,
+    "auth_required": pb.TASK_STATE_AUTH_REQUIRED,
+    "completed": pb.TASK_STATE_COMPLETED,
+    "cancelled": pb.TASK_STATE_CANCELED,
+    "failed": pb.TASK_STATE_FAILED,
+}
+"""The state of a task, by that of the newest turn."""
+TERMINAL = ("completed", "cancelled", "failed")
+ARTIFACT = "response"
+_JSON = "application/json"
+
+
+def task_of(view: ConversationView, extensions: Collection[str] = (), note: str = "") -> "pb.Task":
+    """The task. ``extensions``: URIs that the client activated. ``note`` is put before what waits."""
+    turn = view.turn
+    return pb.Task(
+        id=view.id,
+        context_id=view.context,
+        status=status_of(view, extensions, note),
+        artifacts=_artifacts(turn) if turn is not None and turn.state == "completed" else [],
+        history=[_said(view, message) for message in view.messages if message.role in _ROLES],
+    )
+
+
+def direct_answer(view: ConversationView) -> "pb.Message | None":
+    """The answer of a first turn that called no tool; None: it is another turn, or has no answer."""
+    turn, is_first = view.turn, view.turn is not None and view.turn.number == 1
+    if (
+        turn is None
+        or not is_first
+        or turn.state != "completed"
+        or any(m.role == "tool" for m in view.messages)
+    ):
+        return None
+    message = pb.Message(message_id=f"{view.id}/{turn.number}", context_id=view.context, role=pb.ROLE_AGENT)
+    message.parts.add(text=turn.response)
+    return message
+
+
+def status_of(view: ConversationView, extensions: Collection[str] = (), note: str = "") -> "pb.TaskStatus":
+    """The task's status alone."""
+    turn = view.turn
+    status = pb.TaskStatus(state=STATES[turn.state if turn else None])
+    status.timestamp.FromJsonString(turn.since if turn else view.created_at)
+    if turn is not None and turn.state in ("waiting_approval", "auth_required"):
+        status.message.CopyFrom(_question(view, extensions, note))
+    elif turn is not None and turn.state in ("failed", "cancelled"):
+        status.message.CopyFrom(_told(view, f"{view.id}/{turn.number}", turn.response))
+    return status
+
+
+def _artifacts(turn: TurnView) -> list["pb.Artifact"]:
+    files = [file_of(turn.number, index, file) for index, file in enumerate(turn.artifacts)]
+    return [*files, answer_of(turn)]
+
+
+def file_of(turn: int, index: int, file: Artifact) -> "pb.Artifact":
+    """A file that a tool gave in a turn. One of JSON is data, if it can be read."""
+    part = pb.Part(media_type=file.media_type, filename=file.name)
+    if file.url:
+        part.url = file.url
+    elif file.media_type == _JSON and (data := _parsed(file.data)) is not None:
+        part.data.CopyFrom(data)
+    else:
+        part.raw = b64decode(file.data)
+    return pb.Artifact(artifact_id=f"file-{turn}-{index}", name=file.name, parts=[part])
+
+
+def _parsed(data: str) -> Value | None:
+    try:
+        return Parse(b64decode(data), Value())
+    except (ParseError, ValueError):
+        return None
+
+
+def answer_of(turn: TurnView) -> "pb.Artifact":
+    """What a turn answered."""
+    return pb.Artifact(
+        artifact_id=artifact_id(turn.number), name=ARTIFACT, parts=[pb.Part(text=turn.response)]
+    )
+
+
+def artifact_id(turn: int) -> str:
+    """The artifact of a turn: it is the same in its stream and in its task."""
+    return f"{ARTIFACT}-{turn}"
+
+
+def waiting_text(view: ConversationView) -> str:
+    """What waits, in words: the oldest question first, and how to answer it."""
+    asked = view.pending_approvals[0]
+    lines = [asked.description, f"Answer {_EXPECTED[asked.kind]}. (approval {asked.uuid})"]
+    if len(view.pending_approvals) > 1:
+        lines.append(f"{len(view.pending_approvals)} approvals wait; this is the oldest.")
+    return "\n".join(lines)
+
+
+def expected(asked: PendingApproval) -> str:
+    """Which words decide an approval."""
+    return _EXPECTED[asked.kind]
+
+
+_EXPECTED = {
+    "tool_call": "yes (or approve) or no (or reject)",
+    "unknown_outcome": "retry or skip",
+    "question": "in your own words",
+    "auth_required": "with any message that carries a bearer token, or no (or reject)",
+}
+_ROLES = {"user": pb.ROLE_USER, "assistant": pb.ROLE_AGENT}
+
+
+def _said(view: ConversationView, message: MessageView) -> "pb.Message":
+    return pb.Message(
+        message_id=message.message_id or f"{view.id}/{message.id}",
+        context_id=view.context,
+        task_id=view.id,
+        role=_ROLES[message.role],
+        parts=[pb.Part(text=message.content)],
+    )
+
+
+def _told(view: ConversationView, message_id: str, text: str) -> "pb.Message":
+    return pb.Message(
+        message_id=message_id,
+        context_id=view.context,
+        task_id=view.id,
+        role=pb.ROLE_AGENT,
+        parts=[pb.Part(text=text)],
+    )
+
+
+def _question(view: ConversationView, extensions: Collection[str], note: str) -> "pb.Message":
+    """What waits. Its id changes with what waits, and with nothing else."""
+    pending = view.pending_approvals
+    text = waiting_text(view)
+    message = _told(view, pending[0].uuid, f"{note}\n{text}" if note else text)
+    message.metadata.update({MESH: {"approvals": [_shown(asked) for asked in pending]}})
+    message.extensions.append(MESH)
+    if HITL in extensions:
+        message.metadata.update({HITL: _hitl(pending, text)})
+        message.extensions.append(HITL)
+    return message
+
+
+def _shown(asked: PendingApproval) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(asked)
+    return {**fields, "tool_args_json": json.dumps(asked.tool_args, ensure_ascii=False)}
+
+
+def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:
+    """What waits, in the form of the HITL extension: the tool calls; if there is none, the first question."""
+    calls = [asked for asked in pending if asked.kind == "tool_call"]
+    if not calls:
+        return _asking(pending[0])
+    request: dict[str, Any] = {
+        "type": "tool_approval_request",
+        "hint": hint,
+        "tools": [_tool(asked) for asked in calls],
+    }
+    # One child's task or none: whoever gets `nested` decides what is in there and nothing else.
+    children = {asked.remote_task_id for asked in calls}
+    return (
+        {**request, "nested": _nested(calls)} if len(children) == 1 and calls[0].remote_task_id else request
+    )
+
+
+def _asking(asked: PendingApproval) -> dict[str, Any]:
+    choices = ["retry", "skip"] if asked.kind == "unknown_outcome" else []
+    question = {"question": asked.description, "choices": choices, "multiple": False}
+    return {"type": "ask_user_request", "id": asked.uuid, "questions": [question]}
+
+
+def _tool(asked: PendingApproval) -> dict[str, Any]:
+    return {"id": asked.uuid, "call_id": asked.uuid, "name": asked.tool_name, "args": asked.tool_args}
+
+
+def _nested(calls: Sequence[PendingApproval]) -> dict[str, Any]:
+    return {
+        "subagent_name": calls[0].remote_agent_name,
+        "task_id": calls[0].remote_task_id,
+        "tools": [_tool(asked) for asked in calls],
+    }

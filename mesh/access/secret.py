@@ -1,0 +1,53 @@
+"""The secret of a mesh: 32 random bytes in a file of ``data_dir``, the same for all gateways and restarts.
+
+The first process that needs it makes it, under a lock on the file: storage that several machines share has
+``flock``, as the journal needs it too. Nobody has read a secret that is not on the disk yet.
+"""
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+from mesh.core.errors import MeshError
+from mesh.disk.atomic import sync_folder, write_all
+
+FILE = "mesh_secret"
+_BYTES = 32
+
+
+def mesh_secret(folder: Path) -> bytes:
+    """The secret of the mesh that keeps its conversations in ``folder``. Raises `MeshError`."""
+    path = folder / FILE
+    try:
+        text = _kept(path)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise MeshError(f"{path}: the secret of the mesh cannot be read or made: {why}") from None
+    try:
+        found = bytes.fromhex(text.decode("ascii"))
+    except ValueError:  # nothing of it is told: it may be most of a secret
+        found = b""
+    if len(found) != _BYTES:
+        raise MeshError(
+            f"{path}: is damaged; expected {2 * _BYTES} hexadecimal digits. Restore it from a backup, or "
+            "delete it; then a message from before that is sent again counts as a new one"
+        )
+    return found
+
+
+def _kept(path: Path) -> bytes:
+    """The content of the file, which is made if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        text = os.pread(descriptor, 4 * _BYTES, 0)
+        if not text:
+            text = secrets.token_hex(_BYTES).encode()
+            write_all(descriptor, text)
+            os.fsync(descriptor)
+            sync_folder(path.parent)
+        return text
+    finally:
+        os.close(descriptor)  # and with it the lock

@@ -1,0 +1,95 @@
+"""What must be true of this machine before the mesh starts, asked without starting anything.
+
+Each question gives problems that begin as those of a config do ("file:line: key: …"), so that all
+of them can be told at once.
+"""
+
+import errno
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mesh.config.model import Config
+from mesh.core.errors import ConfigError
+
+
+def obstacles(config: Config, env: Mapping[str, str]) -> list[str]:
+    """Everything that would keep the mesh from starting or answering here.
+
+    With ``RAY_ADDRESS`` the gateways run on a cluster, which has ports of its own.
+    """
+    found = [*_unwritable(config), *missing_programs(config), *_missing_key(config, env)]
+    if not env.get("RAY_ADDRESS"):
+        found[:0] = _port_taken(config)
+    return found
+
+
+def missing_programs(config: Config) -> Iterator[str]:
+    """MCP servers whose program is not on this machine."""
+    from mesh.mcp.stdio import find_binary
+
+    for index, server in enumerate(config.servers):
+        if server.command is None or find_binary(server.command, server.env):
+            continue
+        own = index - (config.mcp is not None)
+        where = config.where("mcp", "command") if own < 0 else config.where("mcp_servers", own, "command")
+        yield f"{where}: no program {server.command} on PATH; install it, or write its full path"
+
+
+def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
+    from mesh.llm.routing import check_key, resolve
+
+    for loc, model in dict.fromkeys(config.models()):
+        try:
+            check_key(resolve(model, env), env)
+        except ConfigError as error:
+            yield from (f"{config.where(*loc)}: {problem}" for problem in error.problems)
+
+
+def _port_taken(config: Config) -> Iterator[str]:
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        yield f"{config.where('host')}: {config.host} is not a name or address; choose another with --host"
+        return
+    errors = [_bind_error(family, address) for family, _, _, _, address in found]
+    # A name may have an address of a family this machine does not use: one that works is enough.
+    if errno.EADDRINUSE in errors:
+        yield _bind_problem(config, errno.EADDRINUSE)
+    elif all(errors):
+        yield _bind_problem(config, errors[0])
+
+
+def _bind_error(family: int, address: tuple[Any, ...]) -> int:
+    """The error number of listening there; 0 when it works."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _bind_problem(config: Config, error: int) -> str:
+    at = f"port {config.port} on {config.host}"
+    if error == errno.EADDRINUSE:
+        other = "stop the program that listens there, or choose another with --port"
+        return f"{config.where('port')}: {at} is in use; {other}"
+    if error == errno.EADDRNOTAVAIL:
+        return f"{config.where('host')}: {config.host} is no address of this machine; choose one with --host"
+    why = os.strerror(error)
+    return f"{config.where('port')}: {at} cannot be opened ({why}); choose another with --port or --host"
+
+
+def _unwritable(config: Config) -> Iterator[str]:
+    try:
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=config.data_dir):
+            pass
+    except OSError as error:
+        why = error.strerror or "not possible"
+        other = "choose another with --data-dir"
+        yield f"{config.where('data_dir')}: {config.data_dir} cannot be written ({why}); {other}"

@@ -1,0 +1,1 @@
+"""An agent's configuration: read, checked, explained."""

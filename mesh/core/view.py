@@ -1,0 +1,138 @@
+"""A conversation as clients see it: what REST answers, and the file beside the journal. Pure."""
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from mesh.core.conversation import ROOT, Conversation, MessageView, Status
+from mesh.core.events import ApprovalKind, ApprovalRequired, Artifact, Completed, Error
+
+TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
+
+
+class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the newest turn stands, since when. ``response`` is its answer, or why it failed; ``artifacts`` are
+    the files that tools gave. A turn is ``cancelled`` when somebody called it off; one in which an approval
+    was rejected is ``completed``."""
+
+    number: int
+    state: TurnState
+    since: str
+    response: str = ""
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class PendingApproval(msgspec.Struct, frozen=True):
+    """An approval as REST shows it. ``asked_by`` is the name of the node that waits, ``remote_*`` are set
+    when the question came over A2A."""
+
+    uuid: str
+    conversation_id: str
+    tool_name: str
+    tool_args: dict[str, Any]
+    description: str
+    kind: ApprovalKind
+    created_at: str
+    asked_by: str | None = None
+    expires_at: str | None = None
+    remote_task_id: str | None = None
+    remote_agent_name: str | None = None
+
+
+class PipelineState(msgspec.Struct, frozen=True):
+    """Where in the tree the oldest pending approval waits: indices of ``agents`` below the root."""
+
+    paused_node_path: list[int]
+    paused_node_output_key: str | None
+    session_state: dict[str, str]
+    user_message: str
+
+
+class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id`` is
+    A2A's, when it is not the session's id."""
+
+    id: str
+    session_id: str
+    status: Status
+    messages: list[MessageView]
+    created_at: str
+    updated_at: str
+    pending_approval: PendingApproval | None = None
+    pending_approvals: list[PendingApproval] = []
+    pipeline_state: PipelineState | None = None
+    turn: TurnView | None = None
+    context_id: str = ""
+
+    @property
+    def context(self) -> str:
+        """The id of the A2A context that the task is in."""
+        return self.context_id or self.session_id
+
+
+def view(conversation: Conversation) -> ConversationView:
+    """The conversation as clients see it."""
+    pending = [pending_approval(conversation.id, event) for event in conversation.pending]
+    return ConversationView(
+        id=conversation.id,
+        session_id=conversation.session_id,
+        status=conversation.status,
+        messages=conversation.messages,
+        created_at=conversation.created_at,
+        updated_at=conversation.updated_at,
+        pending_approval=pending[0] if pending else None,
+        pending_approvals=pending,
+        pipeline_state=_pipeline_state(conversation),
+        turn=turn_view(conversation),
+        context_id=conversation.context_id,
+    )
+
+
+def turn_view(conversation: Conversation) -> TurnView | None:
+    """How the newest turn stands; None before the first."""
+    number, since = conversation.turn, conversation.updated_at
+    if not number:
+        return None
+    if conversation.turn_open:
+        waiting = {asked.kind for asked in conversation.pending}
+        if not waiting:
+            return TurnView(number, "working", since)
+        return TurnView(number, "auth_required" if "auth_required" in waiting else "waiting_approval", since)
+    match conversation.last_answer:
+        case Error(message=message, time=time):
+            return TurnView(number, "failed", time, message)
+        case Completed(response=response, called_off=called_off, time=time):
+            state: TurnState = "cancelled" if called_off else "completed"
+            return TurnView(number, state, time, response, conversation.artifacts)
+        case None:
+            return None
+
+
+def _pipeline_state(conversation: Conversation) -> PipelineState | None:
+    asked = next(iter(conversation.pending), None)
+    if asked is None or asked.node == ROOT:
+        return None
+    return PipelineState(
+        paused_node_path=[int(i) for i in re.findall(r"\.(\d+)", asked.node)],
+        paused_node_output_key=asked.output_key or None,
+        session_state=conversation.session_state,
+        user_message=conversation.user_message,
+    )
+
+
+def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingApproval:
+    """An approval as clients see it."""
+    return PendingApproval(
+        uuid=event.uuid,
+        conversation_id=conversation_id,
+        tool_name=event.tool_name,
+        tool_args=event.tool_args,
+        description=event.description,
+        kind=event.kind,
+        created_at=event.time,
+        asked_by=event.asked_by or None,
+        expires_at=event.expires_at or None,
+        remote_task_id=event.remote_task_id or None,
+        remote_agent_name=event.remote_agent_name or None,
+    )

@@ -1,0 +1,1 @@
+"""The HTTP face, without Ray: REST, streams, documents, guards."""

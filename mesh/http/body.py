@@ -1,0 +1,177 @@
+"""Reading what clients send: within bounds, as JSON whatever its Content-Type, one clear error each."""
+
+import asyncio
+import hashlib
+import re
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from mesh.access.principal import principal_in
+from mesh.core import strict_json
+from mesh.core.errors import BadRequest, TooLarge
+from mesh.core.events import Decision
+from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
+from mesh.core.words import decision_in
+from mesh.keeper.index import is_cursor
+from mesh.keeper.requests import Caller, Decided
+
+_ACTIONS: dict[str, Decision] = {
+    "approve": "approve",
+    "reject": "reject",
+    "retry": "retry",
+    "skip": "skip",
+}
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+PIECE_WITHIN_S = 30.0
+"""How long the next piece of a body is waited for."""
+
+
+async def read(request: Request, limit: int, key: str = "limits.max_body_bytes") -> bytes:
+    """The body, at most ``limit`` bytes of it, also when its length is not announced. ``key`` is the limit's
+    in the config. Raises `TooLarge`, and Starlette's `HTTPException` (408) when it does not come."""
+    announced = request.headers.get("content-length", "")
+    if _is_number(announced) and int(announced) > limit:
+        raise TooLarge(_too_large(limit, key))
+    parts: list[bytes] = []
+    size = 0
+    pieces = aiter(request.stream())
+    while (part := await _next(pieces)) is not None:
+        size += len(part)
+        if size > limit:
+            raise TooLarge(_too_large(limit, key))
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    """The next piece of a body; None: that was all."""
+    try:
+        async with asyncio.timeout(PIECE_WITHIN_S):
+            return await anext(pieces, None)
+    except TimeoutError:
+        why = f"the rest of the body did not come within {PIECE_WITHIN_S:g} s"
+        raise HTTPException(408, why, {"Connection": "close"}) from None
+
+
+def parsed(raw: bytes) -> dict[str, Any]:
+    """The JSON object that a body must be."""
+    try:
+        body = strict_json.parsed(raw)
+    except ValueError as problem:
+        raise BadRequest(f"the body cannot be read: {problem}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> str | None:
+    """The ``message`` of a body."""
+    message = body.get("message")
+    if message is None and not required:
+        return None
+    if not isinstance(message, str):
+        raise BadRequest('the body must have a "message", a string')
+    if not message.strip():
+        raise BadRequest('"message" is empty')
+    if len(message.encode()) > limit:
+        raise TooLarge(f'"message" is over {limit} bytes (limits.max_message_bytes)')
+    return message
+
+
+def decision_of(body: dict[str, Any], uuid: str) -> Decided:
+    """The decision about an approval that a body says, in any of its forms. Anything unclear is refused."""
+    decision, edited, reason = _word_of(body), body.get("edited_args"), body.get("reason")
+    if edited is not None and (decision != "approve" or not isinstance(edited, dict)):
+        raise BadRequest('"edited_args" is an object of all arguments, and goes with an approval')
+    if reason is not None and (decision != "reject" or not isinstance(reason, str)):
+        raise BadRequest('"reason" is a text, and goes with a rejection')
+    return Decided(uuid, decision, edited, (reason or "").strip(), body.get("answer", "").strip())
+
+
+def _word_of(body: dict[str, Any]) -> Decision:
+    given = [key for key in ("approved", "action", "answer") if key in body]
+    if len(given) == 1:
+        value = body[given[0]]
+        if given[0] == "approved" and isinstance(value, bool):
+            return "approve" if value else "reject"
+        if given[0] != "approved" and isinstance(value, str):
+            word = value.strip().lower()
+            if given[0] == "action" and word in _ACTIONS:
+                return _ACTIONS[word]
+            if given[0] == "answer" and word:
+                return decision_in(word, "tool_call") or "answer"
+    raise BadRequest(
+        'say one of {"approved": true|false}, {"action": "approve"|"reject"} or {"answer": "yes"|"no"}; '
+        'for an approval of kind unknown_outcome {"action": "retry"|"skip"}, of kind question {"answer": "…"}'
+    )
+
+
+def caller_of(request: Request, raw: bytes) -> Caller:
+    """Who asks, from the headers.
+
+    Without an Idempotency-Key the request gets one of its own, so that the gateway itself may
+    send it again when a keeper dies. Whoever has an API key has Idempotency-Keys of their own: the same one
+    of somebody else is another request, whose answer is not for them.
+    """
+    headers = request.headers
+    session_id = headers.get("x-session-id", "")
+    if session_id and not is_session_id(session_id):
+        raise BadRequest(f"X-Session-ID must be {SESSION_IDS}")
+    key = headers.get("idempotency-key", "")
+    if key and not _KEY.fullmatch(key):
+        raise BadRequest("Idempotency-Key must be 1 to 200 visible ASCII characters")
+    principal = principal_in(request.scope)
+    if key and principal:  # no name of a principal has a colon
+        key = f"{principal.name}:{key}"
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return Caller(
+        session_id=session_id,
+        token=token.strip() if scheme.lower() == "bearer" else "",
+        traceparent=headers.get("traceparent", "")[:256],
+        idempotency_key=key or f"~{secrets.token_hex(16)}",
+        body_hash=_identity_of(request, raw) if key else "",
+        # As the key proves it; where no keys are asked for, as the request says.
+        by=principal.name if principal else headers.get("x-user", "")[:128],
+    )
+
+
+def id_to_create(request: Request, caller: Caller, secret: bytes) -> str:
+    """The id of the conversation that a request creates: with an Idempotency-Key, always the same.
+    ``secret``: see `mesh.access.secret`."""
+    is_keyed = "idempotency-key" in request.headers
+    return id_for_key(secret, caller.idempotency_key, caller.token) if is_keyed else new_id()
+
+
+def _identity_of(request: Request, raw: bytes) -> str:
+    """What makes two requests with one key the same: method, path and body. The path is without the one that
+    the agent is served below, which may change between the two."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return hashlib.sha256(f"{request.method} {path}\0".encode() + raw).hexdigest()[:16]
+
+
+def page_of(request: Request) -> tuple[int, str, str]:
+    """``limit``, ``cursor`` and ``status`` of a listing."""
+    query = request.query_params
+    limit = query.get("limit", "50")
+    if not _is_number(limit) or not 1 <= int(limit) <= 500:
+        raise BadRequest("limit must be a number from 1 to 500")
+    status = query.get("status", "")
+    if status not in ("", "active", "waiting_approval", "completed"):
+        raise BadRequest("status must be active, waiting_approval or completed")
+    cursor = query.get("cursor", "")
+    if cursor and not is_cursor(cursor):
+        raise BadRequest("cursor must be the next_cursor of an earlier page")
+    return int(limit), cursor, status
+
+
+def _is_number(text: str) -> bool:
+    """Whether this is a number of a size that somebody can mean: `int` refuses thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _too_large(limit: int, key: str) -> str:
+    return f"the body is over {limit} bytes ({key})"

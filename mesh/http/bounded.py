@@ -1,0 +1,49 @@
+"""Back-pressure: a gateway takes so many requests at once, and refuses the next as JSON."""
+
+from typing import Any
+
+from mesh.core.errors import Unavailable
+from mesh.http.port import Backend
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+
+
+class Bounded:
+    """A `Backend` with at most ``limit`` requests to keepers under way. Probes, tools and watchers
+    are not counted: a busy gateway is alive. Raises `Unavailable` (503, Retry-After) at once: nobody waits
+    to be refused."""
+
+    def __init__(self, backend: Backend, limit: int) -> None:
+        self._backend = backend
+        self._limit = limit
+        self._under_way = 0
+
+    async def ask(self, owner: str, request: Request) -> Reply:
+        if self._under_way >= self._limit:
+            raise Unavailable(
+                f"this gateway has {self._under_way} requests under way "
+                f"(limits.max_ongoing_requests); try again"
+            )
+        self._under_way += 1
+        try:
+            return await self._backend.ask(owner, request)
+        finally:
+            self._under_way -= 1
+
+    async def ask_all(self, request: Request) -> list[Reply]:
+        return await self._backend.ask_all(request)
+
+    async def watch(self, request: Watch) -> Seen:
+        return await self._backend.watch(request)
+
+    async def follow(self, shard: int, request: Follow) -> Seen:
+        return await self._backend.follow(shard, request)
+
+    @property
+    def shards(self) -> int:
+        return self._backend.shards
+
+    async def tools(self) -> list[dict[str, Any]]:
+        return await self._backend.tools()
+
+    async def unready(self) -> list[str]:
+        return await self._backend.unready()

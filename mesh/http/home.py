@@ -1,0 +1,134 @@
+"""``GET /``: what this is, what waits for a person, and where everything else is found."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+
+from mesh.a2a.server.place import public_url
+from mesh.config.model import Config
+from mesh.core.errors import MeshError
+from mesh.http.answered import response
+from mesh.http.page import HEADERS, Section, page, prefers_html
+from mesh.http.port import Backend
+from mesh.keeper.answer import Listing
+from mesh.keeper.index import Entry
+from mesh.keeper.requests import Page, reply
+
+_MOST_WAITING = 20
+_WITHIN_S = 2.0
+"""How long the page waits for keepers: it is there for people who look whether anything works."""
+_unpack_listing = msgspec.json.Decoder(Listing).decode
+_PATHS = {
+    "docs": ("/docs", "the API, to try out"),
+    "card": ("/.well-known/agent-card.json", "what other agents see of it"),
+    "tree": ("/tree", "its nodes"),
+    "tools": ("/tools", "all that it may call"),
+    "conversations": ("/conversations", "all of them, newest first"),
+    "events": ("/events", "what happens, as it happens"),
+    "ready": ("/ready", "whether everything answers"),
+}
+
+
+class Links(msgspec.Struct, frozen=True):
+    """Addresses of what stands beside the gateway; empty: there is none, or it is not known."""
+
+    chat: str = ""
+    dashboard: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits for a person: how many conversations in all, and the newest. ``total`` None: it is not
+    known, for a keeper does not answer."""
+
+    total: int | None = None
+    newest: list[dict[str, Any]] = []
+
+
+def add_routes(api: FastAPI, backend: Backend, config: Config, links: Links) -> None:
+    """Adds the route."""
+
+    @api.get("/", include_in_schema=False)
+    async def home(request: Request) -> Response:
+        base = public_url(request, config.card)
+        waiting = await _waiting(backend, base)
+        if prefers_html(request.headers.get("accept", "")):
+            return _page(config, base, links, waiting)
+        answer = response(reply(200, _json(config, base, links, waiting)))
+        answer.headers.update(HEADERS)
+        return answer
+
+
+async def _waiting(backend: Backend, base: str) -> Waiting:
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            replies = await backend.ask_all(Page(_MOST_WAITING, "", "waiting_approval"))
+    except (MeshError, TimeoutError):
+        return Waiting()
+    if any(each.status != 200 for each in replies):
+        return Waiting()
+    pages = [_unpack_listing(each.body) for each in replies]
+    entries = [entry for each in pages for entry in each.conversations]
+    entries.sort(key=lambda entry: entry.updated_at, reverse=True)
+    total = sum(each.summary["waiting_approval"] for each in pages)
+    return Waiting(total, [_shown(entry, base) for entry in entries[:_MOST_WAITING]])
+
+
+def _shown(entry: Entry, base: str) -> dict[str, Any]:
+    asked = entry.pending_approval
+    return {
+        "conversation": f"{base}/conversations/{entry.id}",
+        "title": entry.title,
+        "since": asked.created_at if asked else entry.updated_at,
+        "asks": asked.tool_name if asked else "",
+        "kind": asked.kind if asked else "",
+        "approval": f"{base}/approvals/{asked.uuid}" if asked else "",
+    }
+
+
+def _json(config: Config, base: str, links: Links, waiting: Waiting) -> dict[str, Any]:
+    found = {name: f"{base}{path}" for name, (path, _) in _PATHS.items()}
+    beside = {name: url for name, url in msgspec.structs.asdict(links).items() if url}
+    return {
+        "name": config.name,
+        "description": config.description,
+        "url": base,
+        "waiting": waiting,
+        "links": {**beside, **found},
+    }
+
+
+def _page(config: Config, base: str, links: Links, waiting: Waiting) -> Response:
+    beside = [
+        ("chat", links.chat, "talk to it"),
+        *((name, f"{base}{path}", about) for name, (path, about) in _PATHS.items()),
+        ("Ray dashboard", links.dashboard, "every actor of it; asks for Ray's token"),
+    ]
+    asked = tuple(
+        (
+            each["title"] or "(no title)",
+            each["conversation"],
+            f"{each['asks']}, since {_for_people(each['since'])}",
+        )
+        for each in waiting.newest
+    )
+    sections = [
+        Section("Waits for a person", asked, _told(waiting)),
+        Section("Links", tuple(link for link in beside if link[1])),
+    ]
+    return page(config.name, config.description or "An agent on a mesh.", sections)
+
+
+def _for_people(time: str) -> str:
+    """A time of the journal, to the minute."""
+    return f"{time[:16].replace('T', ' ')} UTC"
+
+
+def _told(waiting: Waiting) -> str:
+    if waiting.total is None:
+        return "It is not known just now: not every keeper answers. See ready."
+    if waiting.total == 0:
+        return "Nothing."
+    more = waiting.total - len(waiting.newest)
+    return f"And {more} more." if more else ""

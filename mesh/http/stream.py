@@ -1,0 +1,203 @@
+"""Streams of Server-Sent Events: of a conversation, of one of its turns, or of all that happens.
+
+A stream asks keepers for news again and again and passes the bytes on. So it lives as long as its client
+reads, whatever dies behind it; and what it was cut off from, it has again after ``Last-Event-ID``.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mesh.core.errors import BadRequest, MeshError, Unavailable
+from mesh.core.events import AnyEvent, CutOff, frame, now, unframe
+from mesh.core.ids import new_id
+from mesh.http.port import Backend
+from mesh.keeper.requests import Follow, Reply, Seen, Watch
+
+_BEGIN = b"retry: 1000\n\n"
+_HEARTBEAT = b": heartbeat\n\n"
+_TAKEN_WITHIN_S = 30.0
+"""How long a client may leave a piece of a stream unread."""
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the client asks for the turn as a stream."""
+    return "text/event-stream" in request.headers.get("accept", "").lower()
+
+
+def last_seen(request: Request) -> int | None:
+    """The last event that the client has, from ``Last-Event-ID`` or ``?after=``. Raises `BadRequest`."""
+    said = request.headers.get("last-event-id", "") or request.query_params.get("after", "")
+    if not said:
+        return None
+    if not (said.isascii() and said.isdecimal()) or len(said) > 15:
+        raise BadRequest("Last-Event-ID and ?after= are the number of an event, such as 17; 0 is all of them")
+    return int(said)
+
+
+class Streams:
+    """At most ``limit`` at a time. A stream counts from before its first look until its response has ended:
+    nothing that is awaited in between lets more of them in."""
+
+    def __init__(self, backend: Backend, limit: int) -> None:
+        self._backend = backend
+        self._limit = limit
+        self._open = 0
+
+    async def conversation(
+        self, conversation_id: str, after: int | None, *, exclusive: bool = False
+    ) -> "Reply | EventStream":
+        """All that happens in a conversation after an event, or from now on."""
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            watch = Watch(conversation_id, new_id(), after, exclusive=exclusive, wait=False)
+            return await self._watch(watch, place)
+
+    async def turn(self, work: Coroutine[Any, Any, Reply]) -> "Reply | EventStream":
+        """What comes of a request, until its turn ends or pauses; the reply, if no turn goes on. Raises
+        `Unavailable` before the request is made if there is no room for a stream."""
+        with closing(work), ExitStack() as place:
+            place.enter_context(self._counted())
+            promise = await work
+            if promise.status != 202:
+                return promise
+            conversation_id = promise.location.rpartition("/")[2]
+            watch = Watch(conversation_id, new_id(), promise.seq, turn=promise.turn, wait=False)
+            stream = await self._watch(watch, place)
+        if isinstance(stream, EventStream):
+            stream.headers["Location"] = promise.location
+            stream.headers["X-Session-ID"] = promise.session_id
+        return stream
+
+    async def everything(self, follow: Follow, cursors: list[int]) -> "EventStream":
+        """What is journaled from now on, or from where ``cursors`` stand, one for each keeper."""
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            return EventStream(self._followed(follow, cursors), place.pop_all())
+
+    async def events(self, watch: Watch, seen: Seen) -> AsyncGenerator[AnyEvent, None]:
+        """What a watch sees, as events, after what it has ``seen`` first. Raises `MeshError` when it breaks
+        off."""
+        with self._counted():
+            async with aclosing(self._watched(watch, seen)) as pieces:
+                async for piece in pieces:
+                    for event in unframe(piece):
+                        if isinstance(event, CutOff):
+                            raise Unavailable(event.message)
+                        yield event
+
+    async def begun(self, watch: Watch) -> Seen:
+        """The first look of a watch. Raises `MeshError`."""
+        seen = await self._backend.watch(watch)
+        if seen.refusal is not None:
+            raise Unavailable(msgspec.json.decode(seen.refusal.body)["error"])
+        return seen
+
+    async def _watch(self, watch: Watch, place: ExitStack) -> "Reply | EventStream":
+        seen = await self._backend.watch(watch)
+        return seen.refusal or EventStream(self._watched(watch, seen), place.pop_all())
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """A place among the streams that may be open. Raises `Unavailable` if there is none."""
+        # Invariant: nothing is awaited between the comparison and the count.
+        if self._open >= self._limit:
+            raise Unavailable(f"this gateway has {self._open} streams open (limits.max_streams)", 5)
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+    async def _watched(self, watch: Watch, seen: Seen) -> AsyncGenerator[bytes, None]:
+        yield _BEGIN + seen.frames
+        while not seen.ended:
+            watch = msgspec.structs.replace(watch, after=seen.after, cursor=seen.cursor, wait=True)
+            try:
+                seen = await self._backend.watch(watch)
+            except MeshError as problem:
+                yield _cut_off(watch.id, str(problem), seen.after)
+                return
+            if seen.refusal is not None:
+                yield _cut_off(watch.id, msgspec.json.decode(seen.refusal.body)["error"], watch.after or 0)
+                return
+            yield seen.frames or _HEARTBEAT
+
+    async def _followed(self, follow: Follow, cursors: list[int]) -> AsyncGenerator[bytes, None]:
+        yield _BEGIN
+        asking = {
+            asyncio.create_task(self._follow(shard, follow, cursor)): shard
+            for shard, cursor in enumerate(cursors)
+        }
+        try:
+            while True:
+                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    shard, seen = asking.pop(task), task.result()
+                    cursors[shard] = seen.cursor
+                    asking[asyncio.create_task(self._follow(shard, follow, seen.cursor))] = shard
+                    at = ".".join(map(str, cursors)).encode()
+                    yield seen.frames + b"id: %b\n\n" % at if seen.frames else _HEARTBEAT
+        except MeshError as problem:
+            yield _cut_off("", str(problem), 0)
+        finally:
+            for task in asking:
+                task.cancel()
+
+    async def _follow(self, shard: int, follow: Follow, cursor: int) -> Seen:
+        # The first question is answered at once: it says where "now" is.
+        return await self._backend.follow(
+            shard, msgspec.structs.replace(follow, cursor=cursor, wait=cursor != 0)
+        )
+
+
+def _cut_off(conversation_id: str, message: str, after: int) -> bytes:
+    return frame(CutOff(time=now(), message=message, after=after), conversation_id)
+
+
+class EventStream(Response):
+    """A response that is written as its pieces come, and ends when its client leaves or does not read. It
+    holds its ``place`` among the streams until then."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], place: ExitStack) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._pieces = pieces
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await self._written(receive, send)
+
+    async def _written(self, receive: Receive, send: Send) -> None:
+        writing = asyncio.create_task(self._write(send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({writing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            writing.cancel()
+            # A client that stopped reading, or left: there is nobody to tell.
+            with suppress(asyncio.CancelledError, TimeoutError, OSError):
+                await writing
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                async with asyncio.timeout(_TAKEN_WITHIN_S):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,1 @@
+"""Network care that faces and clients share."""

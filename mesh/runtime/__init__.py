@@ -1,0 +1,1 @@
+"""What every process of a mesh needs: options, logs, failpoints."""

@@ -1,0 +1,108 @@
+"""What every `RemoteAgent` does, in memory and over HTTP in each dialect and form."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from mesh.a2a.client.agent import HttpAgent
+from mesh.a2a.client.memory import MemoryAgent, Script
+from mesh.a2a.client.port import Asked, Decided, Hop, Incoming, Outgoing, Question, RemoteAgent, RemoteLost
+from tests.a2a.client.peers import Agent, cut, served
+
+HOP = Hop(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+
+
+def message(text: str = "", task: str = "", decided: Decided | None = None, context: str = "c1") -> Outgoing:
+    return Outgoing(str(uuid.uuid4()), text, context, task, decided)
+
+
+def decision(question: Question, how: str = "approve", *only: str) -> Decided:
+    ids = tuple(one.id for one in question.asked if not only or one.id in only)
+    return Decided(question.id, question.form, ids, how)  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    agent: RemoteAgent
+    ledger: list[str]
+    lose: Callable[[], object]
+
+
+WORLDS = ["memory", "1.0 mesh", "1.0 rest mesh", "0.3 mesh", "1.0 hitl", "0.3 hitl", "1.0 text", "plain text"]
+
+
+@pytest.fixture(params=WORLDS)
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    if request.param == "memory":
+        ledger: list[str] = []
+        memory = MemoryAgent(_script(ledger))
+        yield World(memory, ledger, memory.lose_next)
+        return
+    dialect, _, form = request.param.rpartition(" ")
+    peer = Agent(dialect, form, once=form == "mesh")
+    async with served(peer.app()) as url:
+        agent = HttpAgent("peer", url, timeout_s=5)
+        yield World(agent, peer.ledger, lambda: peer.send_faults.append(cut))
+        await agent.close()
+
+
+def _script(ledger: list[str]) -> Script:
+    async def script(said: Outgoing, hop: Hop) -> Incoming:
+        if said.decided is not None:
+            ledger.append(f"a: {said.decided.decision}")
+            return Incoming("completed", ledger[-1], "t1", "c1")
+        command, _, rest = said.text.partition(" ")
+        if command == "ask":
+            asked = (Asked("a?", "t1/a", "tool_call", "a", {"n": 1}),)
+            return Incoming("input-required", "May I a?", "t1", "c1", Question("t1/a", "mesh", asked))
+        ledger.append(rest)
+        return Incoming("completed", rest, "t1", "c1")
+
+    return script
+
+
+async def test_an_answer_comes_back_as_text(world: World) -> None:
+    answer = await world.agent.send(message("echo hello"), HOP)
+    assert (answer.state, answer.text, answer.question) == ("completed", "hello", None)
+    assert answer.task_id
+    assert world.ledger == ["hello"]
+
+
+async def test_a_question_waits_for_its_decision(world: World) -> None:
+    asked = await world.agent.send(message("ask a"), HOP)
+    assert asked.state == "input-required" and asked.question is not None
+    assert world.ledger == []
+    decided = decision(asked.question)
+    answer = await world.agent.send(message("", asked.task_id, decided), HOP)
+    assert (answer.state, len(world.ledger), answer.task_id) == ("completed", 1, asked.task_id)
+
+
+async def test_a_message_whose_answer_was_lost_is_recovered_and_ran_once(world: World) -> None:
+    said = message("echo hello", context="c2")
+    await world.agent.send(message("echo warm", context="c1"), HOP)
+    world.lose()
+    with pytest.raises(RemoteLost):
+        await world.agent.send(said, HOP)
+    found = await world.agent.recover(said, HOP)
+    assert found is None or (found.state, found.text) == ("completed", "hello")
+    assert world.ledger == ["warm", "hello"]
+
+
+async def test_a_decision_whose_answer_was_lost_is_recovered_and_counted_once(world: World) -> None:
+    asked = await world.agent.send(message("ask a"), HOP)
+    assert asked.question is not None
+    said = message("", asked.task_id, decision(asked.question))
+    world.lose()
+    with pytest.raises(RemoteLost):
+        await world.agent.send(said, HOP)
+    found = await world.agent.recover(said, HOP)
+    assert found is not None and found.state == "completed"
+    assert len(world.ledger) == 1
+
+
+async def test_a_message_that_never_arrived_can_be_withdrawn(world: World) -> None:
+    said = message("echo hello", context="c3")
+    assert await world.agent.withdraw(said, HOP)
+    assert world.ledger == []

@@ -1,0 +1,434 @@
+"""What came of a message when the connection was lost, or the process that sent it."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from mesh.a2a.client.agent import HttpAgent
+from mesh.a2a.client.memory import MemoryAgent
+from mesh.a2a.client.port import Decided, Hop, Incoming, Outgoing, Question, RemoteFailed, RemoteLost
+from tests.a2a.client.peers import (
+    Agent,
+    Fault,
+    Handler,
+    answers,
+    cut,
+    cut_before,
+    hang,
+    no_fault,
+    replies,
+    served,
+)
+from tests.ports import free_port
+
+CRASHED = answers(500, text="Internal Server Error")
+HOP = Hop(session_id="s1")
+
+
+def message(text: str, task: str = "", decided: Decided | None = None, context: str = "c1") -> Outgoing:
+    return Outgoing(str(uuid.uuid4()), text, context, task, decided)
+
+
+def approval(question: Question | None, *only: str) -> Decided:
+    assert question is not None
+    return Decided(question.id, question.form, only or tuple(one.id for one in question.asked), "approve")
+
+
+@pytest.fixture
+async def agent(url: str) -> AsyncIterator[HttpAgent]:
+    made = HttpAgent("bob", url, timeout_s=3)
+    yield made
+    await made.close()
+
+
+async def test_whoever_counts_message_ids_is_told_again(agent: HttpAgent, peer: Agent) -> None:
+    said = message("echo x")
+    for fault in (cut, cut_before):
+        peer.faults.append(fault)
+        with pytest.raises(RemoteLost):
+            await agent.send(said, HOP)
+    found = await agent.recover(said, HOP)
+    assert found is not None and found.text == "x"
+    assert peer.ledger == ["x"]
+
+
+async def test_another_process_recovers_as_well(agent: HttpAgent, peer: Agent, url: str) -> None:
+    said = message("echo x")
+    peer.faults.append(cut)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    other = HttpAgent("bob", url, timeout_s=3)
+    found = await other.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
+    await other.close()
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_task_is_asked_about_again_when_what_carries_the_question_broke(
+    agent: HttpAgent, peer: Agent, once: bool
+) -> None:
+    peer.once = once
+    said = message("work 2")
+    peer.faults += [no_fault, CRASHED]
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("done", ["done"])
+    assert len(peer.heard) == 1
+
+
+@pytest.mark.parametrize("nothing", [replies(error={"code": -32603, "message": "locked"}), answers(429)])
+async def test_a_task_at_work_is_asked_about_again_when_a_look_tells_nothing(
+    agent: HttpAgent, peer: Agent, nothing: Fault
+) -> None:
+    peer.faults += [no_fault, nothing, nothing]
+    answer = await agent.send(message("work 2"), HOP)
+    assert (answer.text, len(peer.heard), peer.ledger) == ("done", 1, ["done"])
+
+
+async def test_of_a_task_at_work_that_cannot_be_asked_about_nobody_knows_what_came(
+    agent: HttpAgent, peer: Agent
+) -> None:
+    peer.once = False
+    said = message("work 2")
+    peer.faults += [no_fault, *[replies(error={"code": -32001, "message": "no such task"})] * 9]
+    with pytest.raises(RemoteLost, match="no such task"):
+        await agent.send(said, HOP)
+    assert await agent.recover(said, HOP) is None
+
+
+async def test_a_message_under_way_is_looked_into_also_when_another_found_the_agent_down(
+    agent: HttpAgent, peer: Agent
+) -> None:
+    async def crashes(request: web.Request, handler: Handler) -> web.StreamResponse:
+        await handler(request)
+        agent._peer = None  # as the other one's failure leaves it
+        return web.Response(status=500, text="Internal Server Error")
+
+    said = message("echo x")
+    peer.faults.append(crashes)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
+
+
+async def test_an_agent_whose_card_could_not_be_had_is_looked_at_anew(url: str, peer: Agent) -> None:
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+    said = message("echo x")
+    peer.card_faults.append(CRASHED)
+    peer.faults.append(CRASHED)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    peer.card_faults.append(CRASHED)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
+    await agent.close()
+
+
+async def test_an_agent_whose_card_can_never_be_had_is_asked_as_one_without_a_card(
+    url: str, peer: Agent
+) -> None:
+    peer.once, peer.card_faults = False, [CRASHED] * 100
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+    said = message("work 3")
+    assert (await agent.send(said, HOP)).text == "done"
+    cards = sum(path.endswith("agent-card.json") for path, _ in peer.requests)
+    assert cards == 1, "a guess is good for a while"
+    lost = message("echo x", context="c2")
+    peer.faults.append(cut)
+    with pytest.raises(RemoteLost):
+        await agent.send(lost, HOP)
+    found = await agent.recover(lost, HOP)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["done", "x"])
+    await agent.close()
+
+
+async def test_a_base_url_whose_card_could_not_be_had_is_no_place_without_an_agent(
+    agent: HttpAgent, peer: Agent
+) -> None:
+    peer.card_faults.append(CRASHED)
+    with pytest.raises(RemoteFailed, match="its card could not be had"):
+        await agent.send(message("echo x"), HOP)
+    assert (await agent.send(message("echo x"), HOP)).text == "x"
+
+
+@pytest.mark.parametrize("dialect", ["1.0", "1.0 rest"])
+async def test_a_task_is_found_by_its_context_where_ids_do_not_count(dialect: str) -> None:
+    peer = Agent(dialect, once=False)  # type: ignore[arg-type]
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=3)
+        await agent.send(message("echo other", context="c2"), HOP)
+        said = message("work 2")
+        peer.faults.append(cut)
+        with pytest.raises(RemoteLost):
+            await agent.send(said, HOP)
+        found = await agent.recover(said, HOP)
+        await agent.close()
+    assert found is not None and (found.state, found.text) == ("completed", "done")
+    assert peer.ledger == ["other", "done"]
+    assert len(peer.heard) == 2
+
+
+async def test_what_left_no_trace_cannot_be_known(agent: HttpAgent, peer: Agent) -> None:
+    peer.once = False
+    said = message("echo x")
+    peer.faults.append(cut_before)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    assert await agent.recover(said, HOP) is None
+    assert peer.heard == []
+
+
+@pytest.mark.parametrize("dialect", ["0.3", "plain"])
+@pytest.mark.parametrize("has_card", [True, False])
+async def test_older_agents_cannot_be_asked_for_a_message(dialect: str, has_card: bool) -> None:
+    peer = Agent(dialect, once=False)  # type: ignore[arg-type]
+    peer.has_card = has_card
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url if has_card else f"{url}/a2a", timeout_s=3)
+        peer.faults.append(cut)
+        said = message("echo x")
+        with pytest.raises(RemoteLost):
+            await agent.send(said, HOP)
+        assert await agent.recover(said, HOP) is None
+        await agent.close()
+    assert len(peer.heard) <= 1
+
+
+@pytest.mark.parametrize("dialect", ["1.0", "0.3"])
+@pytest.mark.parametrize("form", ["mesh", "hitl"])
+async def test_a_decision_that_did_not_arrive_is_sent_again(dialect: str, form: str) -> None:
+    peer = Agent(dialect, form, once=False)  # type: ignore[arg-type]
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=3)
+        asked = await agent.send(message("ask a"), HOP)
+        decided = message("", asked.task_id, approval(asked.question))
+        peer.faults.append(cut_before)
+        with pytest.raises(RemoteLost):
+            await agent.send(decided, HOP)
+        found = await agent.recover(decided, HOP)
+        await agent.close()
+    assert found is not None and found.state == "completed"
+    assert len(peer.ledger) == 1
+
+
+@pytest.mark.parametrize("form", ["mesh", "hitl", "text"])
+async def test_a_decision_that_arrived_is_not_sent_again(form: str) -> None:
+    peer = Agent("1.0", form, once=False)  # type: ignore[arg-type]
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=3)
+        asked = await agent.send(message("ask a"), HOP)
+        decided = message("", asked.task_id, approval(asked.question))
+        peer.send_faults.append(cut)
+        with pytest.raises(RemoteLost):
+            await agent.send(decided, HOP)
+        found = await agent.recover(decided, HOP)
+        await agent.close()
+    assert found is not None and found.state == "completed"
+    assert len(peer.heard) == 2
+
+
+async def test_the_next_question_is_not_answered_with_the_last_decision() -> None:
+    """In words, "yes" to the first of two questions must not become "yes" to the second."""
+    peer = Agent("1.0", "text", once=False)
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=3)
+        asked = await agent.send(message("ask a b"), HOP)
+        decided = message("", asked.task_id, approval(asked.question))
+        peer.send_faults.append(cut)
+        with pytest.raises(RemoteLost):
+            await agent.send(decided, HOP)
+        found = await agent.recover(decided, HOP)
+        await agent.close()
+    assert found is not None and found.state == "input-required" and found.question is not None
+    assert found.question.id != asked.question.id  # type: ignore[union-attr]
+    assert (found.text, len(peer.heard)) == ("May I b?", 2)
+
+
+async def test_words_that_arrive_late_are_not_said_twice() -> None:
+    peer = Agent("1.0", "text", once=False)
+    late: list[asyncio.Task[object]] = []
+
+    async def understood_late(request: web.Request, handler: Handler) -> web.StreamResponse:
+        await request.read()
+
+        async def later() -> None:
+            await asyncio.sleep(0.1)
+            await handler(request)
+
+        late.append(asyncio.create_task(later()))
+        return await cut_before(request, handler)
+
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=10)
+        asked = await agent.send(message("ask a b"), HOP)
+        decided = message("", asked.task_id, approval(asked.question))
+        peer.send_faults.append(understood_late)
+        with pytest.raises(RemoteLost):
+            await agent.send(decided, HOP)
+        found = await agent.recover(decided, HOP)
+        await agent.close()
+    await late[0]
+    assert found is not None and (found.state, found.text) == ("input-required", "May I b?")
+    assert len(peer.heard) == 2
+
+
+async def test_one_of_several_decisions_is_recovered_by_itself(agent: HttpAgent, peer: Agent) -> None:
+    peer.once = False
+    asked = await agent.send(message("ask a b"), HOP)
+    first = message("", asked.task_id, approval(asked.question, "task-1/a"))
+    peer.faults.append(cut_before)
+    with pytest.raises(RemoteLost):
+        await agent.send(first, HOP)
+    found = await agent.recover(first, HOP)
+    assert found is not None and found.question is not None
+    assert [one.id for one in found.question.asked] == ["task-1/b"]
+    assert await agent.recover(first, HOP) == found
+    assert len(peer.heard) == 2
+
+
+async def test_a_token_that_did_not_arrive_is_brought_again(agent: HttpAgent, peer: Agent) -> None:
+    asked = await agent.send(message("auth"), HOP)
+    said = message("", asked.task_id)
+    peer.faults.append(cut_before)
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    found = await agent.recover(said, Hop(token="t0ken"))
+    assert found is not None and (found.state, found.text) == ("completed", "welcome")
+
+
+async def test_an_agent_that_comes_back_is_waited_for(peer: Agent) -> None:
+    port = free_port()
+    agent = HttpAgent("bob", f"http://127.0.0.1:{port}", timeout_s=10)
+    said = message("echo x")
+    recovering = asyncio.create_task(agent.recover(said, HOP))
+    done, _ = await asyncio.wait([recovering], timeout=0.3)
+    assert not done
+    peer.faults += [answers(503), CRASHED, cut_before]
+    async with served(peer.app(), port):
+        found = await asyncio.wait_for(recovering, 10)
+    assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
+    await agent.close()
+
+
+async def test_an_agent_that_stays_away_leaves_the_outcome_open() -> None:
+    agent = HttpAgent("bob", f"http://127.0.0.1:{free_port()}", timeout_s=0.5)
+    started = time.monotonic()
+    assert await agent.recover(message("echo x"), HOP) is None
+    assert time.monotonic() - started < 1
+    await agent.close()
+
+
+NOTHING = [
+    *[replies(error={"code": code, "message": "no"}) for code in (-32001, -32601, -32603, -32004, -32000)],
+    replies("hello"),
+    replies({"task": {"id": "other", "status": {"state": "TASK_STATE_WORKING"}}}),
+    answers(text="<html>", content_type="text/html"),
+    answers(404, text="gone"),
+]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize("form", ["mesh", "hitl", "text"])
+async def test_a_look_at_a_task_that_fails_tells_nothing(form: str, nothing: Fault) -> None:
+    peer = Agent("1.0", form)  # type: ignore[arg-type]
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=3)
+        asked = await agent.send(message("ask a"), HOP)
+        peer.faults += [nothing] * 3
+        assert await agent.recover(message("", asked.task_id, approval(asked.question)), HOP) is None
+        await agent.close()
+    assert len(peer.heard) == 1
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+async def test_a_look_for_a_task_that_fails_tells_nothing(nothing: Fault) -> None:
+    peer = Agent("1.0", once=False)
+    async with served(peer.app()) as url:
+        agent = HttpAgent("bob", url, timeout_s=3)
+        said = message("echo x")
+        peer.faults.append(cut)
+        with pytest.raises(RemoteLost):
+            await agent.send(said, HOP)
+        peer.faults += [nothing] * 3
+        assert await agent.recover(said, HOP) is None
+        await agent.close()
+    assert peer.ledger == ["x"]
+
+
+async def test_what_is_said_again_and_refused_is_a_failure(agent: HttpAgent, peer: Agent) -> None:
+    asked = await agent.send(message("ask a"), HOP)
+    peer.send_faults.append(replies(error={"code": -32603, "message": "no disk"}))
+    with pytest.raises(RemoteFailed, match="no disk"):
+        await agent.recover(message("", asked.task_id, approval(asked.question)), HOP)
+
+
+async def test_a_send_and_its_recovery_have_one_deadline(url: str, peer: Agent) -> None:
+    agent = HttpAgent("bob", url, timeout_s=1)
+    asked = await agent.send(message("ask a"), HOP)
+    said = message("", asked.task_id, approval(asked.question))
+    peer.faults += [hang] * 10
+    started = time.monotonic()
+    with pytest.raises(RemoteFailed, match="no answer within 1 s"):
+        await agent.send(said, HOP)
+    assert await agent.recover(said, HOP) is None
+    assert time.monotonic() - started < 1.4
+    assert await agent.recover(said, HOP) is None  # another one, later
+    assert 1.8 < time.monotonic() - started < 2.5
+    await agent.close()
+
+
+async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent) -> None:
+    agent = HttpAgent("bob", url, timeout_s=2)
+    asked = await agent.send(message("ask a"), HOP)
+    said = message("", asked.task_id, approval(asked.question))
+
+    async def slow(request: web.Request, handler: Handler) -> web.StreamResponse:
+        await asyncio.sleep(0.9)
+        return await cut_before(request, handler)
+
+    peer.faults += [slow, *[hang] * 5]
+    started = time.monotonic()
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    assert await agent.recover(said, HOP) is None
+    assert 1.7 < time.monotonic() - started < 2.2
+    await agent.close()
+
+
+async def test_a_message_whose_task_is_known_is_found_by_it(url: str, peer: Agent) -> None:
+    """Where ids do not count and nobody can ask for a context."""
+    peer.dialect, peer.once = "0.3", False
+    agent = HttpAgent("bob", url, timeout_s=3)
+    said = message("work 2")
+    peer.faults += [no_fault, cut]
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    found = await agent.recover(said, HOP)
+    assert found is not None and (found.text, len(peer.heard)) == ("done", 1)
+    await agent.close()
+
+
+async def test_in_memory_a_message_id_counts_once_and_its_loss_is_recovered() -> None:
+    ran: list[str] = []
+
+    async def script(said: Outgoing, hop: Hop) -> Incoming:
+        ran.append(said.text)
+        return Incoming("completed", said.text, "t1")
+
+    agent, forgetful = MemoryAgent(script), MemoryAgent(script, forgets=True)
+    said = message("x")
+    agent.lose_next()
+    with pytest.raises(RemoteLost):
+        await agent.send(said, HOP)
+    assert await agent.recover(said, HOP) == Incoming("completed", "x", "t1")
+    assert (ran, len(agent.sent)) == (["x"], 2)
+    assert await forgetful.recover(said, HOP) is None
+    await agent.cancel("t1", HOP)
+    await agent.close()
+    assert agent.cancelled == ["t1"] and agent.closed
