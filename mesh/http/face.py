@@ -20,8 +20,7 @@ from mesh.http.stream import Streams
 
 
 def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Links()) -> FastAPI:  # noqa: B008 - frozen
-    """The HTTP face before any backend. ``secret``: see `mesh.access.secret`. ``links``: what is served beside
-    it."""
+    """The HTTP face before any backend. ``secret``: see `mesh.access.secret`. ``links``: what else is served."""
     app = FastAPIOffline(
         title=config.name,
         description=config.description + "\n" + openapi.DESCRIPTION,

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from mesh.core.events import now
+from mesh.runtime import log_relay
 from mesh.runtime.log_relay import LogRelay, Rate
 from mesh.runtime.logs import Logfmt, fields, parsed
-from mesh.runtime.options import LogFormat, LogLevel, log_relay
+from mesh.runtime.options import LogFormat, LogLevel
 
 
 class Stream:

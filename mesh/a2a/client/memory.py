@@ -8,7 +8,8 @@ Script = Callable[[Outgoing, Hop], Awaitable[Incoming]]
 
 
 class MemoryAgent:
-    """See `RemoteAgent`. A message id counts once: ``script`` runs for the first of them, and what it raises is raised and not kept. ``sent`` has every try, ``cancelled`` the tasks that were to stop,
+    """See `RemoteAgent`. A message id counts once: ``script`` runs for the first of them, and
+    what it raises is raised and not kept. ``sent`` has every try, ``cancelled`` the tasks that were to stop,
     ``withdrawn`` the ids of messages that are refused.
 
     `lose_next` makes an answer get lost on its way: the message has arrived, and `recover` tells what came of
