@@ -20,7 +20,8 @@ from mesh.http.stream import Streams
 
 
 def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Links()) -> FastAPI:  # noqa: B008 - frozen
-    """The HTTP face before any backend. ``secret``: see `mesh.access.secret`. ``links``: what else is served."""
+    """The HTTP face before any backend. ``secret`` is the mesh's (`mesh.access.secret`), ``links`` point to
+    what is served beside it."""
     app = FastAPIOffline(
         title=config.name,
         description=config.description + "\n" + openapi.DESCRIPTION,
