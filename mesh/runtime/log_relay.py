@@ -3,7 +3,8 @@
 Every process writes its lines (`mesh.runtime.logs`) to a file of its own; the relay reads what is new in
 these files each time it is asked to, and never waits: neither for a writer, nor for whoever reads the
 stream. It passes on lines of the mesh and nothing else, of at least a given level. An actor that floods its
-file gets `LINES_A_SECOND` of them through, warnings and errors counted apart, and a line tells how many were dropped.
+file gets `LINES_A_SECOND` of them through, warnings and errors counted apart, and a line tells how many were
+dropped.
 
 What it does not promise: an order between files, and that lines reach a stream that nobody reads.
 """
