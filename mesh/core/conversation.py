@@ -42,7 +42,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.core.history import asked_for, exchange
-from mesh.llm.port import Assistant, Message, User
+from mesh.core.messages import Assistant, Message, User
 
 Status = Literal["active", "waiting_approval", "completed"]
 StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mesh.core.events import AnyEvent, LlmCall, ToolCall, ToolIntent, ToolResult
-from mesh.llm.port import Assistant, Message, Result, Results
+from mesh.core.messages import Assistant, Message, Result, Results
 
 NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
 NOT_KNOWN = (

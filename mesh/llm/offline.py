@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from mesh.core.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
+from mesh.core.messages import Assistant, Message, Result, Results, User
 from mesh.llm.offline_address import addressed
 from mesh.llm.offline_fill import fill
 from mesh.llm.offline_words import choose, properties, read
-from mesh.llm.port import Assistant, LlmRequest, Message, Result, Results, ToolSpec, User
+from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.routing import OFFLINE_NAME
 
 MOST_ROWS = 50

@@ -8,7 +8,8 @@ from mesh.core.conversation import ROOT
 from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
 from mesh.core.history import tool_step
-from mesh.llm.port import Assistant, Llm, LlmRequest, Message, Result, Results, ToolSpec, User
+from mesh.core.messages import Assistant, Message, Result, Results, User
+from mesh.llm.port import Llm, LlmRequest, ToolSpec
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.node import Outcome
 from mesh.tree.step import Steps

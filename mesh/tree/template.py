@@ -9,7 +9,7 @@ The built-in ones are always there; a key of the session state with the same nam
 import re
 from collections.abc import Mapping, Sequence
 
-from mesh.llm.port import Assistant, Message, User
+from mesh.core.messages import Assistant, Message, User
 from mesh.tree.turn import TurnInput
 
 BUILT_IN = ("user_message", "history", "message_id", "conversation_id", "session_id", "turn", "iteration")

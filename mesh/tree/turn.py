@@ -7,7 +7,7 @@ import msgspec
 
 from mesh.core.conversation import ROOT
 from mesh.core.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
-from mesh.llm.port import Message
+from mesh.core.messages import Message
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

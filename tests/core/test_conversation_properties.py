@@ -20,8 +20,8 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.core.history import exchange
+from mesh.core.messages import Assistant, Results
 from mesh.core.view import view
-from mesh.llm.port import Assistant, Results
 from tests.journal.golden.record import HERE, read
 
 JOURNALS: list[list[AnyEvent]] = [read(path) for path in sorted(HERE.glob("v*/*.jsonl"))]

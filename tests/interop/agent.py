@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mesh.core.events import LlmCall
-from mesh.llm.port import LlmRequest, Results, User
+from mesh.core.messages import Results, User
+from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh, Spoken
 from tests.ports import free_port
 from tests.push.receiver import Receiver

@@ -5,7 +5,7 @@ import re
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mesh.llm.port import Assistant, User
+from mesh.core.messages import Assistant, User
 from mesh.tree.template import BUILT_IN, fill, placeholders, render
 from mesh.tree.turn import TurnInput
 

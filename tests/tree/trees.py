@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from mesh.core.events import Event, LlmCall
-from mesh.llm.port import LlmRequest, Results
+from mesh.core.messages import Results
+from mesh.llm.port import LlmRequest
 from tests.support import calls, says
 
 Node = dict[str, Any]

@@ -30,10 +30,11 @@ from mesh.core.events import (
     ToolCall,
 )
 from mesh.core.ids import new_id
+from mesh.core.messages import Results
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Request, Watch
-from mesh.llm.port import LlmRequest, Results
+from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
 from tests.support import LocalMesh, ScriptedLlm, says

@@ -9,7 +9,8 @@ import pytest
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.port import Decided, Hop, Incoming, Outgoing, Question, RemoteFailed
 from mesh.core.events import LlmCall
-from mesh.llm.port import LlmRequest, Results
+from mesh.core.messages import Results
+from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh
 from tests.support import ScriptedLlm, calls, says
 

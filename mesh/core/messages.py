@@ -1,0 +1,37 @@
+"""The messages of a conversation as models take them: what the person, the model and the tools said."""
+
+import msgspec
+
+from mesh.core.events import ToolCall
+
+
+class User(msgspec.Struct, frozen=True, tag="user"):
+    """What the person said."""
+
+    text: str
+
+
+class Assistant(msgspec.Struct, frozen=True, tag="assistant", omit_defaults=True):
+    """What the model said: text, tool calls, or both."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one tool call, as text."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+class Results(msgspec.Struct, frozen=True, tag="results"):
+    """The results of every call of the assistant message before it, in its order."""
+
+    results: tuple[Result, ...]
+
+
+Message = User | Assistant | Results
+"""Invariant: an `Assistant` with n tool calls is followed by `Results` with n results."""
