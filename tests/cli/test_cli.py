@@ -73,7 +73,7 @@ def config(here: Path, text: str, port: int = 1) -> Path:
 
 
 OFFLINE = "llm: {model: offline}\n"
-SHIPPED = Path(__file__).parent.parent / "config"
+SHIPPED = Path(__file__).parents[2] / "config"
 
 
 class TestHelp:

@@ -13,7 +13,7 @@ from mesh.config.model import Config, load, parse
 from mesh.config.source import MAX_BYTES, MAX_NODES
 from mesh.core.errors import ConfigError
 
-CONFIGS = Path(__file__).parent.parent / "config"
+CONFIGS = Path(__file__).parents[2] / "config"
 SECRET = "hunter2-hunter2"
 
 

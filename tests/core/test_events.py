@@ -21,7 +21,7 @@ from mesh.core.events import (
     shown,
 )
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "events.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "events.md"
 ROW = re.compile(r"^\| `(\w+)` \| (yes|no) \|([^|]*)\|", re.MULTILINE)
 ALWAYS = {"type", "conversation_id", "turn", "node", "step", "time", "seq"}
 
