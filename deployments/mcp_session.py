@@ -12,7 +12,7 @@ from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.line import Address, Desk, Gone
 from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
-from mesh.mcp.port import CallId, Catalogue, ToolOutcome
+from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import set_up
@@ -25,7 +25,7 @@ class _Call(msgspec.Struct, frozen=True):
     name: str
     arguments: dict[str, Any]
     timeout_s: float | None
-    claim: CallId | None = None
+    claim: Claim | None = None
 
 
 class _Changed(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ _Answer = _Done | _NotBegun | _Identity | _Tools
 _Reply = _Failed | _Revoked | _NotNow | _Answer
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_call = msgspec.msgpack.Decoder(_Call).decode
-_unpack_claim = msgspec.msgpack.Decoder(CallId).decode
+_unpack_claim = msgspec.msgpack.Decoder(Claim).decode
 _unpack_changed = msgspec.msgpack.Decoder(_Changed).decode
 _unpack_reply = msgspec.msgpack.Decoder(_Reply).decode
 
@@ -173,7 +173,7 @@ class RemoteSession:
         name: str,
         arguments: dict[str, Any],
         timeout_s: float | None = None,
-        claim: CallId | None = None,
+        claim: Claim | None = None,
     ) -> ToolOutcome:
         packed = _pack(_Call(name, arguments, timeout_s, claim))
         try:
@@ -188,7 +188,7 @@ class RemoteSession:
         assert isinstance(replied, _Done)
         return replied.outcome
 
-    async def settle(self, claim: CallId) -> ToolOutcome | None:
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
         try:
             async with asyncio.timeout(self._timeout_s + _GRACE_S):
                 replied = _checked(await self._line.insist("settle", _pack(claim)))

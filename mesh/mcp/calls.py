@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from mesh.core.errors import CallRevoked, ToolSessionError
-from mesh.mcp.port import CallId, ToolOutcome
+from mesh.mcp.port import Claim, ToolOutcome
 
 MOST_CALLS = 5_000
 MOST_BYTES = 64 * 1024 * 1024
@@ -37,14 +37,14 @@ class Begun(Protocol):
     `mesh.mcp.session_file.SessionFile`."""
 
     def open(self, session: str) -> None: ...
-    def begin(self, claim: CallId) -> None: ...
-    def began(self, claim: CallId) -> bool | None: ...
+    def begin(self, claim: Claim) -> None: ...
+    def began(self, claim: Claim) -> bool | None: ...
 
 
 class Call:
     """A call on its way through a session. ``has_begun``: the server may have seen it."""
 
-    def __init__(self, name: str, arguments: dict[str, Any], claim: CallId | None = None) -> None:
+    def __init__(self, name: str, arguments: dict[str, Any], claim: Claim | None = None) -> None:
         self.name = name
         self.arguments = arguments
         self.claim = claim
@@ -93,7 +93,7 @@ class KnownCalls(Generic[C]):
         self._bytes = 0
         self._ended: deque[tuple[_Known[C], int]] = deque()
         self._steps: dict[str, dict[str, _Known[C]]] = {self.session: {}}
-        self._outlasting: dict[CallId, C] = {}  # the calls without an end of generations that are forgotten
+        self._outlasting: dict[Claim, C] = {}  # the calls without an end of generations that are forgotten
 
     @property
     def session(self) -> str:
@@ -118,7 +118,7 @@ class KnownCalls(Generic[C]):
         if self._begun is not None and call.claim is not None:
             self._begun.begin(call.claim)
 
-    def find(self, claim: CallId) -> C | None:
+    def find(self, claim: Claim) -> C | None:
         """The call of this attempt, if it came before; None: it may begin, and is to be `add`ed at once.
 
         Raises `CallRevoked` when it may not begin any more.
@@ -139,13 +139,13 @@ class KnownCalls(Generic[C]):
             raise CallRevoked("an earlier attempt still runs; this one did not start")
         return None
 
-    def add(self, claim: CallId, call: C) -> None:
+    def add(self, claim: Claim, call: C) -> None:
         """Remembers a call that is on its way."""
         known = self._steps[claim.session][claim.step] = _Known(claim.attempt, call)
         call.answer.add_done_callback(lambda answer: self._keep(known, answer))
         self._make_room()
 
-    async def settle(self, claim: CallId) -> ToolOutcome | None:
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
         """What came of an attempt; waits while it runs. None: it has not begun and never will.
 
         Raises `ToolSessionError` when nobody knows.
@@ -199,11 +199,11 @@ class KnownCalls(Generic[C]):
         """Forgets a generation, but for its calls that wait or run: they are few."""
         for step, known in self._steps.pop(session).items():
             if known.call is not None and self._still_runs(known):
-                claim = CallId(session, step, known.attempt)
+                claim = Claim(session, step, known.attempt)
                 self._outlasting[claim] = known.call
                 known.call.answer.add_done_callback(partial(self._end, claim))
 
-    def _end(self, claim: CallId, _: "asyncio.Future[ToolOutcome]") -> None:
+    def _end(self, claim: Claim, _: "asyncio.Future[ToolOutcome]") -> None:
         del self._outlasting[claim]
 
     def _keep(self, known: _Known[C], answer: "asyncio.Future[ToolOutcome]") -> None:

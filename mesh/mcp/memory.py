@@ -7,7 +7,7 @@ from typing import Any
 
 from mesh.core.errors import ToolSessionError
 from mesh.mcp.calls import Call, KnownCalls
-from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome
+from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome
 from mesh.mcp.shelf import Shelf
 
 logger = logging.getLogger("mesh.mcp")
@@ -64,7 +64,7 @@ class MemorySession:
         name: str,
         arguments: dict[str, Any],
         timeout_s: float | None = None,
-        claim: CallId | None = None,
+        claim: Claim | None = None,
     ) -> ToolOutcome:
         self._must_be_open()
         call = self._known.find(claim) if claim else None
@@ -82,7 +82,7 @@ class MemorySession:
                 call.task.cancel()
             raise
 
-    async def settle(self, claim: CallId) -> ToolOutcome | None:
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
         return await self._known.settle(claim)
 
     async def _serve(self, call: "_Call", bound: float) -> None:

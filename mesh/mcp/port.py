@@ -57,7 +57,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     artifacts: tuple[Artifact, ...] = ()
 
 
-class CallId(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True):
     """One attempt at a call that must not run twice.
 
     ``session`` is the only session that may run it (`ToolSession.identity`), ``step`` names the step among
@@ -97,7 +97,7 @@ class ToolSession(Protocol):
         name: str,
         arguments: dict[str, Any],
         timeout_s: float | None = None,
-        claim: CallId | None = None,
+        claim: Claim | None = None,
     ) -> ToolOutcome:
         """Calls a tool. ``timeout_s`` None: the server's configured bound. A call with a ``claim`` goes on
         when its caller goes away, and is joined by a second call with the same claim.
@@ -106,7 +106,7 @@ class ToolSession(Protocol):
         run."""
         ...
 
-    async def settle(self, claim: CallId) -> ToolOutcome | None:
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
         """What came of a claimed call. None: it has not begun, and from now on never will. Waits while it
         runs.
 

@@ -25,7 +25,7 @@ import anyio
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.mcp.calls import Call, KnownCalls
 from mesh.mcp.link import Link, LinkLost, ServerSpec, open_link
-from mesh.mcp.port import CallId, Catalogue, ToolOutcome
+from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.shelf import Shelf
 
@@ -42,7 +42,7 @@ __all__ = ["McpSession", "ServerSpec"]
 class Request(Call):
     """A call on its way. `link`: the connection it was given to. `scope` ends it while in flight."""
 
-    def __init__(self, name: str, arguments: dict[str, Any], claim: CallId | None) -> None:
+    def __init__(self, name: str, arguments: dict[str, Any], claim: Claim | None) -> None:
         super().__init__(name, arguments, claim)
         self.scope = anyio.CancelScope()
         self.link: Link | None = None
@@ -93,7 +93,7 @@ class McpSession:
         name: str,
         arguments: dict[str, Any],
         timeout_s: float | None = None,
-        claim: CallId | None = None,
+        claim: Claim | None = None,
     ) -> ToolOutcome:
         await self._start()
         request = self._known.find(claim) if claim else None
@@ -113,7 +113,7 @@ class McpSession:
                 self._give_up(request, self._say(f"tool {name!r}: its caller went away"))
             raise
 
-    async def settle(self, claim: CallId) -> ToolOutcome | None:
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
         try:
             await self._start()
         except ToolSessionError as problem:  # an earlier session may still run it, and may tell later

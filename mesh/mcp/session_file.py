@@ -31,7 +31,7 @@ from pathlib import Path
 import psutil
 
 from mesh.core.errors import ToolSessionError
-from mesh.mcp.port import CallId
+from mesh.mcp.port import Claim
 
 TAKE_WITHIN_S = 10.0
 MOST_BYTES = 8 * 1024 * 1024
@@ -55,7 +55,7 @@ class SessionFile:
         self._taking = asyncio.Lock()
         self._group = ""
         self._sessions: set[str] = set()
-        self._begun: set[CallId] = set()
+        self._begun: set[Claim] = set()
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -102,11 +102,11 @@ class SessionFile:
                 self._write(self._group)
         self._write(f"session {session}")
 
-    def begin(self, claim: CallId) -> None:
+    def begin(self, claim: Claim) -> None:
         """The call is about to be handed to the server."""
         self._write(f"begun {claim.session} {claim.attempt} {claim.step}")
 
-    def began(self, claim: CallId) -> bool | None:
+    def began(self, claim: Claim) -> bool | None:
         """Whether a session before this one began a call; None if that is not known."""
         return claim in self._begun if claim.session in self._sessions else None
 
@@ -166,7 +166,7 @@ class SessionFile:
                 case ["session", session]:
                     self._sessions.add(session)
                 case ["begun", session, attempt, step]:
-                    self._begun.add(CallId(session, step, int(attempt)))
+                    self._begun.add(Claim(session, step, int(attempt)))
                 case ["group", *group]:
                     pass
         if len(group) == 3 and group[2] == _space():  # in another space its processes died with that

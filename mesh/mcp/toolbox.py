@@ -16,7 +16,7 @@ import msgspec
 
 from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.llm.port import ToolSpec
-from mesh.mcp.port import CallId, Catalogue, Tool, ToolOutcome, ToolSession
+from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome, ToolSession
 from mesh.mcp.schema import refusal
 
 logger = logging.getLogger("mesh.mcp")
@@ -169,7 +169,7 @@ class Toolbox:
         tool: Tool,
         arguments: dict[str, Any],
         timeout_s: float | None = None,
-        claim: CallId | None = None,
+        claim: Claim | None = None,
     ) -> ToolOutcome:
         """Calls ``tool`` on the session of its server. Raises `ToolSessionError`."""
         session = self._session(tool.server)
@@ -183,7 +183,7 @@ class Toolbox:
         yet."""
         return await self._session(tool.server).identity()
 
-    async def settle(self, server: str, claim: CallId) -> ToolOutcome | None:
+    async def settle(self, server: str, claim: Claim) -> ToolOutcome | None:
         """`ToolSession.settle`, by the session with a server."""
         return await self._session(server).settle(claim)
 

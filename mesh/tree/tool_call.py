@@ -39,7 +39,7 @@ from mesh.core.events import (
 )
 from mesh.core.history import NOT_RUN
 from mesh.mcp.fingerprint import changes, fingerprint_of
-from mesh.mcp.port import CallId, Tool, ToolOutcome
+from mesh.mcp.port import Claim, Tool, ToolOutcome
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.runtime.failpoints import failpoint
@@ -95,7 +95,7 @@ class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
             call.call_id, intent.tool, content, most=most, is_error=outcome.is_error, artifacts=artifacts
         )
 
-    async def outcome_of(self, intent: ToolIntent, claim: CallId) -> ToolOutcome | None:
+    async def outcome_of(self, intent: ToolIntent, claim: Claim) -> ToolOutcome | None:
         """See `ToolSession.settle`. Raises `Unavailable` when the session cannot say yet, as while the server
         of the one before it still runs."""
         try:
@@ -200,7 +200,7 @@ class _Pending:
             raise ToolSessionError("the claim names no session", may_have_run=True)
         return await self._node.outcome_of(intent, self._claim_of(intent))
 
-    def _claim_of(self, intent: ToolIntent) -> CallId:
+    def _claim_of(self, intent: ToolIntent) -> Claim:
         return _claim(self._steps.turn.conversation_id, intent)
 
     def _ask_about_unknown(self, intent: ToolIntent) -> Outcome:
@@ -327,8 +327,8 @@ async def to_its_end(
         raise
 
 
-def _claim(conversation_id: str, intent: ToolIntent) -> CallId:
-    return CallId(intent.session, f"{conversation_id}|{intent.turn}|{intent.step}", intent.attempt)
+def _claim(conversation_id: str, intent: ToolIntent) -> Claim:
+    return Claim(intent.session, f"{conversation_id}|{intent.turn}|{intent.step}", intent.attempt)
 
 
 def _fitted(note: str, outcome: ToolOutcome, most: int) -> tuple[str, Sequence[Artifact]]:

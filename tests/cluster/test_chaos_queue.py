@@ -14,7 +14,7 @@ import pytest
 
 from mesh.core.events import ApprovalRequired, ToolIntent
 from mesh.journal.on_disk import parse
-from mesh.mcp.port import CallId
+from mesh.mcp.port import Claim
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import Monkey, table, unknown_outcomes
@@ -73,7 +73,7 @@ def test_kills_while_calls_queue_run_nothing_twice_and_ask_only_about_killed_ses
         sys.stdout.write(f"\nchaos before a slow tool, seed {SEED}:\n{table(rows)}\n")
 
 
-def claims_asked_about(data_dir: Path) -> set[CallId]:
+def claims_asked_about(data_dir: Path) -> set[Claim]:
     """The claims of which nobody knew the outcome."""
     found = set()
     for path in data_dir.glob("conversation_*.jsonl"):
@@ -83,7 +83,7 @@ def claims_asked_about(data_dir: Path) -> set[CallId]:
         }
         conversation = path.stem.removeprefix("conversation_")
         found |= {
-            CallId(e.session, f"{conversation}|{e.turn}|{e.step}", e.attempt)
+            Claim(e.session, f"{conversation}|{e.turn}|{e.step}", e.attempt)
             for e in events
             if isinstance(e, ToolIntent) and (e.turn, e.step, e.attempt) in asked
         }
@@ -94,8 +94,8 @@ def _is_unknown(asked: ApprovalRequired) -> bool:
     return asked.kind == "unknown_outcome"
 
 
-def claims_begun(data_dir: Path) -> set[CallId]:
+def claims_begun(data_dir: Path) -> set[Claim]:
     """The claims that sessions wrote down when they began them."""
     files = (data_dir / "sessions").iterdir()
     lines = [line.split(" ") for path in files for line in path.read_text().splitlines()]
-    return {CallId(line[1], line[3], int(line[2])) for line in lines if line[0] == "begun"}
+    return {Claim(line[1], line[3], int(line[2])) for line in lines if line[0] == "begun"}

@@ -14,11 +14,11 @@ from deployments.mcp_session import RemoteSession
 from deployments.tree import RemoteNode
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ToolIntent
-from mesh.mcp.port import CallId
+from mesh.mcp.port import Claim
 from mesh.tree.turn import UnsettledCall
 
 BLUEPRINT: Any = SimpleNamespace(agent="test", nodes={"0": SimpleNamespace(replicas=1)})
-CLAIM = CallId("s.0", "c|1|0/tool/0.0", 0)
+CLAIM = Claim("s.0", "c|1|0/tool/0.0", 0)
 CALL = UnsettledCall("d", "c", "call", ToolIntent(turn=1, step="0/tool/0.0", run=1, tool="add", arguments={}))
 
 

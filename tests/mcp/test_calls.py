@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.calls import Call, KnownCalls
-from mesh.mcp.port import CallId, ToolOutcome
+from mesh.mcp.port import Claim, ToolOutcome
 
 STEPS = 3
 
@@ -39,14 +39,14 @@ def test_whatever_comes_late_or_again_each_step_runs_once(order: list[tuple[str,
 
 async def _play(order: list[tuple[str, int]]) -> None:
     known: KnownCalls[Queued] = KnownCalls(most_calls=4)
-    claims = {step: [CallId(known.session, str(step), 0)] for step in range(STEPS)}
+    claims = {step: [Claim(known.session, str(step), 0)] for step in range(STEPS)}
     queue: list[Queued] = []
     running: list[Queued] = []
     began: list[str] = []
     settled: dict[int, asyncio.Task[ToolOutcome | None]] = {}
     others = 0
 
-    def arrive(claim: CallId) -> None:
+    def arrive(claim: Claim) -> None:
         try:
             if known.find(claim) is None:
                 call = Queued("add", {}, claim)
@@ -75,7 +75,7 @@ async def _play(order: list[tuple[str, int]]) -> None:
                 running.pop().succeed(ToolOutcome(content="done"))
             case "other calls":
                 others += 1
-                claim = CallId(known.session, f"other {others}", 0)
+                claim = Claim(known.session, f"other {others}", 0)
                 call = Queued("add", {}, claim)
                 known.add(claim, call)
                 call.succeed(ToolOutcome(content="other"))
@@ -85,7 +85,7 @@ async def _play(order: list[tuple[str, int]]) -> None:
             if task.done():
                 del settled[each]
                 if _is_to_be_claimed_anew(task):
-                    claims[each].append(CallId(known.session, str(each), len(claims[each])))
+                    claims[each].append(Claim(known.session, str(each), len(claims[each])))
     for call in running:
         call.succeed(ToolOutcome(content="done"))
     for task in settled.values():
@@ -106,7 +106,7 @@ def _is_to_be_claimed_anew(task: "asyncio.Task[ToolOutcome | None]") -> bool:
 
 async def test_outcomes_are_kept_within_a_bound_and_the_oldest_go_first() -> None:
     known: KnownCalls[Queued] = KnownCalls(most_bytes=100)
-    claims = [CallId(known.session, str(n), 0) for n in range(3)]
+    claims = [Claim(known.session, str(n), 0) for n in range(3)]
     for claim in claims:
         known.add(claim, call := Queued("add", {}, claim))
         call.succeed(ToolOutcome(content="x" * 40))
@@ -122,11 +122,11 @@ async def test_a_call_that_has_not_ended_is_known_however_many_others_come(
     is_running: bool,
 ) -> None:
     known: KnownCalls[Queued] = KnownCalls(most_calls=2)
-    claim = CallId(known.session, "slow", 0)
+    claim = Claim(known.session, "slow", 0)
     known.add(claim, call := Queued("add", {}, claim))
     call.is_running = is_running
     for n in range(10):
-        other = CallId(known.session, f"other {n}", 0)
+        other = Claim(known.session, f"other {n}", 0)
         known.add(other, ended := Queued("add", {}, other))
         ended.succeed(ToolOutcome(content="other"))
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mesh.core.errors import CallRevoked, ToolSessionError
-from mesh.mcp.port import CallId, ToolOutcome, ToolSession
+from mesh.mcp.port import Claim, ToolOutcome, ToolSession
 
 from .worlds import WORLDS
 
@@ -115,8 +115,8 @@ async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: 
 # -- calls that must not run twice
 
 
-async def claim_for(session: ToolSession, step: str = "s", attempt: int = 0) -> CallId:
-    return CallId(await session.identity(), step, attempt)
+async def claim_for(session: ToolSession, step: str = "s", attempt: int = 0) -> Claim:
+    return Claim(await session.identity(), step, attempt)
 
 
 async def until_it_runs(session: ToolSession, *calls: "asyncio.Task[ToolOutcome]") -> None:
@@ -185,7 +185,7 @@ async def test_nobody_knows_what_came_of_a_call_that_was_given_up(session: ToolS
 
 
 async def test_a_call_that_was_claimed_for_another_session_is_refused(session: ToolSession) -> None:
-    claim = CallId("another.0", "s", 0)
+    claim = Claim("another.0", "s", 0)
     with pytest.raises(CallRevoked):
         await session.call("echo", {"text": "x"}, claim=claim)
     with pytest.raises(ToolSessionError) as raised:

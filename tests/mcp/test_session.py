@@ -20,7 +20,7 @@ import uvloop
 
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp import session as session_module
-from mesh.mcp.port import CallId, ToolOutcome
+from mesh.mcp.port import Claim, ToolOutcome
 from mesh.mcp.session import McpSession
 
 from .worlds import Spec, hostile
@@ -359,7 +359,7 @@ async def test_calls_that_were_revoked_take_no_room_in_the_queue(monkeypatch: py
         running = asyncio.create_task(session.call("wait", {"s": 0.5}))
         await asyncio.sleep(0.1)
         for n in range(2):
-            claim = CallId(name, str(n), 0)
+            claim = Claim(name, str(n), 0)
             waits = asyncio.create_task(session.call("echo", {"text": "x"}, claim=claim))
             await asyncio.sleep(0)
             assert await session.settle(claim) is None

@@ -13,7 +13,7 @@ import pytest
 
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.mcp import session_file
-from mesh.mcp.port import CallId
+from mesh.mcp.port import Claim
 from mesh.mcp.session import McpSession
 from mesh.mcp.session_file import SessionFile
 from tests.full_disk import files_of_at_most
@@ -27,7 +27,7 @@ import asyncio, json, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.mcp.worlds import hostile
-from mesh.mcp.port import CallId
+from mesh.mcp.port import Claim
 from mesh.mcp.session import McpSession
 from mesh.mcp.session_file import SessionFile
 
@@ -36,9 +36,9 @@ async def main():
     pids = json.loads((await session.call("pid", {{}})).content)
     child = int((await session.call("child", {{}})).content)
     name = await session.identity()
-    running = asyncio.create_task(session.call("wait", {{"s": 60}}, claim=CallId(name, "runs", 0)))
+    running = asyncio.create_task(session.call("wait", {{"s": 60}}, claim=Claim(name, "runs", 0)))
     await asyncio.sleep(0)
-    waits = asyncio.create_task(session.call("echo", {{"text": "x"}}, claim=CallId(name, "waits", 0)))
+    waits = asyncio.create_task(session.call("echo", {{"text": "x"}}, claim=Claim(name, "waits", 0)))
     while not session._current:
         await asyncio.sleep(0.01)
     print(json.dumps([name, *pids, child]), flush=True)
@@ -69,11 +69,11 @@ async def test_the_next_session_finds_the_last_ones_server_dead_and_knows_what_i
     process.communicate()
     session = McpSession(hostile(), file=SessionFile("one", tmp_path))
     try:
-        assert await session.settle(CallId(name, "waits", 0)) is None
-        assert await session.settle(CallId(name, "never arrived", 0)) is None
+        assert await session.settle(Claim(name, "waits", 0)) is None
+        assert await session.settle(Claim(name, "never arrived", 0)) is None
         assert not any(map(alive, pids)), "nothing of the last server runs when anybody is answered"
         with pytest.raises(ToolSessionError) as raised:
-            await session.settle(CallId(name, "runs", 0))
+            await session.settle(Claim(name, "runs", 0))
         assert raised.value.may_have_run
         assert await session.identity() != name
     finally:
@@ -116,12 +116,12 @@ async def test_after_a_start_of_the_machine_the_file_says_nothing(
     first.release()
     second = SessionFile("one", tmp_path)
     await second.take()
-    assert second.began(CallId("a.0", "s", 0)) is False
+    assert second.began(Claim("a.0", "s", 0)) is False
     second.release()
     monkeypatch.setattr(session_file, "_boot", lambda: "another")
     third = SessionFile("one", tmp_path)
     await third.take()
-    assert third.began(CallId("a.0", "s", 0)) is None
+    assert third.began(Claim("a.0", "s", 0)) is None
     third.release()
 
 
@@ -134,14 +134,14 @@ async def test_a_file_that_grew_long_forgets_the_sessions_before(
     for generation in range(20):
         file.open(f"a.{generation}")
         for n in range(10):
-            file.begin(CallId(f"a.{generation}", f"step {n}", 0))
+            file.begin(Claim(f"a.{generation}", f"step {n}", 0))
     assert os.fstat(file.fds[0]).st_size < 3_000
     file.release()
     after = SessionFile("one", tmp_path)
     await after.take()
-    assert after.began(CallId("a.0", "step 1", 0)) is None
-    assert after.began(CallId("a.19", "step 1", 0)) is True
-    assert after.began(CallId("a.19", "other", 0)) is False
+    assert after.began(Claim("a.0", "step 1", 0)) is None
+    assert after.began(Claim("a.19", "step 1", 0)) is True
+    assert after.began(Claim("a.19", "other", 0)) is False
     after.release()
 
 
@@ -155,7 +155,7 @@ async def test_a_file_that_grew_long_still_names_the_server_that_runs(
     first.open("a.0")
     first.note_group(server.pid)
     for n in range(200):
-        first.begin(CallId("a.0", f"step {n}", 0))
+        first.begin(Claim("a.0", f"step {n}", 0))
     first.open("a.1")
     assert os.fstat(first.fds[0]).st_size < 2_000
     first.release()
@@ -169,17 +169,17 @@ async def test_a_line_that_a_kill_tore_spoils_none_that_follow(tmp_path: Path) -
     first = SessionFile("one", tmp_path)
     await first.take()
     first.open("a.0")
-    first.begin(CallId("a.0", "s", 0))
+    first.begin(Claim("a.0", "s", 0))
     os.write(first.fds[0], b"begun a.0 0 to")
     first.release()
     second = SessionFile("one", tmp_path)
     await second.take()
     second.open("b.0")
-    second.begin(CallId("b.0", "t", 0))
+    second.begin(Claim("b.0", "t", 0))
     second.release()
     third = SessionFile("one", tmp_path)
     await third.take()
-    claims = [CallId("a.0", "s", 0), CallId("a.0", "torn", 0), CallId("b.0", "t", 0), CallId("b.0", "u", 0)]
+    claims = [Claim("a.0", "s", 0), Claim("a.0", "torn", 0), Claim("b.0", "t", 0), Claim("b.0", "u", 0)]
     assert [third.began(claim) for claim in claims] == [True, False, True, False]
     third.release()
 
@@ -204,7 +204,7 @@ async def test_no_call_begins_that_cannot_be_written_down(tmp_path: Path) -> Non
         os.dup2(full, file.fds[0])
         os.close(full)
         with pytest.raises(ToolSessionError, match="cannot be written: No space left") as raised:
-            await session.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
+            await session.call("echo", {"text": "x"}, claim=Claim(name, "s", 0))
         assert not raised.value.may_have_run
         assert (await session.call("echo", {"text": "unclaimed"})).content == "unclaimed"
     finally:
@@ -221,7 +221,7 @@ async def test_nobody_says_that_an_outcome_is_unknown_while_the_session_that_kno
     session = McpSession(hostile(), file=SessionFile("one", tmp_path))
     try:
         with pytest.raises(Unavailable, match="an earlier session still runs"):
-            await session.settle(CallId(name, "runs", 0))
+            await session.settle(Claim(name, "runs", 0))
         assert all(map(alive, pids))
     finally:
         await session.close()
@@ -235,14 +235,14 @@ async def test_a_line_of_which_only_a_part_fits_on_the_disk_is_not_written_down(
     file.open("a.0")
     room = os.fstat(file.fds[0]).st_size + 10
     with pytest.raises(ToolSessionError, match="cannot be written") as raised, files_of_at_most(room):
-        file.begin(CallId("a.0", "in part", 0))
+        file.begin(Claim("a.0", "in part", 0))
     assert not raised.value.may_have_run
-    file.begin(CallId("a.0", "whole", 0))
+    file.begin(Claim("a.0", "whole", 0))
     file.release()
     after = SessionFile("one", tmp_path)
     await after.take()
-    assert after.began(CallId("a.0", "in part", 0)) is False
-    assert after.began(CallId("a.0", "whole", 0)) is True
+    assert after.began(Claim("a.0", "in part", 0)) is False
+    assert after.began(Claim("a.0", "whole", 0)) is True
     after.release()
 
 
@@ -258,12 +258,12 @@ async def test_a_line_without_an_end_says_nothing_and_does_not_spoil_the_next(
     second = SessionFile("one", tmp_path)
     await second.take()
     second.open("b.0")
-    second.begin(CallId("b.0", "t", 0))
+    second.begin(Claim("b.0", "t", 0))
     second.release()
     third = SessionFile("one", tmp_path)
     await third.take()
-    assert third.began(CallId("a.0", "s", 0)) is False
-    assert third.began(CallId("b.0", "t", 0)) is True
+    assert third.began(Claim("a.0", "s", 0)) is False
+    assert third.began(Claim("b.0", "t", 0)) is True
     third.release()
 
 
@@ -308,7 +308,7 @@ async def test_a_session_whose_file_was_removed_takes_it_again_before_it_runs_an
     try:
         name = await session.identity()
         path = _removed(tmp_path)
-        called = await session.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
+        called = await session.call("echo", {"text": "x"}, claim=Claim(name, "s", 0))
         assert called.content == "x"
         assert path.exists()
         assert await session.identity() != name, (
@@ -329,7 +329,7 @@ async def test_a_session_whose_file_was_removed_runs_nothing_once_another_one_li
         _removed(tmp_path)
         await second.identity()
         with pytest.raises(ToolSessionError) as raised:
-            await first.call("echo", {"text": "x"}, claim=CallId(name, "s", 0))
+            await first.call("echo", {"text": "x"}, claim=Claim(name, "s", 0))
         assert not raised.value.may_have_run
     finally:
         await first.close()

@@ -15,7 +15,7 @@ from mesh.core.events import ApprovalRequired, Error, ToolIntent, ToolResult
 from mesh.keeper.requests import Cancel
 from mesh.mcp.calls import KnownCalls
 from mesh.mcp.memory import MemorySession
-from mesh.mcp.port import CallId, ToolOutcome
+from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import TurnInput, TurnOutput, UnsettledCall
 from tests.support import Ledger, LocalMesh, ScriptedLlm, calls, says, until
 
@@ -138,9 +138,9 @@ async def test_nobody_is_asked_while_the_server_of_an_earlier_session_may_still_
         held, session = Held(mesh.ledger), mesh.ledger.offered
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
         await asyncio.wait_for(held.began.wait(), 5)
-        asked: list[CallId] = []
+        asked: list[Claim] = []
 
-        async def cannot_say_yet(claim: CallId) -> ToolOutcome | None:
+        async def cannot_say_yet(claim: Claim) -> ToolOutcome | None:
             asked.append(claim)
             if len(asked) < 2:
                 raise ToolSessionError("an earlier session still runs", may_have_run=False)
