@@ -8,13 +8,10 @@ It is changed under a lock beside it and replaced as a whole, so that a reader f
 one. A key has 256 random bits: nobody guesses it, and a plain hash of it needs no salt.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +25,8 @@ from mesh.config.problems import problems_of, spelled
 from mesh.config.source import compose, read_text
 from mesh.core.errors import BadRequest, ConfigError, Conflict, MeshError, NotFound
 from mesh.core.events import now
+from mesh.disk.atomic import reason, replace
+from mesh.disk.lock import FileLock
 
 RESERVED = ("mesh",)
 """Whom the journal names so: the mesh itself, when an approval expires."""
@@ -130,46 +129,25 @@ def _entry(name: str, key: str) -> Key:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Nobody else changes the file meanwhile."""
-    lock = path.with_name(f"{path.name}.lock")
+    # A file of its own: the keys are replaced as a whole, and a lock is on a file, not on its name.
+    name = path.with_name(f"{path.name}.lock")
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = FileLock(name)
     except OSError as problem:
-        raise MeshError(f"{lock}: cannot be written: {problem.strerror or problem}") from None
-    try:
-        _wait_for(descriptor, lock)
+        raise MeshError(f"{name}: cannot be written: {reason(problem)}") from None
+    with lock:
+        if not lock.acquire(_LOCK_WITHIN_S):
+            raise MeshError(f"{name}: another process has held it for {_LOCK_WITHIN_S:g} s; try again")
         yield
-    finally:
-        os.close(descriptor)  # and with it the lock
-
-
-def _wait_for(descriptor: int, lock: Path) -> None:
-    until = time.monotonic() + _LOCK_WITHIN_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise MeshError(
-                    f"{lock}: another process has held it for {_LOCK_WITHIN_S:g} s; try again"
-                ) from None
-            time.sleep(0.02)
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
     # A text as JSON writes it is one that YAML reads, whatever somebody put into the file by hand.
     lines = [f"  - {json.dumps(key.model_dump())}\n" for key in keys]
     text = _HEAD + ("keys:\n" + "".join(lines) if lines else "keys: []\n")
-    target = path.resolve()  # of a link, the file: the link stays
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    target = path.resolve()  # the file that a link refers to: the link stays
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - it is open already
-            os.fchmod(file.fileno(), mode)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        replace(target, text.encode(), synced=True, mode=mode)
     except OSError as problem:
-        draft.unlink(missing_ok=True)
-        raise MeshError(f"{path}: cannot be written: {problem.strerror or problem}") from None
+        raise MeshError(f"{path}: cannot be written: {reason(problem)}") from None

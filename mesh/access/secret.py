@@ -4,13 +4,13 @@ The first process that needs it makes it, under a lock on the file: storage that
 ``flock``, as the journal needs it too. Nobody has read a secret that is not on the disk yet.
 """
 
-import fcntl
 import os
 import secrets
 from pathlib import Path
 
 from mesh.core.errors import MeshError
 from mesh.disk.atomic import sync_folder, write_all
+from mesh.disk.lock import FileLock
 
 FILE = "mesh_secret"
 _BYTES = 32
@@ -39,15 +39,11 @@ def mesh_secret(folder: Path) -> bytes:
 def _kept(path: Path) -> bytes:
     """The content of the file, which is made if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        text = os.pread(descriptor, 4 * _BYTES, 0)
+    with FileLock(path) as lock, lock.held():
+        text = os.pread(lock.fd, 4 * _BYTES, 0)
         if not text:
             text = secrets.token_hex(_BYTES).encode()
-            write_all(descriptor, text)
-            os.fsync(descriptor)
+            write_all(lock.fd, text)
+            os.fsync(lock.fd)
             sync_folder(path.parent)
         return text
-    finally:
-        os.close(descriptor)  # and with it the lock

@@ -2,19 +2,17 @@
 
     data_dir/conversation_{id}.jsonl    the journal
     data_dir/conversation_{id}.json     and other blobs
-    data_dir/shard_{n}.epoch            the fence: a number, guarded by a lock on the same file
+    data_dir/shard_{n}.epoch            the fence (`mesh.disk.fence`)
 
-Every write is made by one thread, which takes the appends that are waiting. For each shard it takes the lock
-shared, reads the epoch, writes, makes each journal durable once, and only then releases the lock. `open`
-takes the lock exclusively: it waits for all of that, and no older writer can follow. What a journal holds,
-and what happens when the disk fails, is the business of `JournalFiles`.
+One thread makes every write. It takes all appends that are waiting and groups them by shard; behind the fence
+of the shard it writes them, makes each journal durable once, and only then lets a successor pass. So `open`
+waits for the writes under way, and no writer of an older epoch can follow. What a journal contains, and what
+happens when the disk fails, is the business of `JournalFiles`.
 
-Works on a filesystem of one machine, or on a shared one that has `flock`.
+Works on a filesystem of one machine, or on a shared one with ``flock`` (see `mesh.disk.lock`).
 """
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,20 +21,22 @@ from typing import TypeVar
 
 import msgspec
 
-from mesh.core.errors import JournalError, StaleEpoch, WrongSequence
+from mesh.core.errors import JournalError, WrongSequence
 from mesh.core.events import AnyEvent, encode
-from mesh.disk.atomic import replace, sync_folder
-from mesh.journal.on_disk import JournalFiles, Tail, read_epoch, why
+from mesh.disk.atomic import reason, replace
+from mesh.disk.fence import Fences
+from mesh.journal.on_disk import JournalFiles, Tail
 from mesh.journal.port import Append
 
 _BATCH = 256
-"""Appends written under one lock: bounds how long `open` waits, and how many files are open."""
+"""The most appends written behind one fence: it bounds how long `open` waits, and how many files are open."""
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-class _Waiting(msgspec.Struct):
-    """An append under way. ``outcome`` is the journal's new size, or why nothing was appended."""
+class _WaitingAppend(msgspec.Struct):
+    """An append that waits for the thread. ``outcome`` is the journal's new size, or why nothing was
+    appended."""
 
     shard: int
     epoch: int
@@ -47,27 +47,29 @@ class _Waiting(msgspec.Struct):
 
 
 class FileJournal:
-    """See the module's text. One object a process; any number of processes on one folder."""
+    """See the module. One object in a process; any number of processes on one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._files = JournalFiles(folder)
-        self._locks: dict[int, int] = {}
-        self._waiting: list[_Waiting] = []
+        self._fences = Fences(folder)
+        self._waiting: list[_WaitingAppend] = []
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "journal")
 
     async def open(self, shard: int) -> int:
         try:
-            return await self._run(lambda: self._take_epoch(shard))
+            return await self._run(lambda: self._raise_epoch(shard))
         except OSError as problem:
-            raise JournalError(f"shard {shard} cannot be opened in {self._folder}: {why(problem)}") from None
+            raise JournalError(
+                f"shard {shard} cannot be opened in {self._folder}: {reason(problem)}"
+            ) from None
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
         lines = b"".join(encode(event) + b"\n" for event in append.events)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(shard, epoch, append, lines, done))
+        self._waiting.append(_WaitingAppend(shard, epoch, append, lines, done))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_waiting())
         return await done
@@ -77,7 +79,7 @@ class FileJournal:
             return await self._run(lambda: self._files.read(conversation_id))
         except OSError as problem:
             raise JournalError(
-                f"conversation {conversation_id}: its journal cannot be read: {why(problem)}"
+                f"conversation {conversation_id}: its journal cannot be read: {reason(problem)}"
             ) from None
 
     async def sizes(self) -> dict[str, int]:
@@ -97,7 +99,7 @@ class FileJournal:
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """All work on journals happens in the one thread, so that none of it needs a lock."""
+        """Runs work on journals in the one thread, so that none of it needs a lock in this process."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _write_waiting(self) -> None:
@@ -105,7 +107,7 @@ class FileJournal:
             batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
             try:
                 await self._run(lambda batch=batch: self._write_batch(batch))  # type: ignore[misc]
-            except Exception as problem:  # noqa: BLE001 - a bug: told to those who would wait for ever
+            except Exception as problem:  # noqa: BLE001 - a defect; without it, callers would wait for ever
                 for waiting in batch:
                     waiting.outcome = problem
             for waiting in batch:
@@ -116,29 +118,34 @@ class FileJournal:
                 else:
                     waiting.done.set_exception(waiting.outcome)
 
-    def _write_batch(self, batch: list[_Waiting]) -> None:
-        for (shard, epoch), of_shard in _grouped(batch, lambda one: (one.shard, one.epoch)).items():
-            with _told(of_shard), self._fence(shard, epoch):
+    def _write_batch(self, batch: list[_WaitingAppend]) -> None:
+        for (shard, epoch), of_shard in _group(batch, lambda one: (one.shard, one.epoch)).items():
+            with _reporting_to(of_shard), self._fences.writing(shard, epoch):
                 self._write_durably(shard, of_shard)
         self._files.trim()
 
-    def _write_durably(self, shard: int, batch: list[_Waiting]) -> None:
-        """Writes to all journals, then makes each of them durable once. Invariant: the caller holds the fence
-        until this returns, so that a successor finds whatever is acknowledged."""
-        journals = _grouped(batch, lambda one: one.append.conversation_id)
+    def _write_durably(self, shard: int, batch: list[_WaitingAppend]) -> None:
+        """Writes to all journals, then makes each of them durable once, so that the disk may sync one while
+        others are written.
+
+        Invariant: the caller stays behind the fence until this returns, so that a successor finds all that is
+        acknowledged.
+        """
+        journals = _group(batch, lambda one: one.append.conversation_id)
         ends: dict[str, Tail] = {}
         for conversation_id, appends in journals.items():
-            with _told(appends):
-                end, lines = _accepted(self._files.tail(shard, conversation_id), appends)
+            with _reporting_to(appends):
+                end, lines = _accept(self._files.tail(shard, conversation_id), appends)
                 if lines:
                     self._files.write(shard, conversation_id, lines)
                     ends[conversation_id] = end
         for conversation_id, end in ends.items():
-            with _told(journals[conversation_id]):
+            with _reporting_to(journals[conversation_id]):
                 self._files.sync(shard, conversation_id, end)
 
     def _replace_all(self, blobs: Mapping[str, bytes]) -> None:
-        """One that cannot be replaced keeps no other from it; the first problem is raised in the end."""
+        """A blob that cannot be replaced does not keep the others from it; the first error is raised in the
+        end."""
         problems: list[OSError] = []
         for name, content in blobs.items():
             try:
@@ -148,55 +155,28 @@ class FileJournal:
         if problems:
             raise problems[0]
 
-    def _lock_fd(self, shard: int) -> int:
-        if shard not in self._locks:
-            self._locks[shard] = os.open(self._lock_path(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        return self._locks[shard]
-
-    def _lock_path(self, shard: int) -> Path:
-        return self._folder / f"shard_{shard}.epoch"
-
-    def _take_epoch(self, shard: int) -> int:
-        fd = self._lock_fd(shard)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            epoch = read_epoch(fd, self._lock_path(shard)) + 1
-            os.pwrite(fd, b"%020d\n" % epoch, 0)
-            os.fsync(fd)
-            sync_folder(self._folder)
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        self._files.distrust_all(shard)
+    def _raise_epoch(self, shard: int) -> int:
+        epoch = self._fences.raise_epoch(shard)
+        self._files.forget(shard)  # the process that had the shard may have written since
         return epoch
-
-    @contextmanager
-    def _fence(self, shard: int, epoch: int) -> Iterator[None]:
-        fd = self._lock_fd(shard)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        try:
-            present = read_epoch(fd, self._lock_path(shard))
-            if present != epoch:
-                raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
 
     def _close_files(self) -> None:
         self._files.close()
-        for fd in self._locks.values():
-            os.close(fd)
-        self._locks.clear()
+        self._fences.close()
 
 
-def _grouped(batch: Iterable[_Waiting], key: Callable[[_Waiting], K]) -> dict[K, list[_Waiting]]:
-    groups: dict[K, list[_Waiting]] = {}
+def _group(
+    batch: Iterable[_WaitingAppend], key: Callable[[_WaitingAppend], K]
+) -> dict[K, list[_WaitingAppend]]:
+    groups: dict[K, list[_WaitingAppend]] = {}
     for waiting in batch:
         groups.setdefault(key(waiting), []).append(waiting)
     return groups
 
 
-def _accepted(tail: Tail, appends: Iterable[_Waiting]) -> tuple[Tail, bytes]:
-    """What is to be written of these appends to one journal, and where it ends then."""
+def _accept(tail: Tail, appends: Iterable[_WaitingAppend]) -> tuple[Tail, bytes]:
+    """Decides which of these appends follow the last event of the journal. Returns where the journal ends
+    after them, and the lines to write; gives every append its outcome."""
     end, lines = tail, b""
     for waiting in appends:
         append = waiting.append
@@ -213,17 +193,19 @@ def _accepted(tail: Tail, appends: Iterable[_Waiting]) -> tuple[Tail, bytes]:
 
 
 @contextmanager
-def _told(appends: list[_Waiting]) -> Iterator[None]:
-    """Work for these appends: if it fails, each of them that had not failed already has the reason."""
+def _reporting_to(appends: list[_WaitingAppend]) -> Iterator[None]:
+    """Around work for these appends: if it fails, each that has not failed already gets the reason."""
     try:
         yield
     except (JournalError, OSError) as problem:
         for waiting in appends:
             if isinstance(waiting.outcome, int):
-                waiting.outcome = _explained(problem, waiting.append.conversation_id)
+                waiting.outcome = _explain(problem, waiting.append.conversation_id)
 
 
-def _explained(problem: JournalError | OSError, conversation_id: str) -> JournalError:
+def _explain(problem: JournalError | OSError, conversation_id: str) -> JournalError:
     if isinstance(problem, OSError):
-        return JournalError(f"conversation {conversation_id}: the journal cannot be written: {why(problem)}")
+        return JournalError(
+            f"conversation {conversation_id}: the journal cannot be written: {reason(problem)}"
+        )
     return problem

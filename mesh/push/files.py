@@ -1,26 +1,23 @@
 """The store in files, for nobody's eyes but their owner's.
 
     folder/{conversation id}.json    the webhooks of a conversation, a JSON list
-    folder/shard_{n}.epoch           the fence: a number, guarded by a lock on the same file
+    folder/shard_{n}.epoch           the fence (`mesh.disk.fence`)
 
-All work is done by one thread, in the order in which it was asked for. A file is replaced as a whole, under
-the shard's shared lock; `open` takes it exclusively, so that no older writer can follow.
+One thread does all work, in the order in which it was asked for. A file is replaced as a whole, behind the
+fence of its shard, so that no writer of an older epoch can follow an `open`.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from mesh.core.errors import JournalError, StaleEpoch
-from mesh.disk.atomic import replace, sync_folder
-from mesh.journal.on_disk import read_epoch, why
+from mesh.core.errors import JournalError
+from mesh.disk.atomic import reason, replace, sync_folder
+from mesh.disk.fence import Fences
 from mesh.push.webhook import Webhook
 from mesh.runtime.logs import fields
 
@@ -35,7 +32,7 @@ class FilePushStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._locks: dict[int, int] = {}
+        self._fences = Fences(folder)
         self._thread = ThreadPoolExecutor(1, "webhooks")
 
     async def open(
@@ -43,7 +40,7 @@ class FilePushStore:
     ) -> dict[str, tuple[Webhook, ...]]:
         def taken() -> dict[str, tuple[Webhook, ...]]:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._take(shard, epoch)
+            self._fences.set_epoch(shard, epoch)
             return self._found(owns)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, taken)
@@ -52,14 +49,14 @@ class FilePushStore:
         content = _encode(webhooks) if webhooks else None
 
         def write() -> None:
-            with self._fence(shard, epoch):
+            with self._fences.writing(shard, epoch):
                 self._write(self._folder / f"{conversation_id}{_SUFFIX}", content)
 
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, write)
         except OSError as problem:
             what = f"the webhooks of conversation {conversation_id} cannot be written"
-            raise JournalError(f"{what}: {problem.strerror or problem}") from None
+            raise JournalError(f"{what}: {reason(problem)}") from None
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close_files)
@@ -86,41 +83,8 @@ class FilePushStore:
             except ValueError:  # its text might show a part of a secret
                 _log.error("event=webhooks_damaged file=%s", path.name)
             except OSError as problem:
-                _log.error("event=webhooks_unreadable file=%s %s", path.name, fields(message=why(problem)))
+                _log.error("event=webhooks_unreadable file=%s %s", path.name, fields(message=reason(problem)))
         return found
 
-    def _take(self, shard: int, epoch: int) -> None:
-        fd = self._lock_fd(shard)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            if (present := read_epoch(fd, self._lock_path(shard))) > epoch:
-                raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
-            os.pwrite(fd, b"%020d\n" % epoch, 0)
-            os.fsync(fd)
-            sync_folder(self._folder)
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-
-    @contextmanager
-    def _fence(self, shard: int, epoch: int) -> Iterator[None]:
-        fd = self._lock_fd(shard)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        try:
-            if (present := read_epoch(fd, self._lock_path(shard))) != epoch:
-                raise StaleEpoch(f"shard {shard} is at epoch {present}; this writer has {epoch}")
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-
-    def _lock_fd(self, shard: int) -> int:
-        if shard not in self._locks:
-            self._locks[shard] = os.open(self._lock_path(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        return self._locks[shard]
-
-    def _lock_path(self, shard: int) -> Path:
-        return self._folder / f"shard_{shard}.epoch"
-
     def _close_files(self) -> None:
-        for fd in self._locks.values():
-            os.close(fd)
-        self._locks.clear()
+        self._fences.close()

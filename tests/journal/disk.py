@@ -23,7 +23,7 @@ class Disk:
 
 def use(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
     """From now on the store works with this disk."""
-    for module in ("mesh.journal.files", "mesh.journal.on_disk", "mesh.disk.atomic"):
+    for module in ("mesh.journal.on_disk", "mesh.disk.atomic", "mesh.disk.fence", "mesh.disk.lock"):
         monkeypatch.setattr(f"{module}.os", disk)
 
 
