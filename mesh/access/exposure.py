@@ -6,9 +6,9 @@ Each warning begins as a problem of a config does ("file:line: key: …").
 from collections.abc import Iterator
 
 from mesh.access.keys import load
-from mesh.access.origin import is_loopback
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
+from mesh.net.origin import is_loopback
 
 
 def warnings(config: Config) -> list[str]:

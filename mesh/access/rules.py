@@ -4,14 +4,14 @@ routes."""
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mesh.access.origin import (
+from mesh.config.model import Config
+from mesh.net.origin import (
     hostname,
     is_address,
     is_from_elsewhere,
     is_name,
     origin_of,
 )
-from mesh.config.model import Config
 
 _MOST_SAID = 100
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from mesh.chat.transcript import Note, in_words
-from mesh.chat.words import as_json, clean, one_line
+from mesh.chat.transcript import Note
 from mesh.core.events import ApprovalRequired
+from mesh.display.approvals import description_of, is_asked_in_words
+from mesh.display.text import as_json, clean, one_line
 
 _MOST_DESCRIPTION = 4_000
 _MOST_LINE = 160
@@ -16,7 +17,7 @@ _LACKS_TOKEN = "  this chat has no token: leave with Ctrl-D, come back with --to
 
 def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Note]:
     """Who wants what, with which arguments, and what to do."""
-    text = clean(described(asked)[:_MOST_DESCRIPTION])
+    text = clean(description_of(asked)[:_MOST_DESCRIPTION])
     lines = [line for line in text.splitlines() if line.strip()]
     if asked.kind == "question":
         told = [Note(f"  {line}", "plain") for line in lines]
@@ -41,8 +42,10 @@ def _head(asked: ApprovalRequired) -> str:
             return f"{peer or one_line(asked.asked_by, 60) or 'the agent'} asks{peer and where}"
         case "auth_required":
             return f"{peer or tool}{where} needs a bearer token"
+        case "tool_call" if is_asked_in_words(asked):
+            return f"{peer} asks{where}"
         case "tool_call" if peer:
-            return f"{peer} asks{where}" if in_words(asked) else f"{peer} asks: {tool}{where} wants to run"
+            return f"{peer} asks: {tool}{where} wants to run"
         case "tool_call":
             return f"{tool}{where} wants to run"
 
@@ -50,11 +53,6 @@ def _head(asked: ApprovalRequired) -> str:
 def _peer(asked: ApprovalRequired) -> str:
     """The other agent that asks; empty: one of our own nodes does."""
     return f"agent {one_line(asked.remote_agent_name, 60)}" if asked.remote_agent_name else ""
-
-
-def described(asked: ApprovalRequired) -> str:
-    """The description, without who asks: that is said beside it."""
-    return asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
 
 
 def in_full(asked: ApprovalRequired) -> list[Note]:
@@ -72,7 +70,7 @@ def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
             return {"t": "retry", "s": "skip", **_VIEW}
         case "auth_required":
             return {**({"a": "send the token"} if has_token else {}), "r": "reject", **_VIEW}
-        case "tool_call" if in_words(asked):
+        case "tool_call" if is_asked_in_words(asked):
             return {"a": "approve", "r": "reject", "w": "answer in words", **_VIEW}
         case "tool_call" if asked.remote_question is not None and asked.remote_question.form != "mesh":
             return {"a": "approve", "r": "reject", **_VIEW}

@@ -17,11 +17,12 @@ from enum import IntEnum
 from mesh.chat.card import place_of
 from mesh.chat.commands import Quit, obey
 from mesh.chat.terminal import Left, Stopped, Terminal, Verdict
-from mesh.chat.transcript import Note, Transcript, in_words
-from mesh.chat.words import clean
+from mesh.chat.transcript import Note, Transcript
 from mesh.client.rest import Down, MeshClient, Refused, Up, new_key
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalRequired
+from mesh.display.approvals import is_asked_in_words
+from mesh.display.text import clean
 from mesh.journal.portable import read_lines
 
 Begin = Callable[[], Awaitable[None]]
@@ -239,7 +240,7 @@ class Chat:
         """What was decided, as the mesh has taken it; what it cannot take is asked again."""
         while True:
             # Nobody may say beforehand that what may have run already is run again, nor answer a question.
-            by_itself = self._yes and asked.kind == "tool_call" and not in_words(asked)
+            by_itself = self._yes and asked.kind == "tool_call" and not is_asked_in_words(asked)
             verdict = Verdict("approve") if by_itself else await self._terminal.decide(asked, place)
             if verdict is None:
                 return None

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 from mesh.chat.transcript import Note
-from mesh.chat.words import clean, one_line
-from mesh.client.rest import MeshClient, TreeNode
+from mesh.client.replies import ConversationSummary, TreeNode
+from mesh.client.rest import MeshClient
 from mesh.core.conversation import MessageView
-from mesh.keeper.index import Entry
+from mesh.display.text import clean, one_line
 
 _LISTED = 10
 _MOST_MESSAGE = 2_000
@@ -114,7 +114,7 @@ COMMANDS: dict[str, tuple[str, Command]] = {
 }
 
 
-def _row(number: int, entry: Entry) -> Note:
+def _row(number: int, entry: ConversationSummary) -> Note:
     waits = "  waits for approval" if entry.status == "waiting_approval" else ""
     title = one_line(entry.title or "-", 50)
     return Note(f"{number:>3}  {clean(entry.updated_at[:16])}  {clean(entry.id)}  {title}{waits}", "plain")

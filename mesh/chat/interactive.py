@@ -19,8 +19,8 @@ from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout, Piece
 from mesh.chat.terminal import Left, Stopped, Verdict
 from mesh.chat.transcript import Note, Part
-from mesh.chat.words import as_json, one_line
 from mesh.core.events import ApprovalRequired
+from mesh.display.text import as_json, one_line
 
 _STYLES = {
     "plain": "",

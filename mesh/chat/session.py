@@ -18,10 +18,10 @@ from mesh.chat.embedded import embedded
 from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Note
-from mesh.chat.words import clean, one_line
 from mesh.client.rest import ClientError, MeshClient, Refused
 from mesh.core.errors import ConfigError
 from mesh.core.events import encode
+from mesh.display.text import clean, one_line
 from mesh.journal.portable import bounded, read_lines, renumbered
 
 _TERMINATED = 143

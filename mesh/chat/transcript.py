@@ -10,7 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from mesh.chat.words import call, clean, duration, one_line
 from mesh.core.events import (
     AnyEvent,
     ApprovalKind,
@@ -33,6 +32,8 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.core.history import tool_step
+from mesh.display.approvals import subject_of
+from mesh.display.text import call, clean, duration, one_line
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
 _WAITS: dict[ApprovalKind, str] = {
@@ -322,11 +323,6 @@ def _verdict(event: ToolResult) -> tuple[str, str, Tone]:
     return "✓", took, "good"
 
 
-def in_words(asked: ApprovalRequired) -> bool:
-    """Whether another agent asks in words only: perhaps for a yes or no, perhaps for more."""
-    return asked.remote_question is not None and asked.remote_question.form == "text"
-
-
 def _waits(asked: ApprovalRequired) -> str:
     who = f"agent {one_line(asked.remote_agent_name, 60)} asks, " if asked.remote_agent_name else ""
     return f"{who}{_WAITS[asked.kind]}"
@@ -338,20 +334,4 @@ def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
     said = event.answer or event.reason
     why = f": {one_line(said, _SHORT_NOTE)}" if said else ""
     words = _WITH_TOKEN if asked is not None and asked.kind == "auth_required" else _DECIDED
-    return f"→ {asked_for(asked)} {words[event.decision]}{edited}{by}{why}"
-
-
-def asked_for(asked: ApprovalRequired | None) -> str:
-    """What a decision is about."""
-    if asked is None:
-        return "an approval"
-    whose = f" of agent {one_line(asked.remote_agent_name, 60)}" if asked.remote_agent_name else ""
-    match asked.kind:
-        case "question":
-            return f"the question{whose}"
-        case "auth_required":
-            return f"a bearer token for {one_line(asked.remote_agent_name or asked.tool_name, 60)}"
-        case _ if in_words(asked):
-            return f"what agent {one_line(asked.remote_agent_name, 60)} asks"
-        case _:
-            return f"{one_line(asked.tool_name, 60)}{whose}"
+    return f"→ {subject_of(asked)} {words[event.decision]}{edited}{by}{why}"

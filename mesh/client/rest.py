@@ -14,7 +14,7 @@ Raises `Unreachable` when nobody answers, `Refused` when the mesh says no. No me
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,11 +23,11 @@ from urllib.parse import quote, urlsplit
 import httpx
 import msgspec
 
+from mesh.client.replies import ConversationPage, ToolInfo, TreeNode
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, CutOff, Decision, decode
 from mesh.core.view import ConversationView
-from mesh.keeper.answer import Answer, Listing
-from mesh.llm.sse import SseError, payloads
+from mesh.net.sse import SseError, payloads
 
 CONNECT_S = 10.0
 ANSWER_S = 30.0
@@ -72,33 +72,8 @@ class Down(msgspec.Struct, frozen=True):
     why: str
 
 
-class ToolInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """A tool the agent may use. ``destructive_hint`` None: its server does not say. ``source``: "mcp", "a2a"
-    (``server`` is then the other agent) or "built_in"."""
-
-    name: str
-    description: str = ""
-    server: str = ""
-    destructive_hint: bool | None = None
-    input_schema: dict[str, Any] = {}
-    source: str = "mcp"
-
-
-class TreeNode(msgspec.Struct, frozen=True):
-    """A node of the agent's tree. ``path``: "0" the root, "0.1" its second child."""
-
-    name: str
-    type: str
-    path: str
-    model: str | None = None
-    description: str | None = None
-    agents: tuple["TreeNode", ...] = ()
-
-    def walk(self) -> Iterator["TreeNode"]:
-        """It and all below it, depth first."""
-        yield self
-        for agent in self.agents:
-            yield from agent.walk()
+class _TurnReply(msgspec.Struct):
+    conversation: ConversationView
 
 
 class _Tools(msgspec.Struct):
@@ -152,7 +127,7 @@ class MeshClient:
 
     async def create(self) -> str:
         """A new conversation without a message; its id."""
-        return self._read(await self._post("/conversations", {}), Answer).conversation.id
+        return self._read(await self._post("/conversations", {}), _TurnReply).conversation.id
 
     async def say(self, conversation_id: str, message: str, key: str = "") -> None:
         """Sends a message. Returns once it is durable; watch `events` for what comes of it."""
@@ -182,14 +157,13 @@ class MeshClient:
         await self._post(f"{_path(conversation_id)}/cancel", {}, answer_s=CANCEL_S)
 
     async def show(self, conversation_id: str) -> ConversationView:
-        return self._read(await self._get(_path(conversation_id)), Answer).conversation
+        return self._read(await self._get(_path(conversation_id)), _TurnReply).conversation
 
-    async def page(self, limit: int = 50, cursor: str = "", status: str = "") -> Listing:
+    async def page(self, limit: int = 50, cursor: str = "", status: str = "") -> ConversationPage:
         """Conversations, newest first."""
         asked = {"limit": str(limit), "cursor": cursor, "status": status}
-        return self._read(
-            await self._get("/conversations", {key: value for key, value in asked.items() if value}), Listing
-        )
+        query = {key: value for key, value in asked.items() if value}
+        return self._read(await self._get("/conversations", query), ConversationPage)
 
     async def tools(self) -> list[ToolInfo]:
         return self._read(await self._get("/tools"), _Tools).tools
@@ -205,7 +179,7 @@ class MeshClient:
         """Makes the conversation of a journal one of this mesh; its id."""
         headers = {"Content-Type": "application/x-ndjson"}
         return self._read(
-            await self._send("POST", "/conversations/import", content=lines, headers=headers), Answer
+            await self._send("POST", "/conversations/import", content=lines, headers=headers), _TurnReply
         ).conversation.id
 
     async def events(

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from mesh.access.origin import as_origin, is_address, is_name
 from mesh.config.problems import problems_of, spelled
 from mesh.config.rules import MAX_TREE_DEPTH, MAX_TREE_NODES, broken_rules
 from mesh.config.source import Loc, Node, Resolved, canonical, compose, read_text
 from mesh.core.errors import ConfigError
 from mesh.core.policy import Unannotated
+from mesh.net.origin import as_origin, is_address, is_name
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 NOT_THE_AGENT = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", "cluster", "card")

@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.llm.http import LlmHttp
 from mesh.llm.retry import Failure, status_failure
-from mesh.llm.sse import SseError, payloads
+from mesh.net.sse import SseError, payloads
 
 
 class Sdk(Protocol):

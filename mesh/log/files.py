@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from mesh.chat.words import one_line
 from mesh.core.errors import MeshError, NotFound
 from mesh.core.events import AnyEvent
+from mesh.display.text import one_line
 from mesh.journal.portable import Lines, Reader, bounded, payload
 
 PAUSE_S = 0.2

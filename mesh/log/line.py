@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from rich.text import Text
 
-from mesh.chat.words import clean, one_line
+from mesh.display.text import clean, one_line
 
 Tone = Literal["plain", "head", "person", "quiet", "asks", "decided", "wrong"]
 _STYLES: dict[Tone, str] = {

@@ -5,9 +5,9 @@ third child of ``0.1``, in the third round of that.
 import re
 from collections.abc import Iterable, Mapping
 
-from mesh.chat.words import one_line
 from mesh.core.conversation import ROOT
 from mesh.core.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
+from mesh.display.text import one_line
 
 _PEER = "a2a_"  # `mesh.tree.remote_call.PREFIX`, which takes long to import
 _ROUND = re.compile(r"#(\d+)")

@@ -7,9 +7,6 @@ another text than the last one said.
 from collections.abc import Iterator
 from datetime import timedelta
 
-from mesh.chat.card import described
-from mesh.chat.transcript import asked_for
-from mesh.chat.words import call, one_line
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -26,6 +23,8 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
+from mesh.display.approvals import description_of, subject_of
+from mesh.display.text import call, one_line
 from mesh.llm.prices import Prices
 from mesh.log.line import Line, Tone
 from mesh.log.moments import between, clock, day, milliseconds, span
@@ -154,7 +153,7 @@ class People:
     def _decided_on(self, event: ApprovalResolved) -> Line:
         self._decided[event.uuid] = event
         asked = self._asked.get(event.uuid)
-        what = asked_for(asked) if asked else f"approval {short(event.uuid)}"
+        what = subject_of(asked) if asked else f"approval {short(event.uuid)}"
         words = _WITH_TOKEN if asked and asked.kind == "auth_required" else _DONE
         tool = short(asked.tool_name) if asked else what
         edited = f", as {call(tool, event.edited_args)}" if event.edited_args is not None else ""
@@ -209,7 +208,7 @@ def _question(asked: ApprovalRequired) -> str:
     """What is asked, and of whom it comes if it is another agent."""
     peer, what = short(asked.remote_agent_name), call(asked.tool_name, asked.tool_args)
     asks = f"passes on what agent {peer} asks" if peer else "asks"
-    words = one_line(described(asked), _MOST_RESULT)
+    words = one_line(description_of(asked), _MOST_RESULT)
     match asked.kind:
         case "unknown_outcome":
             return f"{asks}: nobody knows whether {what} ran; retry or skip?"

@@ -22,7 +22,7 @@ async def conversation_id(client: MeshClient, wanted: str, where: str) -> str:
     for _ in range(_MOST_PAGES):
         page = await client.page(_PAGE, cursor)
         ids += [entry.id for entry in page.conversations]
-        cursor = page.next_cursor or ""
+        cursor = page.next_cursor
         if not cursor:
             return the_one(wanted, ids, where)
     raise NotFound(f"{where} has more than {len(ids)} conversations: give the whole id")

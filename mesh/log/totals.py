@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 
-from mesh.chat.transcript import asked_for
-from mesh.chat.words import call
 from mesh.core.conversation import Conversation
 from mesh.core.events import (
     AnyEvent,
@@ -20,6 +18,8 @@ from mesh.core.events import (
     Usage,
     UserMessage,
 )
+from mesh.display.approvals import subject_of
+from mesh.display.text import call
 from mesh.llm.prices import Prices, source
 from mesh.log.line import Line
 from mesh.log.moments import between, span
@@ -153,7 +153,7 @@ def _wish(asked: ApprovalRequired) -> str:
     """What a person is to decide, in a few words."""
     if asked.kind == "tool_call" and not asked.remote_agent_name:
         return call(asked.tool_name, asked.tool_args)
-    return asked_for(asked)
+    return subject_of(asked)
 
 
 def dollars(cost: Decimal) -> str:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import httpx
 
-from mesh.access.origin import is_loopback
 from mesh.access.principal import bearer_in, is_key
 from mesh.core.errors import MeshError, Unavailable
+from mesh.net.origin import is_loopback
 from mesh.web.config import WebConfig
 
 MOST_ANSWER_BYTES = 64 * 1024 * 1024

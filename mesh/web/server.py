@@ -9,8 +9,8 @@ from collections.abc import Callable
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mesh.access.origin import is_loopback
 from mesh.core.errors import MeshError
+from mesh.net.origin import is_loopback
 from mesh.net.strangers import BACKLOG, Strangers
 from mesh.web.app import app
 from mesh.web.config import WebConfig

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from mesh.chat.layout import Layout
 from mesh.chat.transcript import Said, Transcript
-from mesh.chat.words import clean
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -28,6 +27,7 @@ from mesh.core.events import (
     Trace,
     UserMessage,
 )
+from mesh.display.text import clean
 
 TREE = {"0": "team", "0.0": "writer", "0.1": "editor"}
 

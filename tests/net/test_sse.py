@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.llm import sse
-from mesh.llm.sse import SseError, payloads
+from mesh.net import sse
+from mesh.net.sse import SseError, payloads
 
 
 async def chunked(chunks: list[bytes]) -> AsyncIterator[bytes]:

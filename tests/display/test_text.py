@@ -7,7 +7,7 @@ from unicodedata import category
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.chat.words import as_json, call, clean, one_line
+from mesh.display.text import as_json, call, clean, one_line
 
 VALUES: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters()),

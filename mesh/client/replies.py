@@ -1,0 +1,58 @@
+"""What the mesh answers, as far as its client reads it.
+
+The client declares the types itself, instead of sharing those of the server: it talks to meshes of other
+versions, ignores the keys that it does not know, and imports nothing of a server.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from mesh.core.conversation import Status
+
+
+class ConversationSummary(msgspec.Struct, frozen=True):
+    """A conversation in a list. ``title`` is the beginning of its first message."""
+
+    id: str
+    status: Status
+    updated_at: str
+    title: str = ""
+
+
+class ConversationPage(msgspec.Struct, frozen=True):
+    """Some of the conversations, newest first. ``next_cursor`` asks for those that follow; it is empty on the
+    last page."""
+
+    conversations: list[ConversationSummary]
+    next_cursor: str = ""
+
+
+class ToolInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """A tool the agent may use. ``destructive_hint`` None: its server does not say. ``source``: "mcp", "a2a"
+    (``server`` is then the other agent) or "built_in"."""
+
+    name: str
+    description: str = ""
+    server: str = ""
+    destructive_hint: bool | None = None
+    input_schema: dict[str, Any] = {}
+    source: str = "mcp"
+
+
+class TreeNode(msgspec.Struct, frozen=True):
+    """A node of the agent's tree. ``path``: "0" the root, "0.1" its second child."""
+
+    name: str
+    type: str
+    path: str
+    model: str | None = None
+    description: str | None = None
+    agents: tuple["TreeNode", ...] = ()
+
+    def walk(self) -> Iterator["TreeNode"]:
+        """Yields the node and all nodes below it, depth first."""
+        yield self
+        for agent in self.agents:
+            yield from agent.walk()
