@@ -39,7 +39,7 @@ def missing_programs(config: Config) -> Iterator[str]:
 
 
 def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
-    from mesh.llm.routing import check_key, resolve
+    from mesh.llm.models import check_key, resolve
 
     for loc, model in dict.fromkeys(config.models()):
         try:

@@ -17,7 +17,7 @@ from mesh.http.body import caller_of, decision_of, id_to_create, message_of, par
 from mesh.http.port import Backend
 from mesh.http.stream import EventStream, Streams, last_seen
 from mesh.keeper.requests import Create, Decide, Reply, Say, Show, refusal, reply
-from mesh.llm.routing import resolve
+from mesh.llm.models import resolve
 
 _TEXTS = ("provider", "model", "workspacePath")
 

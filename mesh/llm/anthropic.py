@@ -17,10 +17,10 @@ import msgspec
 from mesh.core.events import Event, FinishReason, Trace, Usage
 from mesh.core.messages import Assistant, Message, Result, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
+from mesh.llm.models import ANTHROPIC_MAX_TOKENS, bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.retry import Failure, retried
-from mesh.llm.routing import ANTHROPIC_MAX_TOKENS, bare_model
 from mesh.llm.stainless import Economy, failure_of, post, post_stream
 
 _PATH = "/v1/messages"

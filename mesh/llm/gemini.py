@@ -21,10 +21,10 @@ from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.core.messages import Assistant, Message, Result, User
 from mesh.llm.draft import LOCAL_ID, Draft, sent_arguments, tool_call
 from mesh.llm.http import LlmHttp
+from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.retry import Failure, retried, status_failure
-from mesh.llm.routing import bare_model
 
 _FILTERED = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
 _FINISH: dict[str | None, FinishReason] = {

@@ -16,10 +16,10 @@ import openai
 from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.core.messages import Result, Results, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
+from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.retry import Failure, retried
-from mesh.llm.routing import bare_model
 from mesh.llm.stainless import Economy, failure_of, post, post_stream
 
 _PATH = "/chat/completions"

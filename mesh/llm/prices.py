@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mesh.core.errors import ConfigError
 from mesh.core.events import LlmCall, Usage
-from mesh.llm.routing import OFFLINE_NAME, Provider, bare_model, resolve
+from mesh.llm.models import OFFLINE_NAME, Provider, bare_model, resolve
 
 _MILLION = Decimal(1_000_000)
 _LISTS: dict[Provider, str] = {

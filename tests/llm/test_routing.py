@@ -7,8 +7,9 @@ import pytest
 from mesh.core.errors import ConfigError
 from mesh.core.messages import User
 from mesh.llm import routing
+from mesh.llm.models import Route, bare_model, check_key, resolve
 from mesh.llm.port import LlmRequest
-from mesh.llm.routing import Route, bare_model, check_key, provider_for, resolve
+from mesh.llm.routing import provider_for
 from mesh.servers.llm_stub import LlmStub
 from tests.llm.providers import answer_of, env_for
 
