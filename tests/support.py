@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from mesh.config.model import parse
+from mesh.core.approvals import Decision
 from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
 from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
-from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Page, Reply, Request, Say, Show
+from mesh.keeper.requests import Caller, Create, Decide, Finish, Page, Reply, Request, Say, Show
 from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool
@@ -203,11 +204,11 @@ class LocalMesh:
         reason: str = "",
         **caller: str,
     ) -> tuple[int, dict[str, Any]]:
-        decided = Decided(uuid, decision, edited, reason)
+        decided = Decision(uuid, decision, edited, reason)
         return await self.ask(Decide(Caller(session_id="s1", **caller), (decided,)))
 
     async def answer(self, uuid: str, answer: str) -> tuple[int, dict[str, Any]]:
-        decided = Decided(uuid, "answer", answer=answer)
+        decided = Decision(uuid, "answer", answer=answer)
         return await self.ask(Decide(Caller(session_id="s1"), (decided,)))
 
     async def show(self, conversation_id: str) -> dict[str, Any]:

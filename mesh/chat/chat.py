@@ -16,9 +16,10 @@ from enum import IntEnum
 
 from mesh.chat.card import place_of
 from mesh.chat.commands import Quit, obey
-from mesh.chat.terminal import Left, Stopped, Terminal, Verdict
+from mesh.chat.terminal import Left, Stopped, Terminal
 from mesh.chat.transcript import Note, Transcript
 from mesh.client.rest import Down, MeshClient, Refused, Up, new_key
+from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalRequired
 from mesh.display.approvals import is_asked_in_words
@@ -226,40 +227,35 @@ class Chat:
         """Has each decided; False: nobody is there to do it."""
         try:
             for index, asked in enumerate(waiting):
-                verdict = await self._verdict(asked, place_of(index, waiting))
-                if verdict is None:
+                decision = await self._decision(asked, place_of(index, waiting))
+                if decision is None:
                     return False
-                if verdict.decision == "reject" and not verdict.reason:
+                if decision.choice == "reject" and not decision.reason:
                     break  # the turn ends with it: the others need no decision
         except Stopped:
             await self.client.cancel(self.conversation_id)
         self._done_with.update(asked.uuid for asked in waiting)
         return True
 
-    async def _verdict(self, asked: ApprovalRequired, place: str) -> Verdict | None:
+    async def _decision(self, asked: ApprovalRequired, place: str) -> Decision | None:
         """What was decided, as the mesh has taken it; what it cannot take is asked again."""
         while True:
             # Nobody may say beforehand that what may have run already is run again, nor answer a question.
             by_itself = self._yes and asked.kind == "tool_call" and not is_asked_in_words(asked)
-            verdict = Verdict("approve") if by_itself else await self._terminal.decide(asked, place)
-            if verdict is None:
+            approved = Decision(asked.uuid, "approve")
+            decision = approved if by_itself else await self._terminal.decide(asked, place)
+            if decision is None:
                 return None
             try:
-                await self.client.decide(
-                    asked.uuid,
-                    verdict.decision,
-                    edited_args=verdict.edited_args,
-                    reason=verdict.reason,
-                    answer=verdict.answer,
-                )
+                await self.client.decide(decision)
             except Refused as problem:
                 self.say(_bad(problem))
                 if problem.status in _DECIDED_ELSEWHERE:
-                    return verdict
+                    return decision
                 if by_itself:
                     raise
             else:
-                return verdict
+                return decision
 
 
 def _bad(problem: MeshError) -> Note:

@@ -17,9 +17,10 @@ from rich.text import Text
 from mesh.chat.card import card, in_full, keys
 from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout, Piece
-from mesh.chat.terminal import Left, Stopped, Verdict
+from mesh.chat.terminal import Left, Stopped
 from mesh.chat.transcript import Note, Part
-from mesh.core.events import ApprovalRequired
+from mesh.core.approvals import Decision
+from mesh.core.events import ApprovalRequired, Choice
 from mesh.display.text import as_json, one_line
 
 _STYLES = {
@@ -75,17 +76,17 @@ class InteractiveTerminal:
             if line.strip():
                 return line.rstrip()
 
-    async def decide(self, asked: ApprovalRequired, place: str) -> Verdict | None:
+    async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
         self._forget_typed()
         self.show(card(asked, place, self._has_token))
         if asked.kind == "question":
-            return await self._answered()
+            return await self._answered(asked.uuid)
         while True:
-            verdict = await self._after(await self._key(asked), asked)
-            if verdict is not None:
-                return verdict
+            decision = await self._after(await self._key(asked), asked)
+            if decision is not None:
+                return decision
 
-    async def _after(self, key: str, asked: ApprovalRequired) -> Verdict | None:
+    async def _after(self, key: str, asked: ApprovalRequired) -> Decision | None:
         """What a key decides; None: nothing yet."""
         match key:
             case "v":
@@ -93,17 +94,17 @@ class InteractiveTerminal:
                 return None
             case "e":
                 edited = await self._edited(asked.tool_args)
-                return None if edited is None else Verdict("approve", edited_args=edited)
+                return None if edited is None else Decision(asked.uuid, "approve", edited)
             case "w":
                 words = ((await self._line("answer (Enter alone: back): ")) or "").strip()
-                return Verdict("answer", answer=words) if words else None
+                return Decision(asked.uuid, "answer", answer=words) if words else None
             case "r":
                 reason = await self._line("reason (Enter: none, and the turn ends): ")
-                return None if reason is None else Verdict("reject", reason=reason.strip())
+                return None if reason is None else Decision(asked.uuid, "reject", reason=reason.strip())
             case _:
-                return _VERDICTS[key]
+                return Decision(asked.uuid, _CHOICES[key])
 
-    async def _answered(self) -> Verdict:
+    async def _answered(self, uuid: str) -> Decision:
         """The answer to a question, or that there will be none."""
         session = self._session(key_bindings=_more_lines())
         try:
@@ -112,7 +113,10 @@ class InteractiveTerminal:
             raise Stopped from None
         except EOFError:
             raise Left from None
-        return Verdict("answer", answer=text.strip()) if text.strip() else Verdict("reject", reason=_SKIPPED)
+        answer = text.strip()
+        if not answer:
+            return Decision(uuid, "reject", reason=_SKIPPED)
+        return Decision(uuid, "answer", answer=answer)
 
     async def _key(self, asked: ApprovalRequired) -> str:
         """One of the keys that mean something; the others do nothing."""
@@ -173,7 +177,7 @@ class InteractiveTerminal:
         self.show([Note(f"✗ {one_line(problem, 200)}", "bad")])
 
 
-_VERDICTS = {"a": Verdict("approve"), "t": Verdict("retry"), "s": Verdict("skip")}
+_CHOICES: dict[str, Choice] = {"a": "approve", "t": "retry", "s": "skip"}
 
 
 def _line_keys() -> KeyBindings:

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TextIO
 
-from mesh.chat.terminal import Left, Verdict
+from mesh.chat.terminal import Left
 from mesh.chat.transcript import Answer, Called, Ended, Note, Part, Said
+from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import Lines
 
@@ -72,5 +73,5 @@ class PipeTerminal:
             loop.remove_reader(self._source)
         return os.read(self._source, _CHUNK)
 
-    async def decide(self, asked: ApprovalRequired, place: str) -> Verdict | None:
+    async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
         return None

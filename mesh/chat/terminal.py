@@ -5,21 +5,11 @@ terminal knows no mesh: it prints parts and gives back what was typed.
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from mesh.chat.transcript import Part
-from mesh.core.events import ApprovalRequired, Decision
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What a person decided about an approval. ``edited_args`` are all arguments, ``answer`` a text."""
-
-    decision: Decision
-    edited_args: dict[str, Any] | None = None
-    reason: str = ""
-    answer: str = ""
+from mesh.core.approvals import Decision
+from mesh.core.events import ApprovalRequired
 
 
 class Left(Exception):
@@ -52,6 +42,6 @@ class Terminal(Protocol):
         """The next message or command. Raises `Left` when there will be none."""
         ...
 
-    async def decide(self, asked: ApprovalRequired, place: str) -> Verdict | None:
+    async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
         """Asks for a decision. ``place`` tells which of several it is. Raises `Left` and `Stopped`."""
         ...

@@ -15,9 +15,9 @@ from mesh.core.events import (
     ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
+    Choice,
     Completed,
     CutOff,
-    Decision,
     Error,
     LlmCall,
     NodeCompleted,
@@ -42,14 +42,14 @@ _WAITS: dict[ApprovalKind, str] = {
     "question": "waits for an answer",
     "auth_required": "waits for a bearer token",
 }
-_DECIDED: dict[Decision, str] = {
+_DECIDED: dict[Choice, str] = {
     "approve": "approved",
     "reject": "rejected",
     "retry": "to be run again",
     "skip": "skipped",
     "answer": "answered",
 }
-_WITH_TOKEN: dict[Decision, str] = {**_DECIDED, "approve": "sent", "reject": "not sent"}
+_WITH_TOKEN: dict[Choice, str] = {**_DECIDED, "approve": "sent", "reject": "not sent"}
 _SHORT_RESULT = 80
 _SHORT_NOTE = 300
 

@@ -24,8 +24,9 @@ import httpx
 import msgspec
 
 from mesh.client.replies import ConversationPage, ToolInfo, TreeNode
+from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import AnyEvent, CutOff, Decision, decode
+from mesh.core.events import AnyEvent, CutOff, decode
 from mesh.core.view import ConversationView
 from mesh.net.sse import SseError, payloads
 
@@ -133,24 +134,16 @@ class MeshClient:
         """Sends a message. Returns once it is durable; watch `events` for what comes of it."""
         await self._post(f"{_path(conversation_id)}/messages", {"message": message}, key)
 
-    async def decide(
-        self,
-        uuid: str,
-        decision: Decision,
-        *,
-        edited_args: dict[str, Any] | None = None,
-        reason: str = "",
-        answer: str = "",
-        key: str = "",
-    ) -> None:
-        """Decides an approval. ``edited_args`` go with approve, ``reason`` with reject. ``answer`` goes
-        with answer: the text, to a question or to an agent that asks in words."""
-        body: dict[str, Any] = {"answer": answer} if decision == "answer" else {"action": decision}
-        if edited_args is not None:
-            body["edited_args"] = edited_args
-        if reason:
-            body["reason"] = reason
-        await self._post(f"/approvals/{quote(uuid, safe='')}", body, key)
+    async def decide(self, decision: Decision, key: str = "") -> None:
+        """Decides an approval."""
+        body: dict[str, Any] = (
+            {"answer": decision.answer} if decision.choice == "answer" else {"action": decision.choice}
+        )
+        if decision.edited_args is not None:
+            body["edited_args"] = decision.edited_args
+        if decision.reason:
+            body["reason"] = decision.reason
+        await self._post(f"/approvals/{quote(decision.uuid, safe='')}", body, key)
 
     async def cancel(self, conversation_id: str) -> None:
         """Ends the open turn, running or waiting. Fine when there is none."""

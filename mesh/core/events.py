@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
-Decision = Literal["approve", "reject", "retry", "skip", "answer"]
+Choice = Literal["approve", "reject", "retry", "skip", "answer"]
 Form = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
 ApprovalKind = Literal["tool_call", "unknown_outcome", "question", "auth_required"]
@@ -276,7 +276,7 @@ class ApprovalResolved(Event, frozen=True):
     """
 
     uuid: str
-    decision: Decision
+    decision: Choice
     by: str = ""
     edited_args: dict[str, Any] | None = None
     reason: str = ""

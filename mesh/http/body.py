@@ -12,14 +12,14 @@ from starlette.requests import Request
 
 from mesh.access.principal import principal_in
 from mesh.core import strict_json
+from mesh.core.approvals import Decision, choice_in
 from mesh.core.errors import BadRequest, TooLarge
-from mesh.core.events import Decision
+from mesh.core.events import Choice
 from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
-from mesh.core.words import decision_in
 from mesh.keeper.index import is_cursor
-from mesh.keeper.requests import Caller, Decided
+from mesh.keeper.requests import Caller
 
-_ACTIONS: dict[str, Decision] = {
+_ACTIONS: dict[str, Choice] = {
     "approve": "approve",
     "reject": "reject",
     "retry": "retry",
@@ -82,17 +82,17 @@ def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> st
     return message
 
 
-def decision_of(body: dict[str, Any], uuid: str) -> Decided:
+def decision_of(body: dict[str, Any], uuid: str) -> Decision:
     """The decision about an approval that a body says, in any of its forms. Anything unclear is refused."""
-    decision, edited, reason = _word_of(body), body.get("edited_args"), body.get("reason")
-    if edited is not None and (decision != "approve" or not isinstance(edited, dict)):
+    choice, edited, reason = _choice_in(body), body.get("edited_args"), body.get("reason")
+    if edited is not None and (choice != "approve" or not isinstance(edited, dict)):
         raise BadRequest('"edited_args" is an object of all arguments, and goes with an approval')
-    if reason is not None and (decision != "reject" or not isinstance(reason, str)):
+    if reason is not None and (choice != "reject" or not isinstance(reason, str)):
         raise BadRequest('"reason" is a text, and goes with a rejection')
-    return Decided(uuid, decision, edited, (reason or "").strip(), body.get("answer", "").strip())
+    return Decision(uuid, choice, edited, (reason or "").strip(), body.get("answer", "").strip())
 
 
-def _word_of(body: dict[str, Any]) -> Decision:
+def _choice_in(body: dict[str, Any]) -> Choice:
     given = [key for key in ("approved", "action", "answer") if key in body]
     if len(given) == 1:
         value = body[given[0]]
@@ -103,7 +103,7 @@ def _word_of(body: dict[str, Any]) -> Decision:
             if given[0] == "action" and word in _ACTIONS:
                 return _ACTIONS[word]
             if given[0] == "answer" and word:
-                return decision_in(word, "tool_call") or "answer"
+                return choice_in(word, "tool_call") or "answer"
     raise BadRequest(
         'say one of {"approved": true|false}, {"action": "approve"|"reject"} or {"answer": "yes"|"no"}; '
         'for an approval of kind unknown_outcome {"action": "retry"|"skip"}, of kind question {"answer": "…"}'

@@ -108,8 +108,8 @@ async def _say(backend: Backend, limits: Limits, conversation_id: str, request: 
 
 async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request) -> Reply:
     raw = await read(request, limits.max_body_bytes)
-    decided = decision_of(parsed(raw), uuid)
-    return await backend.ask(uuid, Decide(caller_of(request, raw), (decided,), *_how(request)))
+    decision = decision_of(parsed(raw), uuid)
+    return await backend.ask(uuid, Decide(caller_of(request, raw), (decision,), *_how(request)))
 
 
 async def _page(backend: Backend, request: Request) -> Reply:

@@ -4,19 +4,20 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from mesh.core.approvals import Decision
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
-from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, now
+from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Choice, now
 from mesh.keeper.answer import why_not
 from mesh.keeper.cell import Cell
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
-from mesh.keeper.requests import Caller, Decide, Decided
+from mesh.keeper.requests import Caller, Decide
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
 
 _MOST = {"reason": 4_000, "answer": 64_000}
-_WORDS_FOR: dict[ApprovalKind, tuple[Decision, ...]] = {
+_WORDS_FOR: dict[ApprovalKind, tuple[Choice, ...]] = {
     "tool_call": ("approve", "reject"),
     "unknown_outcome": ("retry", "skip"),
     "question": ("answer", "reject"),
@@ -45,11 +46,11 @@ class Approvals:
     async def decide(self, cell: Cell, request: Decide) -> None:
         """Journals what a person decided and lets the turn go on. Raises `RequestError`: then nothing of it
         was taken."""
-        while decided := _wanted(cell.conversation, request.decided):
-            asked = [_asked(cell.conversation, each.uuid) for each in decided]
+        while decisions := _wanted(cell.conversation, request.decisions):
+            asked = [_asked(cell.conversation, each.uuid) for each in decisions]
             resolved = [
                 await self._resolution(cell.conversation, *pair, request.caller)
-                for pair in zip(asked, decided, strict=True)
+                for pair in zip(asked, decisions, strict=True)
             ]
             # The request counts once: it is remembered with the first.
             key, body_hash = request.caller.idempotency_key, request.caller.body_hash
@@ -60,38 +61,38 @@ class Approvals:
     async def authorize(self, cell: Cell, caller: Caller) -> None:
         """Lets everything go on that waits for a caller with a token: here is one."""
         waiting = [asked for asked in cell.conversation.pending if asked.kind == "auth_required"]
-        decided = tuple(Decided(asked.uuid, "approve", if_pending=True) for asked in waiting)
-        await self.decide(cell, Decide(caller, decided))
+        decisions = tuple(Decision(asked.uuid, "approve", if_pending=True) for asked in waiting)
+        await self.decide(cell, Decide(caller, decisions))
 
     async def _resolution(
-        self, conversation: Conversation, asked: ApprovalRequired, decided: Decided, caller: Caller
+        self, conversation: Conversation, asked: ApprovalRequired, decision: Decision, caller: Caller
     ) -> ApprovalResolved:
-        decision = _decision(asked, decided)
-        _check_bounds(decided)
-        if asked.kind == "auth_required" and decision == "approve" and not caller.token:
+        choice = _choice(asked, decision)
+        _check_bounds(decision)
+        if asked.kind == "auth_required" and choice == "approve" and not caller.token:
             raise BadRequest(
                 f"approval {asked.uuid} waits for a token: send it as Authorization: Bearer, or reject"
             )
-        await self._check_edited(conversation, asked, decided)
+        await self._check_edited(conversation, asked, decision)
         return ApprovalResolved(
             turn=asked.turn,
             step=asked.step,
             uuid=asked.uuid,
-            decision=decision,
+            decision=choice,
             by=caller.by,
-            edited_args=decided.edited_args,
-            reason=decided.reason,
-            answer=decided.answer if decision == "answer" else "",
+            edited_args=decision.edited_args,
+            reason=decision.reason,
+            answer=decision.answer if choice == "answer" else "",
             had_token=bool(caller.token),
         )
 
     async def _check_edited(
-        self, conversation: Conversation, asked: ApprovalRequired, decided: Decided
+        self, conversation: Conversation, asked: ApprovalRequired, decision: Decision
     ) -> None:
-        edited = decided.edited_args
+        edited = decision.edited_args
         if edited is None:
             return
-        if decided.decision != "approve":
+        if decision.choice != "approve":
             raise BadRequest('"edited_args" goes with an approval')
         if asked.kind != "tool_call":
             raise BadRequest(f"approval {asked.uuid} asks about no call that is to be made: nothing to edit")
@@ -135,9 +136,9 @@ class Approvals:
                 await self._resolve(cell, [asked], [resolved])
 
 
-def _wanted(conversation: Conversation, decided: Sequence[Decided]) -> list[Decided]:
+def _wanted(conversation: Conversation, decisions: Sequence[Decision]) -> list[Decision]:
     pending = {asked.uuid for asked in conversation.pending}
-    return [each for each in decided if not each.if_pending or each.uuid in pending]
+    return [each for each in decisions if not each.if_pending or each.uuid in pending]
 
 
 def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
@@ -150,15 +151,15 @@ def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
     raise NotFound(f"there is no approval {uuid[:64]!r} in conversation {conversation.id}")
 
 
-def _check_bounds(decided: Decided) -> None:
-    for key, text in (("reason", decided.reason), ("answer", decided.answer)):
+def _check_bounds(decision: Decision) -> None:
+    for key, text in (("reason", decision.reason), ("answer", decision.answer)):
         if len(text) > _MOST[key]:
             raise TooLarge(f'"{key}" is over {_MOST[key]} characters')
 
 
-def _decision(asked: ApprovalRequired, decided: Decided) -> Decision:
+def _choice(asked: ApprovalRequired, decision: Decision) -> Choice:
     """What is decided. Raises `BadRequest` for what this approval cannot take."""
-    if asked.kind == "question" and decided.answer:
+    if asked.kind == "question" and decision.answer:
         return "answer"  # whatever the text is: also "yes" and "no"
     words = _WORDS_FOR[asked.kind]
     in_words = (
@@ -166,8 +167,8 @@ def _decision(asked: ApprovalRequired, decided: Decided) -> Decision:
         and asked.remote_question is not None
         and asked.remote_question.form == "text"
     )
-    if decided.decision not in words and not (in_words and decided.answer):
+    if decision.choice not in words and not (in_words and decision.answer):
         raise BadRequest(
-            f"approval {asked.uuid} takes {' or '.join(words)}, not {decided.decision}: {asked.description}"
+            f"approval {asked.uuid} takes {' or '.join(words)}, not {decision.choice}: {asked.description}"
         )
-    return decided.decision
+    return decision.choice

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from mesh.core.approvals import choice_in
 from mesh.core.conversation import Conversation
 from mesh.core.errors import (
     Conflict,
@@ -33,7 +34,6 @@ from mesh.core.events import (
     now,
 )
 from mesh.core.view import view
-from mesh.core.words import decision_in
 from mesh.journal.port import Journal
 from mesh.keeper.answer import answer, listed, rewound
 from mesh.keeper.approvals import Approvals
@@ -270,7 +270,7 @@ class Keeper:
 
     async def _told_while_it_waits(self, cell: Cell, request: Say) -> Reply:
         """A message does not go past a question. But whoever comes with a token may be who was waited for."""
-        is_no = decision_in(request.message, "auth_required") == "reject"
+        is_no = choice_in(request.message, "auth_required") == "reject"
         if is_no or not (cell.conversation.needs_token and request.caller.token):
             return await self._not_taken(cell, request)
         before = cell.conversation.seq
@@ -327,12 +327,12 @@ class Keeper:
         return reply(204, {})
 
     async def _decide(self, request: Decide) -> Reply:
-        cell = await self._cells.that_asked(request.decided[0].uuid)
+        cell = await self._cells.that_asked(request.decisions[0].uuid)
         if self._is_repeated(cell, request.caller):
             return await self._first_answer(cell, request.caller.idempotency_key)
         if request.seen:
             request = _without_unseen(cell.conversation, request)
-            if not request.decided:
+            if not request.decisions:
                 return reply(204, {})
         before = cell.conversation.seq
         if request.watched:
@@ -465,11 +465,13 @@ class Keeper:
 
 def _without_unseen(conversation: Conversation, request: Decide) -> Decide:
     """The decisions about what the sender had been shown. Those that were said about nothing in particular
-    (`Decided.if_pending`) need not have been."""
-    seen = [
-        each for each in request.decided if each.if_pending or conversation.was_shown(each.uuid, request.seen)
-    ]
-    return msgspec.structs.replace(request, decided=tuple(seen))
+    (`Decision.if_pending`) need not have been."""
+    seen = tuple(
+        decision
+        for decision in request.decisions
+        if decision.if_pending or conversation.was_shown(decision.uuid, request.seen)
+    )
+    return msgspec.structs.replace(request, decisions=seen)
 
 
 def _refused(problem: MeshError) -> Reply:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.core.events import Decision
+from mesh.core.approvals import Decision
 from mesh.push.webhook import Webhook
 
 
@@ -61,18 +61,6 @@ class Say(msgspec.Struct, frozen=True, tag=True):
     is_to_turn: bool = False
 
 
-class Decided(msgspec.Struct, frozen=True):
-    """What a person decided about one approval: see `ApprovalResolved`. ``if_pending``: nobody said it about
-    this one alone, and if that does not wait any more, it is left out."""
-
-    uuid: str
-    decision: Decision
-    edited_args: dict[str, Any] | None = None
-    reason: str = ""
-    answer: str = ""
-    if_pending: bool = False
-
-
 class Decide(msgspec.Struct, frozen=True, tag=True):
     """Decisions about approvals of one conversation, at least one: all of them are taken, or none is.
 
@@ -80,7 +68,7 @@ class Decide(msgspec.Struct, frozen=True, tag=True):
     this event, and decides nothing (204) that no answer had described to a client by then."""
 
     caller: Caller
-    decided: tuple[Decided, ...]
+    decisions: tuple[Decision, ...]
     wait: bool = True
     watched: bool = False
     seen: int = 0

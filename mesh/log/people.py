@@ -11,10 +11,10 @@ from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
+    Choice,
     Completed,
     ConversationCompleted,
     ConversationCreated,
-    Decision,
     Error,
     LlmCall,
     NodeCompleted,
@@ -32,14 +32,14 @@ from mesh.log.names import Names, depth, peer_of, short
 from mesh.log.totals import dollars
 
 _MOST_RESULT = 200
-_DONE: dict[Decision, str] = {
+_DONE: dict[Choice, str] = {
     "approve": "approved {}",
     "reject": "rejected {}",
     "retry": "wants {} to run again",
     "skip": "wants to go on without {}",
     "answer": "answered {}",
 }
-_WITH_TOKEN: dict[Decision, str] = {**_DONE, "approve": "sent {}", "reject": "did not send {}"}
+_WITH_TOKEN: dict[Choice, str] = {**_DONE, "approve": "sent {}", "reject": "did not send {}"}
 _TOKEN = "with a bearer token"
 
 

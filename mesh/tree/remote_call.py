@@ -22,11 +22,11 @@ import msgspec
 
 from mesh.a2a.client.port import (
     Asked,
-    Decided,
     Hop,
     Incoming,
     Outgoing,
     Question,
+    RelayedDecision,
     RemoteFailed,
     RemoteLost,
 )
@@ -213,11 +213,11 @@ class _Talk:
         asked = self._asked(intent.answers)
         if asked is None or asked.remote_question is None:
             return Outgoing(message_id, self._message["message"], context)
-        question, decided = asked.remote_question, None
+        question, relayed = asked.remote_question, None
         decision = self._steps.decision(asked)
         if decision is not None and asked.kind != "auth_required":
-            decided = _decided(asked, decision)
-        return Outgoing(message_id, "", question.context_id, asked.remote_task_id, decided)
+            relayed = _relayed(asked, decision)
+        return Outgoing(message_id, "", question.context_id, asked.remote_task_id, relayed)
 
     # -- what comes of it
 
@@ -391,16 +391,17 @@ def _asked_next(question: Question, kind: ApprovalKind) -> Sequence[Asked]:
     return wanted[:1] or question.asked[:1]
 
 
-def _decided(asked: ApprovalRequired, decision: ApprovalResolved) -> Decided:
+def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDecision:
     question = asked.remote_question
     assert question is not None  # it is a remote one
-    return Decided(
+    return RelayedDecision(
+        uuid=asked.uuid,
+        choice=decision.decision,
+        edited_args=decision.edited_args,
+        reason=decision.reason,
+        answer=decision.answer,
         question_id=question.question_id,
         form=question.form,
         ids=question.ids,
-        decision=decision.decision,
         kind=asked.kind,
-        reason=decision.reason,
-        edited_args=decision.edited_args,
-        answer=decision.answer,
     )

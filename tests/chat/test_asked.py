@@ -137,8 +137,8 @@ def test_an_agent_that_asks_in_words_can_be_answered_in_words_and_never_by_yes(e
         screen.asked("[w] answer in words")
         screen.press("wthe blue one\r")
         screen.wait("→ what agent b asks answered", ": the blue one", "Done.")
-    told = peers.agent.sent[-1][0].decided
-    assert told is not None and (told.decision, told.answer) == ("answer", "the blue one")
+    told = peers.agent.sent[-1][0].decision
+    assert told is not None and (told.choice, told.answer) == ("answer", "the blue one")
 
 
 def test_in_a_pipe_a_question_waits_whatever_yes_says_and_the_command_is_told(

@@ -8,7 +8,7 @@ import pytest
 
 from mesh.chat.card import card, in_full, keys
 from mesh.chat.transcript import Transcript
-from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Decision, RemoteQuestion
+from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Choice, RemoteQuestion
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 
@@ -89,7 +89,7 @@ def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKin
     )
     transcript = Transcript()
     shown = [*transcript.see(hostile)]
-    for decision in get_args(Decision):
+    for decision in get_args(Choice):
         transcript.see(it)
         shown += transcript.see(
             ApprovalResolved(uuid="u1", decision=decision, by=HOSTILE, answer=HOSTILE, reason=HOSTILE)

@@ -9,6 +9,7 @@ import pytest
 
 import mesh.client.rest as client_module
 from mesh.client.rest import Down, MeshClient, Refused, Unreachable, Up
+from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired, Completed, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
 from tests.live import LiveMesh, Spoken
@@ -72,9 +73,9 @@ async def test_an_approval_is_decided_with_other_arguments(live: Callable[..., L
             await until(stream, Paused, seen)
             (asked,) = [item for item in seen if isinstance(item, ApprovalRequired)]
             with pytest.raises(Refused) as refused:
-                await client.decide(asked.uuid, "approve", edited_args={"n": "x"})
+                await client.decide(Decision(asked.uuid, "approve", {"n": "x"}))
             assert refused.value.status == 400
-            await client.decide(asked.uuid, "approve", edited_args={"n": 4})
+            await client.decide(Decision(asked.uuid, "approve", {"n": 4}))
             await until(stream, ToolResult, seen)
         assert mesh.mesh.ledger.lines == ["add 4"]
 
@@ -92,7 +93,7 @@ async def test_a_mesh_that_restarts_is_come_back_to_and_each_event_seen_once(
             await until(stream, Paused, seen)
             await asyncio.to_thread(mesh.restart)
             (asked,) = [item for item in seen if isinstance(item, ApprovalRequired)]
-            await client.decide(asked.uuid, "approve")
+            await client.decide(Decision(asked.uuid, "approve"))
             await until(stream, Completed, seen)
         assert [type(item) for item in seen if isinstance(item, Up | Down)][-2:] == [Down, Up]
         assert seqs(seen) == list(range(1, len(seqs(seen)) + 1))

@@ -8,9 +8,10 @@ import pytest
 
 from mesh.a2a.client.memory import MemoryAgent
 from mesh.a2a.client.port import Asked, Incoming, Question
+from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.requests import Caller, Cancel, Decide, Decided, Page
+from mesh.keeper.requests import Caller, Cancel, Decide, Page
 from tests.support import LocalMesh, calls, says, until
 from tests.tree.trees import ByNode, add, config, llm, loop, parallel, sequential
 
@@ -283,11 +284,11 @@ async def test_of_decisions_taken_together_one_that_was_only_implied_may_be_made
         other = asyncio.create_task(mesh.decide(asked[2], "reject", reason="not two"))
         await asyncio.sleep(0.001 * moment)
         caller = Caller(session_id="s1", idempotency_key="k", body_hash="b")
-        both = Decide(caller, (Decided(asked[1], "approve"), Decided(asked[2], "approve", if_pending=True)))
+        both = Decide(caller, (Decision(asked[1], "approve"), Decision(asked[2], "approve", if_pending=True)))
         (first, _), (status, body) = await asyncio.gather(other, mesh.ask(both))
         assert (first, status) in ((200, 200), (409, 200))
         assert ids(await mesh.show(body["conversation"]["id"])) == [asked[3]]
-        implied = Decide(Caller(session_id="s1"), (Decided(asked[2], "approve", if_pending=True),))
+        implied = Decide(Caller(session_id="s1"), (Decision(asked[2], "approve", if_pending=True),))
         assert (await mesh.ask(implied))[0] == 200
         assert sorted(mesh.ledger.lines) == ["add 1"] + (["add 2"] if first == 409 else [])
 
@@ -300,7 +301,7 @@ async def test_a_decision_that_comes_while_a_pass_ends_is_acted_on_all_the_same(
         _, body = await mesh.create("go")
         asked = numbers(body["conversation"])
         caller = Caller(session_id="s1")
-        await mesh.ask(Decide(caller, (Decided(asked[1], "approve"),), wait=False))
+        await mesh.ask(Decide(caller, (Decision(asked[1], "approve"),), wait=False))
         await asyncio.sleep(0.001 * moment)
         _, body = await mesh.decide(asked[2], "approve")
         assert ids(body["conversation"]) == [asked[3]]

@@ -156,9 +156,9 @@ async def test_what_an_agent_asks_is_asked_here_and_the_decision_is_told_there()
         assert body["result"]["response"] == "all done"
         answer, hop = peers.agent.sent[-1]
         assert answer.task_id == "task-1" and answer.context_id == "context-1"
-        assert answer.decided is not None
-        assert (answer.decided.ids, answer.decided.decision) == (("ask-1",), "approve")
-        assert answer.decided.edited_args == {"n": 8}
+        assert answer.decision is not None
+        assert (answer.decision.ids, answer.decision.choice) == (("ask-1",), "approve")
+        assert answer.decision.edited_args == {"n": 8}
         assert hop.token == "t2"
 
 
@@ -169,7 +169,7 @@ async def test_several_rounds_of_questions_are_each_asked_and_told_once() -> Non
         for _ in range(3):
             _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
         assert body["result"]["response"] == "ok"
-        assert [m.decided.ids[0] for m in peers.said if m.decided] == ["ask-1", "ask-2", "ask-3"]
+        assert [m.decision.ids[0] for m in peers.said if m.decision] == ["ask-1", "ask-2", "ask-3"]
         assert len({message.id for message in peers.said}) == 4
 
 
@@ -179,13 +179,13 @@ async def test_a_rejection_is_told_there_with_its_reason_and_without_one_ends_th
         _, body = await mesh.create("go")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject", reason="too risky")
         assert body["result"]["response"] == "then not"
-        assert peers.said[-1].decided is not None and peers.said[-1].decided.reason == "too risky"
+        assert peers.said[-1].decision is not None and peers.said[-1].decision.reason == "too risky"
     peers = Peers(asks(), done("Operation cancelled by user."))
     async with mesh_with(peers, ByNode(), remote("b")) as mesh:
         _, body = await mesh.create("go")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
         assert body["result"]["response"] == "Operation cancelled by user."
-        assert peers.said[-1].decided is not None and peers.said[-1].decided.decision == "reject"
+        assert peers.said[-1].decision is not None and peers.said[-1].decision.choice == "reject"
 
 
 async def test_a_question_for_words_takes_any_words() -> None:
@@ -196,7 +196,7 @@ async def test_a_question_for_words_takes_any_words() -> None:
         assert asked["kind"] == "question"
         _, body = await mesh.answer(asked["uuid"], "yes, Paris")
         assert body["result"]["response"] == "to Paris"
-        assert peers.said[-1].decided is not None and peers.said[-1].decided.answer == "yes, Paris"
+        assert peers.said[-1].decision is not None and peers.said[-1].decision.answer == "yes, Paris"
 
 
 async def test_in_parallel_branches_each_question_is_decided_by_itself() -> None:
@@ -307,7 +307,7 @@ async def test_a_message_that_was_refused_for_want_of_a_token_is_said_anew_with_
         assert body["result"]["auth_required"] is True, "it was refused while the decision was told"
         _, body = await mesh.say(body["conversation"]["id"], "me", token="t2")
         assert body["result"]["response"] == "ok"
-        last = peers.said[-1].decided
+        last = peers.said[-1].decision
         assert last is not None and last.edited_args == {"n": 9}
         assert len({message.id for message in peers.said}) == 4
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from mesh.core.approvals import Decision
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import (
@@ -33,7 +34,7 @@ from mesh.core.ids import new_id
 from mesh.core.messages import Results
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
-from mesh.keeper.requests import Caller, Create, Decide, Decided, Finish, Request, Watch
+from mesh.keeper.requests import Caller, Create, Decide, Finish, Request, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
@@ -259,16 +260,16 @@ class World(LocalMesh):
         caller, number = self._caller(asked.uuid), asked.tool_args["n"]
         if asked.kind == "unknown_outcome":
             ran = f"add {number}" in self.ledger.lines
-            return Decide(caller, (Decided(asked.uuid, "skip" if ran else "retry"),), wait)
+            return Decide(caller, (Decision(asked.uuid, "skip" if ran else "retry"),), wait)
         match self.case.verdicts[self._name(asked)]:
             case "approve":
-                return Decide(caller, (Decided(asked.uuid, "approve"),), wait)
+                return Decide(caller, (Decision(asked.uuid, "approve"),), wait)
             case "edit":
-                return Decide(caller, (Decided(asked.uuid, "approve", {"n": number + 1}),), wait)
+                return Decide(caller, (Decision(asked.uuid, "approve", {"n": number + 1}),), wait)
             case "reason":
-                return Decide(caller, (Decided(asked.uuid, "reject", reason="not this one"),), wait)
+                return Decide(caller, (Decision(asked.uuid, "reject", reason="not this one"),), wait)
             case "reject":
-                return Decide(caller, (Decided(asked.uuid, "reject"),), wait)
+                return Decide(caller, (Decision(asked.uuid, "reject"),), wait)
 
     def _name(self, asked: ApprovalRequired) -> str:
         node = self.case.tree

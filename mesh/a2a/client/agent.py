@@ -199,7 +199,7 @@ class HttpAgent:
 
         Looked at first where the message itself does not say what it is about: words, or only a token.
         """
-        if not message.task_id or message.text or not (message.decided is None or _is_in_words(message)):
+        if not message.task_id or message.text or not (message.decision is None or _is_in_words(message)):
             return None
         try:
             standing = await self._task(message.task_id, hop)
@@ -433,14 +433,14 @@ class HttpAgent:
 
 def _arrived(message: Outgoing, standing: Standing) -> bool:
     """Whether a message to a task got there: what it was to change is not as it was."""
-    if message.decided is not None:
-        return not still_waits(standing.question, message.decided)
+    if message.decision is not None:
+        return not still_waits(standing.question, message.decision)
     return standing.state != "auth-required"
 
 
 def _is_in_words(message: Outgoing) -> bool:
     """Whether it decides something without saying what: no ids go along."""
-    return message.decided is not None and message.decided.form == "text"
+    return message.decision is not None and message.decision.form == "text"
 
 
 def _door(text: str, task_id: str, context_id: str, *, refused: bool) -> Incoming:

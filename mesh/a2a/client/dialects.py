@@ -64,7 +64,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     def send(self, message: Outgoing, agent: str) -> Request | None:
         """The message; None where the words alone would not say which of several things is decided. Raises
         `RemoteFailed` when it has a decision that this agent cannot take."""
-        metadata = metadata_of(message.decided, agent) if message.decided else {}
+        metadata = metadata_of(message.decision, agent) if message.decision else {}
         if self.version == "plain":
             return None if metadata else self._rpc("send", _plain(message))
         params = _message(message, metadata, self.version)

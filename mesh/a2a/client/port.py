@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import ApprovalKind, Decision, Form
+from mesh.core.events import ApprovalKind, Form
 
 State = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
 
@@ -54,29 +55,25 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: tuple[Asked, ...]
 
 
-class Decided(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a question: to those of its ``ids``. ``answer`` is free text, and goes with "answer"."""
+class RelayedDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
+    """A decision about an approval of ours, for the agent that asked: it decides ``ids`` of its question."""
 
     question_id: str
     form: Form
     ids: tuple[str, ...]
-    decision: Decision
     kind: ApprovalKind = "tool_call"
-    reason: str = ""
-    edited_args: dict[str, Any] | None = None
-    answer: str = ""
 
 
 class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message. ``id`` is a UUID made of the durable step: the same message has the same id, whoever sends
-    it again. ``context_id`` likewise. With ``decided`` it answers the question of task ``task_id``; without,
+    it again. ``context_id`` likewise. With ``decision`` it answers the question of task ``task_id``; without,
     and with a ``task_id``, it only brings its `Hop.token` to a task that waits for one."""
 
     id: str
     text: str
     context_id: str
     task_id: str = ""
-    decided: Decided | None = None
+    decision: RelayedDecision | None = None
 
 
 class Incoming(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from mesh.a2a.client.port import Asked, Decided, Outgoing, Question, RemoteFailed
+from mesh.a2a.client.port import Asked, Outgoing, Question, RelayedDecision, RemoteFailed
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact, whole
 from mesh.core import strict_json
+from mesh.core.approvals import CONTINUE
 from mesh.core.events import ApprovalKind
-from mesh.core.words import CONTINUE
 
 MOST_ASKED = 50
 MOST_NAME = 256
@@ -57,38 +57,38 @@ def named(holder: dict[str, Any], key: str) -> str:
     return _short(_text(holder.get(key)), key)
 
 
-def still_waits(question: Question | None, decided: Decided) -> bool:
+def still_waits(question: Question | None, decision: RelayedDecision) -> bool:
     """Whether the question that was decided is one that waits now."""
     if question is None:
         return False
-    if decided.form == "mesh":  # each by itself: others may have come or gone meanwhile
-        return any(one.id in decided.ids for one in question.asked)
-    return question.id == decided.question_id
+    if decision.form == "mesh":  # each by itself: others may have come or gone meanwhile
+        return any(one.id in decision.ids for one in question.asked)
+    return question.id == decision.question_id
 
 
 def words_of(message: Outgoing) -> str:
     """What a message says in words. Never empty."""
-    decided = message.decided
-    if decided is None:
+    decision = message.decision
+    if decision is None:
         return message.text or CONTINUE
-    return _WORDS.get(decided.decision, decided.answer) or CONTINUE
+    return _WORDS.get(decision.choice, decision.answer) or CONTINUE
 
 
-def metadata_of(decided: Decided, agent: str) -> dict[str, Any]:
+def metadata_of(decision: RelayedDecision, agent: str) -> dict[str, Any]:
     """What a decision says to the extension that asked. Raises `RemoteFailed` when it cannot be."""
-    if decided.form == "mesh":
-        return {MESH: {"decisions": [_decision(uuid, decided) for uuid in decided.ids]}}
-    if decided.edited_args is not None:
+    if decision.form == "mesh":
+        return {MESH: {"decisions": [_decision(uuid, decision) for uuid in decision.ids]}}
+    if decision.edited_args is not None:
         raise RemoteFailed(f"agent {agent} takes no edited arguments: approve what it asks, or reject it")
-    if decided.form == "text":
+    if decision.form == "text":
         return {}
-    if decided.kind == "question":
-        given = _answers(decided)
-        return {HITL: {"type": "ask_user_response", "id": decided.ids[0], "answers": given}}
+    if decision.kind == "question":
+        given = _answers(decision)
+        return {HITL: {"type": "ask_user_response", "id": decision.ids[0], "answers": given}}
     return {
         HITL: {
             "type": "tool_approval_response",
-            "approvals": [_approval(one, decided) for one in decided.ids],
+            "approvals": [_approval(one, decision) for one in decision.ids],
         }
     }
 
@@ -158,29 +158,30 @@ def _question_line(one: dict[str, Any]) -> str:
     return f"{_text(one.get('question'))} ({named})" if named else _text(one.get("question"))
 
 
-def _decision(uuid: str, decided: Decided) -> dict[str, Any]:
-    said: dict[str, Any] = {"uuid": uuid, "decision": decided.decision}
-    if decided.edited_args is not None:
-        said["edited_args"] = decided.edited_args
-        said["edited_args_json"] = json.dumps(decided.edited_args, ensure_ascii=False)
-    if decided.reason:
-        said["reason"] = decided.reason
-    if decided.decision == "answer":
-        said["answer"] = decided.answer
+def _decision(uuid: str, decision: RelayedDecision) -> dict[str, Any]:
+    said: dict[str, Any] = {"uuid": uuid, "decision": decision.choice}
+    if decision.edited_args is not None:
+        said["edited_args"] = decision.edited_args
+        said["edited_args_json"] = json.dumps(decision.edited_args, ensure_ascii=False)
+    if decision.reason:
+        said["reason"] = decision.reason
+    if decision.choice == "answer":
+        said["answer"] = decision.answer
     return said
 
 
-def _approval(one: str, decided: Decided) -> dict[str, Any]:
-    if decided.decision == "approve":
+def _approval(one: str, decision: RelayedDecision) -> dict[str, Any]:
+    if decision.choice == "approve":
         return {"id": one, "approved": True}
-    return {"id": one, "approved": False, **({"rejection_reason": decided.reason} if decided.reason else {})}
+    reason = {"rejection_reason": decision.reason} if decision.reason else {}
+    return {"id": one, "approved": False, **reason}
 
 
-def _answers(decided: Decided) -> list[dict[str, list[str]]]:
+def _answers(decision: RelayedDecision) -> list[dict[str, list[str]]]:
     """An answer to each question: a line each where there are as many, else the whole of it to all."""
-    number, _, _ = decided.question_id.partition(":")
+    number, _, _ = decision.question_id.partition(":")
     count = int(number) if number.isdigit() else 1
-    answer = words_of(Outgoing(id="", text="", context_id="", decided=decided))
+    answer = words_of(Outgoing(id="", text="", context_id="", decision=decision))
     lines = answer.splitlines()
     each = lines if len(lines) == count else [answer] * count
     return [{"answer": [line]} for line in each]

@@ -55,10 +55,10 @@ from mesh.a2a.server.streaming import WAITS, Telling
 from mesh.a2a.server.task import STATES, TERMINAL, direct_answer, expected, task_of
 from mesh.a2a.server.webhooks import PushOperations, form_of, webhook_in
 from mesh.config.model import Config
+from mesh.core.approvals import Decision, is_decision
 from mesh.core.errors import BadRequest, RequestError, Unavailable
 from mesh.core.ids import SESSION_IDS, is_id, is_session_id, new_id
 from mesh.core.view import ConversationView
-from mesh.core.words import is_decision
 from mesh.http.port import Backend
 from mesh.http.stream import Streams
 from mesh.keeper.answer import Recency
@@ -68,7 +68,6 @@ from mesh.keeper.requests import (
     Cancel,
     Create,
     Decide,
-    Decided,
     Finish,
     PushSet,
     Recent,
@@ -183,17 +182,17 @@ class Handler(PushOperations):
             raise InvalidParamsError(f"task {view.id} is in context {view.context!r}, not in that one")
         if call.key and (first := await self._first(view.id, call)):
             return msgspec.structs.replace(first, note="" if call.key == call.message_id else _REPEATED)
-        decided = _decisions(message, view, has_token=bool(call.caller.token))
+        decisions = _decisions(message, view, has_token=bool(call.caller.token))
         state = view.turn.state if view.turn else None
-        if decided is None and state in TERMINAL and not call.is_plain:
+        if decisions is None and state in TERMINAL and not call.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
         if webhook := webhook_in(params.configuration, view.id, form):
             await self._answered(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
         if not call.message_id and not has_decisions(message):
-            return await self._take_words(shown, decided, message, call, wait, watched)
-        if decided is None:
+            return await self._take_words(shown, decisions, message, call, wait, watched)
+        if decisions is None:
             return await self._say(view.id, message, call, wait, watched)
-        return await self._decide(view, decided, call, wait, watched)
+        return await self._decide(view, decisions, call, wait, watched)
 
     async def _begin(
         self, params: "pb.SendMessageRequest", call: Call, form: Form, wait: bool, watched: bool
@@ -217,17 +216,17 @@ class Handler(PushOperations):
         return await self._taken(task, say)
 
     async def _decide(
-        self, view: ConversationView, decided: list[Decided], call: Call, wait: bool, watched: bool
+        self, view: ConversationView, decisions: list[Decision], call: Call, wait: bool, watched: bool
     ) -> _Taken:
         """Decides; what is no decision is answered with what is expected."""
-        if not decided:
+        if not decisions:
             return _Taken(view, f"That is no decision. Expected: {expected(view.pending_approvals[0])}.")
-        return await self._taken(view.id, Decide(call.caller, tuple(decided), wait, watched))
+        return await self._taken(view.id, Decide(call.caller, tuple(decisions), wait, watched))
 
     async def _take_words(
         self,
         shown: _Taken,
-        decided: list[Decided] | None,
+        decisions: list[Decision] | None,
         message: "pb.Message",
         call: Call,
         wait: bool,
@@ -236,14 +235,14 @@ class Handler(PushOperations):
         """A message without an id may be a former one that came again. It decides what had been described to
         a client when it came. What came before that is told how things stand, and decides nothing."""
         view = shown.view
-        if decided is None:
+        if decisions is None:
             is_at_work = view.turn is not None and view.turn.state == "working"
             if not is_at_work or not _is_repetition(self._text(message), view):
                 return await self._say(view.id, message, call, wait, watched)
             return await self._repeat(view.id, message, call, wait, watched)
-        if not decided:
-            return await self._decide(view, decided, call, wait, watched)
-        decide = Decide(call.caller, tuple(decided), wait, watched, shown.seq)
+        if not decisions:
+            return await self._decide(view, decisions, call, wait, watched)
+        decide = Decide(call.caller, tuple(decisions), wait, watched, shown.seq)
         reply = await _asked(self._backend.ask(view.id, decide))
         match reply.status:
             case 204:
@@ -413,7 +412,7 @@ def _readable() -> Iterator[None]:
         raise InvalidParamsError(str(problem)) from None
 
 
-def _decisions(message: "pb.Message", view: ConversationView, *, has_token: bool) -> list[Decided] | None:
+def _decisions(message: "pb.Message", view: ConversationView, *, has_token: bool) -> list[Decision] | None:
     """What a message to a task decides, maybe nothing; None: it is something new to say."""
     is_waiting = view.turn is not None and view.turn.state in WAITS
     if not is_waiting and not has_decisions(message):

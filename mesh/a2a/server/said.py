@@ -15,22 +15,21 @@ from google.protobuf.json_format import MessageToDict
 
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact
+from mesh.core.approvals import CONTINUE, NO, Decision, choice_in
 from mesh.core.errors import BadRequest
 from mesh.core.view import PendingApproval
-from mesh.core.words import CONTINUE, NO, decision_in
-from mesh.keeper.requests import Decided
 
 
 class Unreadable(BadRequest):
     """The message has parts of a kind that this agent cannot read."""
 
 
-class _Decision(Decided, frozen=True):
+class _ExactDecision(Decision, frozen=True):
     edited_args_json: str = ""
 
 
 class _Decisions(msgspec.Struct, frozen=True):
-    decisions: tuple[_Decision, ...]
+    decisions: tuple[_ExactDecision, ...]
 
 
 class _Approval(msgspec.Struct, frozen=True):
@@ -99,7 +98,7 @@ def has_decisions(message: "pb.Message") -> bool:
 
 def decisions_in(
     message: "pb.Message", pending: Sequence[PendingApproval], *, has_token: bool = False
-) -> list[Decided]:
+) -> list[Decision]:
     """What the message decides of what is pending (oldest first); empty: nothing. ``has_token``: a bearer
     token came with it. Raises `BadRequest` for decisions that are not clear, or about something else."""
     data = MessageToDict(message.metadata)
@@ -113,16 +112,16 @@ def decisions_in(
         raise BadRequest(f"the message has no decision in its data; {_waiting(pending)}")
     known = {asked.uuid for asked in pending}
     seen: set[str] = set()
-    for decided in found:
-        if decided.uuid not in known:
-            raise BadRequest(_not_pending(decided.uuid, pending))
-        if decided.uuid in seen:
-            raise BadRequest(f"approval {decided.uuid} is decided twice; {_waiting(pending)}")
-        seen.add(decided.uuid)
+    for decision in found:
+        if decision.uuid not in known:
+            raise BadRequest(_not_pending(decision.uuid, pending))
+        if decision.uuid in seen:
+            raise BadRequest(f"approval {decision.uuid} is decided twice; {_waiting(pending)}")
+        seen.add(decision.uuid)
     return found
 
 
-def _exact(said: _Decision) -> Decided:
+def _exact(said: _ExactDecision) -> Decision:
     """With the edited arguments as they were written."""
     try:
         edited = exact(said.edited_args_json, said.edited_args)
@@ -130,23 +129,22 @@ def _exact(said: _Decision) -> Decided:
         raise BadRequest(f"metadata {MESH}: edited_args_json is no JSON: {problem}") from None
     if not isinstance(edited, dict | None):
         raise BadRequest(f"metadata {MESH}: edited_args_json must be an object")
-    return Decided(said.uuid, said.decision, edited, said.reason, said.answer)
+    return Decision(said.uuid, said.choice, edited, said.reason, said.answer)
 
 
-def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) -> list[Decided]:
+def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) -> list[Decision]:
     asked, word = pending[0], text.strip().lower()
-    authorized: list[Decided] = []
+    authorized: list[Decision] = []
     if has_token and word not in NO:
-        authorized = [
-            Decided(each.uuid, "approve", if_pending=True) for each in pending if each.kind == "auth_required"
-        ]
-    decision = None if authorized and word == CONTINUE else decision_in(text, asked.kind)
-    if decision is None or (asked.kind == "auth_required" and decision == "approve"):
+        waiting = [each.uuid for each in pending if each.kind == "auth_required"]
+        authorized = [Decision(uuid, "approve", if_pending=True) for uuid in waiting]
+    choice = None if authorized and word == CONTINUE else choice_in(text, asked.kind)
+    if choice is None or (asked.kind == "auth_required" and choice == "approve"):
         return authorized
-    return [Decided(asked.uuid, decision, answer=text if decision == "answer" else ""), *authorized]
+    return [Decision(asked.uuid, choice, answer=text if choice == "answer" else ""), *authorized]
 
 
-def _hitl(answer: _Approvals | _Answers, pending: Sequence[PendingApproval]) -> list[Decided]:
+def _hitl(answer: _Approvals | _Answers, pending: Sequence[PendingApproval]) -> list[Decision]:
     if isinstance(answer, _Answers):
         return [_answered(answer, pending)]
     asked_for = {asked.uuid for asked in pending if asked.kind == "tool_call"}
@@ -158,20 +156,20 @@ def _hitl(answer: _Approvals | _Answers, pending: Sequence[PendingApproval]) -> 
         if each.approved and each.rejection_reason:
             raise BadRequest(f"{HITL}: {each.id[:64]} is approved, with a reason why not")
     return [
-        Decided(each.id, "approve" if each.approved else "reject", reason=each.rejection_reason)
+        Decision(each.id, "approve" if each.approved else "reject", reason=each.rejection_reason)
         for each in answer.approvals
     ]
 
 
-def _answered(said: _Answers, pending: Sequence[PendingApproval]) -> Decided:
+def _answered(said: _Answers, pending: Sequence[PendingApproval]) -> Decision:
     asked = next((asked for asked in pending if asked.uuid == said.id), None)
     if asked is None:
         raise BadRequest(_not_pending(said.id, pending))
     text = "\n".join(", ".join(each.answer) for each in said.answers)
-    decision = decision_in(text, asked.kind)
-    if decision is None:
+    choice = choice_in(text, asked.kind)
+    if choice is None:
         raise BadRequest(f"{HITL}: the answer to {said.id} is empty, or none that it can take")
-    return Decided(said.id, decision, answer=text if decision == "answer" else "")
+    return Decision(said.id, choice, answer=text if choice == "answer" else "")
 
 
 def _converted(data: Mapping[str, Any], kind: Any, uri: str) -> Any:

@@ -8,19 +8,30 @@ import pytest
 
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.memory import MemoryAgent, Script
-from mesh.a2a.client.port import Asked, Decided, Hop, Incoming, Outgoing, Question, RemoteAgent, RemoteLost
+from mesh.a2a.client.port import (
+    Asked,
+    Hop,
+    Incoming,
+    Outgoing,
+    Question,
+    RelayedDecision,
+    RemoteAgent,
+    RemoteLost,
+)
 from tests.a2a.client.peers import Agent, cut, served
 
 HOP = Hop(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
 
 
-def message(text: str = "", task: str = "", decided: Decided | None = None, context: str = "c1") -> Outgoing:
+def message(
+    text: str = "", task: str = "", decided: RelayedDecision | None = None, context: str = "c1"
+) -> Outgoing:
     return Outgoing(str(uuid.uuid4()), text, context, task, decided)
 
 
-def decision(question: Question, how: str = "approve", *only: str) -> Decided:
+def decision(question: Question, how: str = "approve", *only: str) -> RelayedDecision:
     ids = tuple(one.id for one in question.asked if not only or one.id in only)
-    return Decided(question.id, question.form, ids, how)  # type: ignore[arg-type]
+    return RelayedDecision("a1", how, question_id=question.id, form=question.form, ids=ids)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -50,8 +61,8 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 def _script(ledger: list[str]) -> Script:
     async def script(said: Outgoing, hop: Hop) -> Incoming:
-        if said.decided is not None:
-            ledger.append(f"a: {said.decided.decision}")
+        if said.decision is not None:
+            ledger.append(f"a: {said.decision.choice}")
             return Incoming("completed", ledger[-1], "t1", "c1")
         command, _, rest = said.text.partition(" ")
         if command == "ask":

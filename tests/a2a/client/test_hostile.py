@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Decided, Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import Hop, Incoming, Outgoing, RelayedDecision, RemoteFailed, RemoteLost
 from mesh.a2a.client.wire import Response
 from mesh.net.addresses import guarded_session, host_and_port
 from tests.a2a.client.peers import (
@@ -37,7 +37,7 @@ ODD = "Secret-Token-With-Case"
 CARD: dict[str, Any] = {"name": "b", "description": "b", "version": "1", "capabilities": {}, "skills": []}
 
 
-def message(text: str, task: str = "", decided: Decided | None = None) -> Outgoing:
+def message(text: str, task: str = "", decided: RelayedDecision | None = None) -> Outgoing:
     return Outgoing(str(uuid.uuid4()), text, "c1", task, decided)
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Decided, Hop, Incoming, Outgoing, Question, RemoteFailed
+from mesh.a2a.client.port import Hop, Incoming, Outgoing, Question, RelayedDecision, RemoteFailed
 from mesh.core.events import LlmCall
 from mesh.core.messages import Results
 from mesh.llm.port import LlmRequest
@@ -40,7 +40,7 @@ async def agent(mesh: LiveMesh, request: pytest.FixtureRequest) -> AsyncIterator
     await made.close()
 
 
-def message(text: str, asked: Incoming | None = None, decided: Decided | None = None) -> Outgoing:
+def message(text: str, asked: Incoming | None = None, decided: RelayedDecision | None = None) -> Outgoing:
     task, context = (asked.task_id, asked.context_id) if asked else ("", str(uuid.uuid4()))
     return Outgoing(str(uuid.uuid4()), text, context, task, decided)
 
@@ -60,11 +60,15 @@ async def test_it_asks_again_and_again_and_takes_edits_and_reasons(agent: HttpAg
     first = question_of(asked)
     assert first.form == "mesh"
     assert [(one.tool_name, repr(one.tool_args)) for one in first.asked] == [("add", "{'n': 1}")]
-    one = Decided(first.id, "mesh", (first.asked[0].id,), "approve", edited_args={"n": 10})
+    one = RelayedDecision(
+        "a1", "approve", question_id=first.id, form="mesh", ids=(first.asked[0].id,), edited_args={"n": 10}
+    )
     rest = await agent.send(message("", asked, one), HOP)
     second = question_of(rest)
     assert second.id != first.id and second.asked[0].tool_args == {"n": 2}
-    other = Decided(second.id, "mesh", (second.asked[0].id,), "reject", reason="too much")
+    other = RelayedDecision(
+        "a1", "reject", question_id=second.id, form="mesh", ids=(second.asked[0].id,), reason="too much"
+    )
     answer = await agent.send(message("", rest, other), HOP)
     assert answer.state == "completed" and "too much" in answer.text
     assert mesh.mesh.ledger.lines == ["add 10"]
@@ -81,7 +85,9 @@ async def test_a_message_sent_twice_counts_once(agent: HttpAgent, mesh: LiveMesh
 async def test_a_decision_that_nobody_knows_of_is_recovered(agent: HttpAgent, mesh: LiveMesh) -> None:
     asked = await agent.send(message("add 1"), HOP)
     waiting = question_of(asked)
-    decided = Decided(waiting.id, "mesh", (waiting.asked[0].id,), "approve")
+    decided = RelayedDecision(
+        "a1", "approve", question_id=waiting.id, form="mesh", ids=(waiting.asked[0].id,)
+    )
     said = message("", asked, decided)
     for _ in range(2):
         answer = await agent.recover(said, HOP)
@@ -101,7 +107,11 @@ async def test_what_waits_there_can_be_called_off(agent: HttpAgent, mesh: LiveMe
     asked = await agent.send(message("add 1"), HOP)
     await agent.cancel(asked.task_id, HOP)
     waiting = question_of(asked)
-    late = message("", asked, Decided(waiting.id, "mesh", (waiting.asked[0].id,), "approve"))
+    late = message(
+        "",
+        asked,
+        RelayedDecision("a1", "approve", question_id=waiting.id, form="mesh", ids=(waiting.asked[0].id,)),
+    )
     answer = await agent.recover(late, HOP)
     assert answer is not None and answer.state == "canceled"
     assert mesh.mesh.ledger.lines == []

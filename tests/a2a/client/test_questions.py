@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mesh.a2a.client.dialects import Endpoint
 from mesh.a2a.client.discovery import peer_of, read_card
-from mesh.a2a.client.port import Asked, Decided, Outgoing, Question, RemoteFailed
+from mesh.a2a.client.port import Asked, Outgoing, Question, RelayedDecision, RemoteFailed
 from mesh.a2a.client.questions import metadata_of, question_of, still_waits, words_of
 from mesh.a2a.client.reading import newest_of, standing_of
 from mesh.a2a.client.wire import Wire
@@ -20,9 +20,11 @@ def asks(metadata: Any = None, message_id: str = "m1", moment: str = "", text: s
     return question_of(message, text, moment, wants_token=False)
 
 
-def decides(question: Question, how: Any, **more: Any) -> Decided:
+def decides(question: Question, how: Any, **more: Any) -> RelayedDecision:
     ids = tuple(one.id for one in question.asked)
-    return Decided(question.id, question.form, ids, how, question.asked[0].kind, **more)
+    return RelayedDecision(
+        "a1", how, question_id=question.id, form=question.form, ids=ids, kind=question.asked[0].kind, **more
+    )
 
 
 def test_a_mesh_asks_for_each_approval_by_itself() -> None:
@@ -49,7 +51,9 @@ def test_numbers_that_went_through_protobuf_are_whole_again() -> None:
 
 
 def test_a_decision_for_a_mesh_has_all_that_a_person_said() -> None:
-    decided = Decided("u1", "mesh", ("u1",), "approve", edited_args={"n": 2}, reason="less")
+    decided = RelayedDecision(
+        "a1", "approve", question_id="u1", form="mesh", ids=("u1",), edited_args={"n": 2}, reason="less"
+    )
     told = {
         "uuid": "u1",
         "decision": "approve",
@@ -58,7 +62,9 @@ def test_a_decision_for_a_mesh_has_all_that_a_person_said() -> None:
         "reason": "less",
     }
     assert metadata_of(decided, "bob") == {MESH: {"decisions": [told]}}
-    answered = Decided("u1", "mesh", ("u1",), "answer", "question", answer="blue")
+    answered = RelayedDecision(
+        "a1", "answer", question_id="u1", form="mesh", ids=("u1",), kind="question", answer="blue"
+    )
     assert metadata_of(answered, "bob") == {
         MESH: {"decisions": [{"uuid": "u1", "decision": "answer", "answer": "blue"}]}
     }
@@ -213,13 +219,15 @@ def test_hitl_ids_that_come_again_are_another_question() -> None:
 
 @pytest.mark.parametrize("form", ["hitl", "text"])
 def test_edited_arguments_are_never_dropped(form: Any) -> None:
-    decided = Decided("q", form, ("t1",), "approve", edited_args={"n": 1})
+    decided = RelayedDecision("a1", "approve", question_id="q", form=form, ids=("t1",), edited_args={"n": 1})
     with pytest.raises(RemoteFailed, match="agent bob takes no edited arguments"):
         metadata_of(decided, "bob")
 
 
 def test_the_plain_form_sends_no_bare_yes_where_more_was_decided() -> None:
-    decided = Decided("u1", "mesh", ("u1",), "approve", edited_args={"n": 1})
+    decided = RelayedDecision(
+        "a1", "approve", question_id="u1", form="mesh", ids=("u1",), edited_args={"n": 1}
+    )
     assert Endpoint("http://b", "plain").send(Outgoing("i", "", "c", "t", decided), "bob") is None
 
 
@@ -227,12 +235,14 @@ def test_the_plain_form_sends_no_bare_yes_where_more_was_decided() -> None:
     ("how", "words"), [("approve", "yes"), ("reject", "no"), ("retry", "retry"), ("skip", "skip")]
 )
 def test_a_decision_is_always_told_in_words_too(how: Any, words: str) -> None:
-    decided = Decided("q", "text", (), how, reason="because")
+    decided = RelayedDecision("a1", how, question_id="q", form="text", ids=(), reason="because")
     assert words_of(Outgoing("i", "", "c", "t", decided)) == words
 
 
 def test_free_answers_and_messages_are_told_as_they_are() -> None:
-    decided = Decided("q", "text", (), "answer", "question", answer="42")
+    decided = RelayedDecision(
+        "a1", "answer", question_id="q", form="text", ids=(), kind="question", answer="42"
+    )
     assert words_of(Outgoing("i", "", "c", "t", decided)) == "42"
     assert words_of(Outgoing("i", "hello", "c")) == "hello"
     assert words_of(Outgoing("i", "", "c", "t")) == "continue"

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.memory import MemoryAgent
-from mesh.a2a.client.port import Decided, Hop, Incoming, Outgoing, Question, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import Hop, Incoming, Outgoing, Question, RelayedDecision, RemoteFailed, RemoteLost
 from tests.a2a.client.peers import (
     Agent,
     Fault,
@@ -29,13 +29,21 @@ CRASHED = answers(500, text="Internal Server Error")
 HOP = Hop(session_id="s1")
 
 
-def message(text: str, task: str = "", decided: Decided | None = None, context: str = "c1") -> Outgoing:
+def message(
+    text: str, task: str = "", decided: RelayedDecision | None = None, context: str = "c1"
+) -> Outgoing:
     return Outgoing(str(uuid.uuid4()), text, context, task, decided)
 
 
-def approval(question: Question | None, *only: str) -> Decided:
+def approval(question: Question | None, *only: str) -> RelayedDecision:
     assert question is not None
-    return Decided(question.id, question.form, only or tuple(one.id for one in question.asked), "approve")
+    return RelayedDecision(
+        "a1",
+        "approve",
+        question_id=question.id,
+        form=question.form,
+        ids=only or tuple(one.id for one in question.asked),
+    )
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from a2a.types import a2a_pb2 as pb
 from starlette.applications import Starlette
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Decided, Hop, Outgoing
+from mesh.a2a.client.port import Hop, Outgoing, RelayedDecision
 from mesh.a2a.extensions import HITL
 from tests.ports import free_port
 
@@ -141,7 +141,7 @@ async def agent(request: pytest.FixtureRequest, executor: Deployer) -> AsyncIter
         await made.close()
 
 
-def message(text: str, task: str = "", decided: Decided | None = None, context: str = "") -> Outgoing:
+def message(text: str, task: str = "", decided: RelayedDecision | None = None, context: str = "") -> Outgoing:
     return Outgoing(str(uuid.uuid4()), text, context or str(uuid.uuid4()), task, decided)
 
 
@@ -169,7 +169,7 @@ async def test_it_asks_by_the_hitl_extension_and_is_answered(
         'Allow?\ndeploy\n  n = 3\n  to = "prod"',
     )
     assert one.tool_args == {"n": 3, "to": "prod"}
-    decided = Decided(asked.question.id, "hitl", (one.id,), how)
+    decided = RelayedDecision("a1", how, question_id=asked.question.id, form="hitl", ids=(one.id,))
     said = message("", asked.task_id, decided, asked.context_id)
     answer = await agent.send(said, HOP)
     assert (answer.state, answer.text, executor.ledger) == ("completed", outcome, [outcome])
@@ -180,7 +180,7 @@ async def test_it_asks_by_the_hitl_extension_and_is_answered(
 async def test_a_decision_that_it_never_got_is_sent_by_recovery(agent: HttpAgent, executor: Deployer) -> None:
     asked = await agent.send(message("deploy"), HOP)
     assert asked.question is not None
-    decided = Decided(asked.question.id, "hitl", ("tool-1",), "approve")
+    decided = RelayedDecision("a1", "approve", question_id=asked.question.id, form="hitl", ids=("tool-1",))
     found = await agent.recover(message("", asked.task_id, decided, asked.context_id), HOP)
     assert found is not None and found.text == "deployed (yes)"
 

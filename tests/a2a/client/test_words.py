@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Decided, Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import Hop, Incoming, Outgoing, RelayedDecision, RemoteFailed, RemoteLost
 from tests.a2a.client.peers import Agent, answers, cut, cut_before, no_fault, replies, served
 
 HOP = Hop(session_id="s1")
@@ -16,13 +16,17 @@ NO_SUCH_METHOD = replies(error={"code": -32601, "message": "no"})
 UNSUPPORTED = replies(error={"code": -32004, "message": "This operation is not supported"})
 
 
-def message(text: str, task: str = "", decided: Decided | None = None) -> Outgoing:
+def message(text: str, task: str = "", decided: RelayedDecision | None = None) -> Outgoing:
     return Outgoing(str(uuid.uuid4()), text, "c1", task, decided)
 
 
 def yes(asked: Incoming) -> Outgoing:
     assert asked.question is not None and asked.question.form == "text"
-    return message("", asked.task_id, Decided(asked.question.id, "text", (), "approve"))
+    return message(
+        "",
+        asked.task_id,
+        RelayedDecision("a1", "approve", question_id=asked.question.id, form="text", ids=()),
+    )
 
 
 @pytest.fixture(params=["1.0", "0.3", "plain"])

@@ -53,7 +53,7 @@ def _another(agent: A2aAgent) -> MemoryAgent:
     """Another agent, which asks once and is content with any decision."""
 
     async def answers(message: Outgoing, hop: Hop) -> Incoming:
-        if message.decided is not None:
+        if message.decision is not None:
             return Incoming("completed", f"{agent.name} did it.", "task-1", "context-1")
         asked = Asked("Run drop", "asked-1", "tool_call", "drop", {"n": 7})
         question = Question("question-1", "mesh", (asked,))
