@@ -26,7 +26,7 @@ import msgspec
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
-Form = Literal["mesh", "hitl", "text"]
+DecisionProtocol = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
 ApprovalKind = Literal["tool_call", "unknown_outcome", "question", "auth_required"]
 
@@ -230,11 +230,11 @@ class ToolResult(Event, frozen=True):
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What another agent asks, in its own names: see `mesh.a2a.client.port.Question`."""
+    """What another agent asks, in its own names: see `mesh.a2a.client.port.InputRequest`."""
 
     context_id: str
     question_id: str
-    form: Form
+    form: DecisionProtocol
     ids: tuple[str, ...] = ()
 
 

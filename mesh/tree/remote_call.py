@@ -21,14 +21,14 @@ from uuid import UUID, uuid5
 import msgspec
 
 from mesh.a2a.client.port import (
-    Asked,
-    Hop,
-    Incoming,
-    Outgoing,
-    Question,
+    ForwardedHeaders,
+    InputRequest,
+    OutgoingMessage,
     RelayedDecision,
+    RemoteApproval,
     RemoteFailed,
     RemoteLost,
+    RemoteTask,
 )
 from mesh.core.events import (
     ApprovalKind,
@@ -82,7 +82,9 @@ class RemoteStep(msgspec.Struct, frozen=True, kw_only=True):
         """See `Tree.call_off`."""
         peer = self.peers.get(f"{PREFIX}{task.agent}")
         if peer is not None:
-            await peer.agent.cancel(task.task_id, Hop(task.session_id, task.traceparent, task.token))
+            await peer.agent.cancel(
+                task.task_id, ForwardedHeaders(task.session_id, task.traceparent, task.token)
+            )
 
 
 class _Talk:
@@ -206,18 +208,18 @@ class _Talk:
     def _intents(self) -> list[ToolIntent]:
         return [e for e in self._steps.told(self._step) if isinstance(e, ToolIntent)]
 
-    def _outgoing(self, intent: ToolIntent) -> Outgoing:
+    def _outgoing(self, intent: ToolIntent) -> OutgoingMessage:
         turn = self._steps.turn
         step = f"{turn.conversation_id}|{turn.turn}|{self._step}"
         message_id, context = str(uuid5(_IDS, f"{step}|{intent.attempt}")), str(uuid5(_IDS, step))
         asked = self._asked(intent.answers)
         if asked is None or asked.remote_question is None:
-            return Outgoing(message_id, self._message["message"], context)
+            return OutgoingMessage(message_id, self._message["message"], context)
         question, relayed = asked.remote_question, None
         decision = self._steps.decision(asked)
         if decision is not None and asked.kind != "auth_required":
             relayed = _relayed(asked, decision)
-        return Outgoing(message_id, "", question.context_id, asked.remote_task_id, relayed)
+        return OutgoingMessage(message_id, "", question.context_id, asked.remote_task_id, relayed)
 
     # -- what comes of it
 
@@ -239,15 +241,15 @@ class _Talk:
             return await self._say(intent.answers) if may_repeat else self._unknown(intent)
         told = self._told_rejection(intent)
         if told is not None and not told.reason:
-            if incoming.question is not None:  # it asks on, though nobody wants anything of it any more
+            if incoming.input_request is not None:  # it asks on, though nobody wants anything of it any more
                 await self._call_off(incoming.task_id)
             return REJECTED
         return await self._taken(incoming)
 
     @property
-    def _hop(self) -> Hop:
+    def _hop(self) -> ForwardedHeaders:
         turn = self._steps.turn
-        return Hop(turn.session_id, turn.traceparent, turn.token)
+        return ForwardedHeaders(turn.session_id, turn.traceparent, turn.token)
 
     async def _withdraw(self, intent: ToolIntent) -> bool:
         return await self._peer.agent.withdraw(self._outgoing(intent), self._hop)
@@ -255,7 +257,9 @@ class _Talk:
     async def _call_off(self, task: str) -> None:
         await self._peer.agent.cancel(task, self._hop)
 
-    async def _came(self, message: Outgoing, hop: Hop, *, is_new: bool) -> Incoming | None:
+    async def _came(
+        self, message: OutgoingMessage, hop: ForwardedHeaders, *, is_new: bool
+    ) -> RemoteTask | None:
         if not is_new:
             return await self._peer.agent.recover(message, hop)
         try:
@@ -268,20 +272,20 @@ class _Talk:
             # The question may be none any more, because somebody else decided it there: how does it stand?
             return await self._peer.agent.recover(message, hop)
 
-    async def _taken(self, incoming: Incoming) -> ToolResult | Outcome:
+    async def _taken(self, incoming: RemoteTask) -> ToolResult | Outcome:
         match incoming.state:
             case "completed":
                 return await self._end(incoming.text)
-            case "auth-required" if incoming.question is None:
+            case "auth-required" if incoming.input_request is None:
                 return self._ask_for_token_of(incoming)
             case "input-required" | "auth-required":
                 return await self._pass_on(incoming)
             case state:
                 return await self._end(f"Agent {self._peer.name}: {state}: {incoming.text}", is_error=True)
 
-    async def _pass_on(self, incoming: Incoming) -> Outcome:
+    async def _pass_on(self, incoming: RemoteTask) -> Outcome:
         """The other waits for a person, and so does this step."""
-        question, peer = incoming.question, self._peer
+        question, peer = incoming.input_request, self._peer
         kind: ApprovalKind = "auth_required" if incoming.state == "auth-required" else "tool_call"
         together = _asked_next(question, kind) if question else ()
         if together and kind == "tool_call":
@@ -297,7 +301,7 @@ class _Talk:
             remote_question=RemoteQuestion(
                 context_id=incoming.context_id,
                 question_id=question.id if question else "",
-                form=question.form if question else "text",
+                form=question.protocol if question else "text",
                 ids=tuple(each.id for each in together if each.id),
             ),
         )
@@ -311,7 +315,7 @@ class _Talk:
             kind="auth_required",
         )
 
-    def _ask_for_token_of(self, incoming: Incoming) -> Outcome:
+    def _ask_for_token_of(self, incoming: RemoteTask) -> Outcome:
         """The agent's door wants a token."""
         name = self._peer.name
         return self._ask(
@@ -383,12 +387,12 @@ def _was_refused(asked: ApprovalRequired) -> bool:
     return asked.remote_question is not None and asked.remote_question.question_id == _REFUSED_US
 
 
-def _asked_next(question: Question, kind: ApprovalKind) -> Sequence[Asked]:
+def _asked_next(question: InputRequest, kind: ApprovalKind) -> Sequence[RemoteApproval]:
     """What of a question is passed on: all of it, or where each can be decided by itself, the first."""
-    if question.form != "mesh":
-        return question.asked
-    wanted = [each for each in question.asked if kind != "auth_required" or each.kind == kind]
-    return wanted[:1] or question.asked[:1]
+    if question.protocol != "mesh":
+        return question.approvals
+    wanted = [each for each in question.approvals if kind != "auth_required" or each.kind == kind]
+    return wanted[:1] or question.approvals[:1]
 
 
 def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDecision:
@@ -400,8 +404,8 @@ def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDeci
         edited_args=decision.edited_args,
         reason=decision.reason,
         answer=decision.answer,
-        question_id=question.question_id,
-        form=question.form,
+        request_id=question.question_id,
+        protocol=question.form,
         ids=question.ids,
         kind=asked.kind,
     )

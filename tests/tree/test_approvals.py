@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh.a2a.client.memory import MemoryAgent
-from mesh.a2a.client.port import Asked, Incoming, Question
+from mesh.a2a.client.port import InputRequest, RemoteApproval, RemoteTask
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
@@ -315,9 +315,9 @@ async def test_what_is_said_while_a_turn_is_called_off_is_a_turn_of_its_own() ->
         async def cancel(self, task_id: str, hop: Any) -> None:
             await gate.wait()
 
-    async def asks_once(message: Any, hop: Any) -> Incoming:
-        question = Question("q", "mesh", (Asked("Run drop", "1"),))
-        return Incoming("input-required", "?", "task-1", "c", question)
+    async def asks_once(message: Any, hop: Any) -> RemoteTask:
+        question = InputRequest("q", "mesh", (RemoteApproval("Run drop", "1"),))
+        return RemoteTask("input-required", "?", "task-1", "c", question)
 
     tree = {"name": "b", "type": "a2a", "url": "http://b.example"}
     async with LocalMesh(ByNode(), config=config(tree), agent_for=lambda _: Waiting(asks_once)) as mesh:

@@ -4,7 +4,14 @@ import asyncio
 from typing import Any
 
 from mesh.a2a.client.memory import MemoryAgent
-from mesh.a2a.client.port import Asked, Hop, Incoming, Outgoing, Question, RemoteFailed
+from mesh.a2a.client.port import (
+    ForwardedHeaders,
+    InputRequest,
+    OutgoingMessage,
+    RemoteApproval,
+    RemoteFailed,
+    RemoteTask,
+)
 from mesh.config.model import A2aAgent
 from mesh.core.events import ToolIntent
 from mesh.keeper.requests import Cancel, Page
@@ -26,49 +33,49 @@ def agents(*names: str, **more: Any) -> list[dict[str, Any]]:
 class Answering:
     """A script for `MemoryAgent`: these answers, one a message; asks are told apart by their number."""
 
-    def __init__(self, *answers: Incoming | Exception) -> None:
+    def __init__(self, *answers: RemoteTask | Exception) -> None:
         self._answers = list(answers)
 
-    async def __call__(self, message: Outgoing, hop: Hop) -> Incoming:
+    async def __call__(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def done(text: str) -> Incoming:
-    return Incoming("completed", text, "task-1", "context-1")
+def done(text: str) -> RemoteTask:
+    return RemoteTask("completed", text, "task-1", "context-1")
 
 
-def asks(number: int = 1, *, form: Any = "mesh", kind: Any = "tool_call", **args: Any) -> Incoming:
-    asked = Asked("Run drop", f"ask-{number}", kind, "drop", args or {"n": number})
-    question = Question(f"question-{number}", form, (asked,))
-    return Incoming("input-required", "Run drop?", "task-1", "context-1", question)
+def asks(number: int = 1, *, form: Any = "mesh", kind: Any = "tool_call", **args: Any) -> RemoteTask:
+    asked = RemoteApproval("Run drop", f"ask-{number}", kind, "drop", args or {"n": number})
+    question = InputRequest(f"question-{number}", form, (asked,))
+    return RemoteTask("input-required", "Run drop?", "task-1", "context-1", question)
 
 
-def wants_token() -> Incoming:
+def wants_token() -> RemoteTask:
     """A task that waits for a caller with a token."""
-    asked = Asked("Who are you?", "ask-0", "auth_required")
-    question = Question("question-0", "mesh", (asked,))
-    return Incoming("auth-required", "Who are you?", "task-1", "context-1", question)
+    asked = RemoteApproval("Who are you?", "ask-0", "auth_required")
+    question = InputRequest("question-0", "mesh", (asked,))
+    return RemoteTask("auth-required", "Who are you?", "task-1", "context-1", question)
 
 
-def door(*, refused: bool) -> Incoming:
+def door(*, refused: bool) -> RemoteTask:
     """HTTP 401."""
-    return Incoming("auth-required", "401", "", "", refused=refused)
+    return RemoteTask("auth-required", "401", "", "", refused=refused)
 
 
 class Peers:
     """Gives every agent of a config its own `MemoryAgent`."""
 
-    def __init__(self, *answers: Incoming | Exception, forgets: bool = False) -> None:
+    def __init__(self, *answers: RemoteTask | Exception, forgets: bool = False) -> None:
         self.agent = MemoryAgent(Answering(*answers), forgets)
 
     def __call__(self, agent: A2aAgent) -> MemoryAgent:
         return self.agent
 
     @property
-    def said(self) -> list[Outgoing]:
+    def said(self) -> list[OutgoingMessage]:
         return [message for message, _ in self.agent.sent]
 
 
@@ -262,7 +269,7 @@ async def test_a_message_under_way_when_the_token_was_lost_is_followed_up_once_t
     arrived = asyncio.Event()
 
     class Slow(Answering):
-        async def __call__(self, message: Outgoing, hop: Hop) -> Incoming:
+        async def __call__(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
             if not arrived.is_set():
                 arrived.set()
                 await asyncio.Event().wait()

@@ -17,7 +17,7 @@ import msgspec
 
 from mesh.a2a.client.dialects import Endpoint, NeedsToken, NotSpoken, NoWord, result_of
 from mesh.a2a.client.discovery import Peer, find
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RemoteFailed, RemoteLost, RemoteTask
 from mesh.a2a.client.questions import still_waits
 from mesh.a2a.client.reading import Standing, newest_of, standing_of
 from mesh.a2a.client.wire import MOST_BYTES, Request, Unreachable, Wire, said
@@ -98,15 +98,15 @@ class HttpAgent:
         self._guess_until = 0.0
         self._finding = asyncio.Lock()
         self._trails: dict[str, _Trail] = {}
-        self._under_way: dict[str, asyncio.Future[Incoming | None]] = {}
+        self._under_way: dict[str, asyncio.Future[RemoteTask | None]] = {}
 
-    async def send(self, message: Outgoing, hop: Hop) -> Incoming:
+    async def send(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         with self._announced(message) as announced:
             incoming = await self._sent_and_followed(message, hop)
             announced.set_result(incoming)
             return incoming
 
-    async def _sent_and_followed(self, message: Outgoing, hop: Hop) -> Incoming:
+    async def _sent_and_followed(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         until = self._until()
         trail = self._trail(message, unsaid=True)
         try:
@@ -124,7 +124,7 @@ class HttpAgent:
             trail.crash = str(error) if isinstance(error, _Crashed) else ""
             raise
 
-    async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
+    async def recover(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
         # A pass that was lost may live on in this process, and be about to say it or to hear the answer.
         while (under_way := self._under_way.get(message.id)) is not None:
             with suppress(RemoteLost):
@@ -137,7 +137,7 @@ class HttpAgent:
             announced.set_result(found)
             return found
 
-    async def _recovered(self, message: Outgoing, hop: Hop) -> Incoming | None:
+    async def _recovered(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
         until, crashes = self._rest_of(message), 0
         for tries, pause in enumerate(_pauses(0.0)):
             try:
@@ -161,7 +161,7 @@ class HttpAgent:
                 break
         return None
 
-    async def withdraw(self, message: Outgoing, hop: Hop) -> bool:
+    async def withdraw(self, message: OutgoingMessage, hop: ForwardedHeaders) -> bool:
         try:
             async with asyncio.timeout(min(CANCEL_S, self._timeout_s)):
                 await self._withdrawn(message, hop)
@@ -172,17 +172,17 @@ class HttpAgent:
             self._log(logging.INFO, "a2a_withdraw", message.task_id, str(error))
         return True
 
-    async def _withdrawn(self, message: Outgoing, hop: Hop) -> None:
+    async def _withdrawn(self, message: OutgoingMessage, hop: ForwardedHeaders) -> None:
         peer, task_id = await self._found(hop), message.task_id
         if not task_id and MESH in peer.extensions:
             task_id = f"{OF_MESSAGE}{message.id}"
         elif not task_id:
             found = await self._newest(message.context_id, hop)
-            task_id = found.task_id if found and (found.state is None or found.question) else ""
+            task_id = found.task_id if found and (found.state is None or found.input_request) else ""
         if task_id:
             await self._ask(lambda endpoint: endpoint.cancel(task_id), hop)
 
-    async def cancel(self, task_id: str, hop: Hop) -> None:
+    async def cancel(self, task_id: str, hop: ForwardedHeaders) -> None:
         try:
             async with asyncio.timeout(min(CANCEL_S, self._timeout_s)):
                 await self._ask(lambda endpoint: endpoint.cancel(task_id), hop)
@@ -194,7 +194,7 @@ class HttpAgent:
     async def close(self) -> None:
         await self._wire.close()
 
-    async def _settled(self, message: Outgoing, hop: Hop) -> Standing | None:
+    async def _settled(self, message: OutgoingMessage, hop: ForwardedHeaders) -> Standing | None:
         """How a task stands that no longer waits for the message; None: the message is to be sent.
 
         Looked at first where the message itself does not say what it is about: words, or only a token.
@@ -209,7 +209,7 @@ class HttpAgent:
             return None
         return standing if _arrived(message, standing) else None
 
-    async def _sent(self, message: Outgoing, hop: Hop) -> Standing:
+    async def _sent(self, message: OutgoingMessage, hop: ForwardedHeaders) -> Standing:
         trail = self._trail(message, unsaid=False)
         was_unsaid, trail.unsaid = trail.unsaid, False
         try:
@@ -225,7 +225,9 @@ class HttpAgent:
             raise self._unwell() from None
         return self._standing(result, message.task_id)
 
-    async def _followed(self, message: Outgoing, standing: Standing, hop: Hop, until: float) -> Incoming:
+    async def _followed(
+        self, message: OutgoingMessage, standing: Standing, hop: ForwardedHeaders, until: float
+    ) -> RemoteTask:
         """Asks how the task stands until nothing goes on there any more; at the deadline, asks it to stop."""
         if standing.state is None:
             self._trail(message, unsaid=False).task_id = standing.task_id
@@ -253,7 +255,9 @@ class HttpAgent:
         self._trails.pop(message.id, None)
         return standing.incoming()
 
-    async def _sent_or_found(self, message: Outgoing, hop: Hop, tries: int) -> Standing | None:
+    async def _sent_or_found(
+        self, message: OutgoingMessage, hop: ForwardedHeaders, tries: int
+    ) -> Standing | None:
         """What came of a message, which is sent again where that is harmless; None: nobody can know.
         ``tries``: how often this was tried before."""
         trail = self._trails.get(message.id)
@@ -274,7 +278,7 @@ class HttpAgent:
             await asyncio.sleep(self._settle_s / LOOKS)
         return await self._newest(message.context_id, hop)
 
-    async def _sent_or_arrived(self, message: Outgoing, hop: Hop) -> Standing | None:
+    async def _sent_or_arrived(self, message: OutgoingMessage, hop: ForwardedHeaders) -> Standing | None:
         """The same of a message to a task, by whether that still waits for it."""
         standing = await self._task(message.task_id, hop)
         if _arrived(message, standing):
@@ -290,7 +294,7 @@ class HttpAgent:
                 return standing
         return None
 
-    async def _newest(self, context_id: str, hop: Hop) -> Standing | None:
+    async def _newest(self, context_id: str, hop: ForwardedHeaders) -> Standing | None:
         """The newest task of a context; None when there is none. Raises `NotKnown`."""
         with _looking():
             result = await self._ask(lambda endpoint: endpoint.tasks(context_id), hop)
@@ -298,12 +302,12 @@ class HttpAgent:
                 newest = newest_of(result)
         return await self._task(newest.task_id, hop) if newest else None
 
-    async def _task(self, task_id: str, hop: Hop) -> Standing:
+    async def _task(self, task_id: str, hop: ForwardedHeaders) -> Standing:
         """How a task stands. Raises `NotKnown`."""
         with _looking():
             return self._standing(await self._ask(lambda endpoint: endpoint.get(task_id), hop), task_id)
 
-    async def _give_up(self, message: Outgoing, task_id: str, hop: Hop) -> None:
+    async def _give_up(self, message: OutgoingMessage, task_id: str, hop: ForwardedHeaders) -> None:
         """The time is over: asks the task to stop, if it can be found out in what is left which that is. A
         message that has not arrived yet is withdrawn: nobody waits for what would come of it."""
         with suppress(TimeoutError, RemoteFailed, RemoteLost):
@@ -316,7 +320,7 @@ class HttpAgent:
                 if task_id:
                     await self.cancel(task_id, hop)
 
-    async def _ask(self, asking: Asking, hop: Hop) -> Any:
+    async def _ask(self, asking: Asking, hop: ForwardedHeaders) -> Any:
         """A result, in the first dialect that the agent speaks."""
         was_known = self._peer is not None
         try:
@@ -327,7 +331,7 @@ class HttpAgent:
         self._peer = None  # it spoke so before, and is another version now
         return await self._ask_in_turn(await self._found(hop), asking, hop)
 
-    async def _ask_in_turn(self, peer: Peer, asking: Asking, hop: Hop) -> Any:
+    async def _ask_in_turn(self, peer: Peer, asking: Asking, hop: ForwardedHeaders) -> Any:
         refused: NotSpoken | None = None
         for endpoint in peer.endpoints:
             request = asking(endpoint)
@@ -353,7 +357,7 @@ class HttpAgent:
                 return result
         raise refused or NotSpoken(f"agent {self._name} has no way to be asked that", stale=False)
 
-    async def _found(self, hop: Hop) -> Peer:
+    async def _found(self, hop: ForwardedHeaders) -> Peer:
         async with self._finding:
             now = asyncio.get_running_loop().time()
             if self._peer is None or (not self._peer.is_sure and now >= self._guess_until):
@@ -370,9 +374,9 @@ class HttpAgent:
         return standing
 
     @contextmanager
-    def _announced(self, message: Outgoing) -> Iterator["asyncio.Future[Incoming | None]"]:
+    def _announced(self, message: OutgoingMessage) -> Iterator["asyncio.Future[RemoteTask | None]"]:
         """Whoever asks about the message within waits for what becomes of it here."""
-        announced: asyncio.Future[Incoming | None] = asyncio.get_running_loop().create_future()
+        announced: asyncio.Future[RemoteTask | None] = asyncio.get_running_loop().create_future()
         self._under_way[message.id] = announced
         try:
             yield announced
@@ -407,7 +411,7 @@ class HttpAgent:
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s - self._goodbye_s
 
-    def _rest_of(self, message: Outgoing) -> float:
+    def _rest_of(self, message: OutgoingMessage) -> float:
         """The deadline for recovery. Right after a `send` that failed, both are one exchange: it is the one
         which that had, or just enough for a look."""
         trail, now = self._trails.get(message.id), asyncio.get_running_loop().time()
@@ -417,7 +421,7 @@ class HttpAgent:
         least = now + self._goodbye_s
         return max(until, least) if now < until + 2 * self._goodbye_s else self._until()
 
-    def _trail(self, message: Outgoing, *, unsaid: bool) -> _Trail:
+    def _trail(self, message: OutgoingMessage, *, unsaid: bool) -> _Trail:
         """What is known of a message; ``unsaid`` if that is nothing yet."""
         trail = self._trails.setdefault(message.id, _Trail(unsaid))
         if len(self._trails) > MOST_TRAILS:
@@ -431,21 +435,21 @@ class HttpAgent:
         logger.log(level, "event=%s %s", event, fields(agent=self._name, task=task_id, why=why))
 
 
-def _arrived(message: Outgoing, standing: Standing) -> bool:
+def _arrived(message: OutgoingMessage, standing: Standing) -> bool:
     """Whether a message to a task got there: what it was to change is not as it was."""
     if message.decision is not None:
-        return not still_waits(standing.question, message.decision)
+        return not still_waits(standing.input_request, message.decision)
     return standing.state != "auth-required"
 
 
-def _is_in_words(message: Outgoing) -> bool:
+def _is_in_words(message: OutgoingMessage) -> bool:
     """Whether it decides something without saying what: no ids go along."""
-    return message.decision is not None and message.decision.form == "text"
+    return message.decision is not None and message.decision.protocol == "text"
 
 
-def _door(text: str, task_id: str, context_id: str, *, refused: bool) -> Incoming:
+def _door(text: str, task_id: str, context_id: str, *, refused: bool) -> RemoteTask:
     """HTTP's own way to ask for a token: there may not be a task yet."""
-    return Incoming("auth-required", text, task_id, context_id, refused=refused)
+    return RemoteTask("auth-required", text, task_id, context_id, refused=refused)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from mesh.a2a.client.port import Outgoing, RemoteFailed
+from mesh.a2a.client.port import OutgoingMessage, RemoteFailed
 from mesh.a2a.client.questions import metadata_of, words_of
 from mesh.a2a.client.wire import Request, Response, said
 from mesh.a2a.extensions import HITL, MESH
@@ -61,7 +61,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     rest: bool = False
     tenant: str = ""
 
-    def send(self, message: Outgoing, agent: str) -> Request | None:
+    def send(self, message: OutgoingMessage, agent: str) -> Request | None:
         """The message; None where the words alone would not say which of several things is decided. Raises
         `RemoteFailed` when it has a decision that this agent cannot take."""
         metadata = metadata_of(message.decision, agent) if message.decision else {}
@@ -162,7 +162,7 @@ def _message_in(holder: Any) -> str:
     )
 
 
-def _message(message: Outgoing, metadata: dict[str, Any], version: Version) -> dict[str, Any]:
+def _message(message: OutgoingMessage, metadata: dict[str, Any], version: Version) -> dict[str, Any]:
     is_v1, words = version == "1.0", words_of(message)
     sent: dict[str, Any] = {
         "messageId": message.id,
@@ -179,6 +179,6 @@ def _message(message: Outgoing, metadata: dict[str, Any], version: Version) -> d
     return {"message": sent, "configuration": waits}
 
 
-def _plain(message: Outgoing) -> dict[str, Any]:
+def _plain(message: OutgoingMessage) -> dict[str, Any]:
     sent = {"role": "user", "parts": [{"type": "text", "text": words_of(message)}]}
     return {**({"taskId": message.task_id} if message.task_id else {}), "message": sent}

@@ -18,7 +18,7 @@ from google.protobuf.json_format import ParseError
 from yarl import URL
 
 from mesh.a2a.client.dialects import WANTS_TOKEN, Endpoint, NeedsToken
-from mesh.a2a.client.port import Hop, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
 from mesh.a2a.client.wire import Request, Unreachable, Wire, shown
 from mesh.a2a.extensions import MESH
 from mesh.net.addresses import host_and_port
@@ -54,7 +54,7 @@ class Peer(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, endpoints=(endpoint, *others))
 
 
-async def find(wire: Wire, url: str, card_url: str | None, hop: Hop) -> Peer:
+async def find(wire: Wire, url: str, card_url: str | None, hop: ForwardedHeaders) -> Peer:
     """Looks for the card, and takes from it what can be used. Raises `RemoteFailed`, of which `Unreachable`
     when the agent is down."""
     if card_url:
@@ -91,7 +91,7 @@ def _is_of(card: AgentCard, url: str) -> bool:
     return any(path.endswith(wanted) or path.startswith(f"{wanted}/") for path in paths)
 
 
-async def _card(wire: Wire, place: str, hop: Hop) -> AgentCard:
+async def _card(wire: Wire, place: str, hop: ForwardedHeaders) -> AgentCard:
     """The card at a URL. Raises `Unreachable` when nobody can say if there is one."""
     try:
         async with asyncio.timeout(CARD_TIMEOUT_S):

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RemoteFailed, RemoteLost, RemoteTask
 
-Script = Callable[[Outgoing, Hop], Awaitable[Incoming]]
+Script = Callable[[OutgoingMessage, ForwardedHeaders], Awaitable[RemoteTask]]
 
 
 class MemoryAgent:
@@ -17,13 +17,13 @@ class MemoryAgent:
     """
 
     def __init__(self, script: Script, forgets: bool = False) -> None:
-        self.sent: list[tuple[Outgoing, Hop]] = []
+        self.sent: list[tuple[OutgoingMessage, ForwardedHeaders]] = []
         self.cancelled: list[str] = []
         self.withdrawn: set[str] = set()
         self.closed = False
         self.script = script
         self._forgets = forgets
-        self._answers: dict[str, Incoming] = {}
+        self._answers: dict[str, RemoteTask] = {}
         self._lost = 0
 
     def lose_next(self, number: int = 1) -> None:
@@ -34,7 +34,7 @@ class MemoryAgent:
         """What it answered so far it would answer anew."""
         self._answers.clear()
 
-    async def send(self, message: Outgoing, hop: Hop) -> Incoming:
+    async def send(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         self.sent.append((message, hop))
         if message.id in self.withdrawn:
             raise RemoteFailed("agent memory: the message was withdrawn")
@@ -45,14 +45,14 @@ class MemoryAgent:
             raise RemoteLost("agent memory: the connection was lost")
         return self._answers[message.id]
 
-    async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
+    async def recover(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
         return None if self._forgets else await self.send(message, hop)
 
-    async def withdraw(self, message: Outgoing, hop: Hop) -> bool:
+    async def withdraw(self, message: OutgoingMessage, hop: ForwardedHeaders) -> bool:
         self.withdrawn.add(message.id)
         return True
 
-    async def cancel(self, task_id: str, hop: Hop) -> None:
+    async def cancel(self, task_id: str, hop: ForwardedHeaders) -> None:
         self.cancelled.append(task_id)
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import ApprovalKind, Form
+from mesh.core.events import ApprovalKind, DecisionProtocol
 
 State = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
 
@@ -25,7 +25,7 @@ class RemoteLost(MeshError):
     """The message was sent and the connection was lost: `RemoteAgent.recover` may tell what came of it."""
 
 
-class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
+class ForwardedHeaders(msgspec.Struct, frozen=True, omit_defaults=True):
     """What goes along to the next agent: `X-Session-ID`, `traceparent`, and the caller's bearer ``token``."""
 
     session_id: str = ""
@@ -33,10 +33,10 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     token: str = ""
 
     def __repr__(self) -> str:
-        return f"Hop({self.session_id})"
+        return f"ForwardedHeaders({self.session_id})"
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+class RemoteApproval(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that waits there for a person. ``id`` is the other's; empty where it names none."""
 
     description: str
@@ -46,28 +46,28 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_args: dict[str, Any] = {}
 
 
-class Question(msgspec.Struct, frozen=True, omit_defaults=True):
+class InputRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent asks. ``id`` tells this question from the next one of the same task. ``asked`` has at
     least one entry; of the form ``hitl`` they must be decided together, of ``mesh`` each by itself."""
 
     id: str
-    form: Form
-    asked: tuple[Asked, ...]
+    protocol: DecisionProtocol
+    approvals: tuple[RemoteApproval, ...]
 
 
 class RelayedDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
     """A decision about an approval of ours, for the agent that asked: it decides ``ids`` of its question."""
 
-    question_id: str
-    form: Form
+    request_id: str
+    protocol: DecisionProtocol
     ids: tuple[str, ...]
     kind: ApprovalKind = "tool_call"
 
 
-class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
+class OutgoingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message. ``id`` is a UUID made of the durable step: the same message has the same id, whoever sends
     it again. ``context_id`` likewise. With ``decision`` it answers the question of task ``task_id``; without,
-    and with a ``task_id``, it only brings its `Hop.token` to a task that waits for one."""
+    and with a ``task_id``, it only brings its `ForwardedHeaders.token` to a task that waits for one."""
 
     id: str
     text: str
@@ -76,7 +76,7 @@ class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
     decision: RelayedDecision | None = None
 
 
-class Incoming(msgspec.Struct, frozen=True, omit_defaults=True):
+class RemoteTask(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the task stands when nothing goes on there any more. ``text`` is the answer, or what went wrong;
     ``question`` goes with input-required and auth-required.
 
@@ -88,7 +88,7 @@ class Incoming(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     task_id: str = ""
     context_id: str = ""
-    question: Question | None = None
+    input_request: InputRequest | None = None
     refused: bool = False
 
 
@@ -99,24 +99,24 @@ class RemoteAgent(Protocol):
     promise that a message that failed did nothing, nor that anybody can cancel it.
     """
 
-    async def send(self, message: Outgoing, hop: Hop) -> Incoming:
+    async def send(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         """Says something, and waits while the other works on it. Raises `RemoteFailed`, `RemoteLost`."""
         ...
 
-    async def recover(self, message: Outgoing, hop: Hop) -> Incoming | None:
+    async def recover(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
         """What came of a message that was sent before, perhaps by a process that died: waits for a `send` of
         it that is under way here, asks, and sends it again only where that is known to be harmless. None: it
         cannot be known. Raises `RemoteFailed` when what was sent again is refused, or the agent is still at
         work when the time is over."""
         ...
 
-    async def withdraw(self, message: Outgoing, hop: Hop) -> bool:
+    async def withdraw(self, message: OutgoingMessage, hop: ForwardedHeaders) -> bool:
         """Makes sure, as well as that can be, that nothing comes of a message any more: its task is asked to
         stop, and an agent that counts message ids will refuse it if it has not arrived yet. False: the agent
         could not be told."""
         ...
 
-    async def cancel(self, task_id: str, hop: Hop) -> None:
+    async def cancel(self, task_id: str, hop: ForwardedHeaders) -> None:
         """Asks it to stop; whether it does is its affair."""
         ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.a2a.client.port import Asked, Outgoing, Question, RelayedDecision, RemoteFailed
+from mesh.a2a.client.port import InputRequest, OutgoingMessage, RelayedDecision, RemoteApproval, RemoteFailed
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact, whole
 from mesh.core import strict_json
@@ -31,7 +31,7 @@ _KINDS: dict[Any, ApprovalKind] = {
 }
 
 
-def question_of(message: dict[str, Any], text: str, moment: str, *, wants_token: bool) -> Question:
+def question_of(message: dict[str, Any], text: str, moment: str, *, wants_token: bool) -> InputRequest:
     """What ``status.message`` asks; ``text`` are its words, ``moment`` is ``status.timestamp``. Raises
     `RemoteFailed` when it is more than a question may hold."""
     metadata = message.get("metadata")
@@ -40,16 +40,18 @@ def question_of(message: dict[str, Any], text: str, moment: str, *, wants_token:
     told = message_id or moment
     asked = _mesh(known.get(MESH))
     if asked:
-        return _checked(Question(",".join(sorted(one.id for one in asked)), "mesh", asked))
+        return _checked(InputRequest(",".join(sorted(one.id for one in asked)), "mesh", asked))
     asked, answers = _hitl(known.get(HITL), text)
     if asked:
         # An agent may give the id of a tool or a question again; not the id of a message.
         ids = ",".join(sorted(one.id for one in asked))
-        return _checked(Question(f"{answers}:{ids}@{told}", "hitl", asked))
+        return _checked(InputRequest(f"{answers}:{ids}@{told}", "hitl", asked))
     kind: ApprovalKind = "auth_required" if wants_token else "tool_call"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     question_id = message_id or f"{moment}#{digest}"
-    return Question(question_id, "text", (Asked(text or "The agent waits for an answer.", kind=kind),))
+    return InputRequest(
+        question_id, "text", (RemoteApproval(text or "The agent waits for an answer.", kind=kind),)
+    )
 
 
 def named(holder: dict[str, Any], key: str) -> str:
@@ -57,16 +59,16 @@ def named(holder: dict[str, Any], key: str) -> str:
     return _short(_text(holder.get(key)), key)
 
 
-def still_waits(question: Question | None, decision: RelayedDecision) -> bool:
+def still_waits(question: InputRequest | None, decision: RelayedDecision) -> bool:
     """Whether the question that was decided is one that waits now."""
     if question is None:
         return False
-    if decision.form == "mesh":  # each by itself: others may have come or gone meanwhile
-        return any(one.id in decision.ids for one in question.asked)
-    return question.id == decision.question_id
+    if decision.protocol == "mesh":  # each by itself: others may have come or gone meanwhile
+        return any(one.id in decision.ids for one in question.approvals)
+    return question.id == decision.request_id
 
 
-def words_of(message: Outgoing) -> str:
+def words_of(message: OutgoingMessage) -> str:
     """What a message says in words. Never empty."""
     decision = message.decision
     if decision is None:
@@ -76,11 +78,11 @@ def words_of(message: Outgoing) -> str:
 
 def metadata_of(decision: RelayedDecision, agent: str) -> dict[str, Any]:
     """What a decision says to the extension that asked. Raises `RemoteFailed` when it cannot be."""
-    if decision.form == "mesh":
+    if decision.protocol == "mesh":
         return {MESH: {"decisions": [_decision(uuid, decision) for uuid in decision.ids]}}
     if decision.edited_args is not None:
         raise RemoteFailed(f"agent {agent} takes no edited arguments: approve what it asks, or reject it")
-    if decision.form == "text":
+    if decision.protocol == "text":
         return {}
     if decision.kind == "question":
         given = _answers(decision)
@@ -93,9 +95,9 @@ def metadata_of(decision: RelayedDecision, agent: str) -> dict[str, Any]:
     }
 
 
-def _mesh(request: Any) -> tuple[Asked, ...]:
+def _mesh(request: Any) -> tuple[RemoteApproval, ...]:
     return tuple(
-        Asked(
+        RemoteApproval(
             description=_text(one.get("description")) or _called(one.get("tool_name")),
             id=one["uuid"],
             kind=_KINDS.get(one.get("kind"), "tool_call"),
@@ -107,7 +109,7 @@ def _mesh(request: Any) -> tuple[Asked, ...]:
     )
 
 
-def _hitl(request: Any, text: str) -> tuple[tuple[Asked, ...], int]:
+def _hitl(request: Any, text: str) -> tuple[tuple[RemoteApproval, ...], int]:
     """What is asked, and how many answers it takes."""
     kind = request.get("type") if isinstance(request, dict) else None
     if kind == "tool_approval_request":
@@ -120,13 +122,13 @@ def _hitl(request: Any, text: str) -> tuple[tuple[Asked, ...], int]:
         questions = _objects(request, "questions")
         lines = [line for line in map(_question_line, questions) if line]
         described = "\n".join(lines) or _text(request.get("hint")) or text
-        return (Asked(described, request["id"], "question"),), max(1, len(questions))
+        return (RemoteApproval(described, request["id"], "question"),), max(1, len(questions))
     return (), 0
 
 
-def _tool(one: dict[str, Any], hint: str) -> Asked:
+def _tool(one: dict[str, Any], hint: str) -> RemoteApproval:
     name, args = _text(one.get("name")), _object(one.get("args"))
-    return Asked(_described(name, args, hint), one["id"], "tool_call", name, args)
+    return RemoteApproval(_described(name, args, hint), one["id"], "tool_call", name, args)
 
 
 def _described(name: str, args: dict[str, Any], hint: str) -> str:
@@ -179,9 +181,9 @@ def _approval(one: str, decision: RelayedDecision) -> dict[str, Any]:
 
 def _answers(decision: RelayedDecision) -> list[dict[str, list[str]]]:
     """An answer to each question: a line each where there are as many, else the whole of it to all."""
-    number, _, _ = decision.question_id.partition(":")
+    number, _, _ = decision.request_id.partition(":")
     count = int(number) if number.isdigit() else 1
-    answer = words_of(Outgoing(id="", text="", context_id="", decision=decision))
+    answer = words_of(OutgoingMessage(id="", text="", context_id="", decision=decision))
     lines = answer.splitlines()
     each = lines if len(lines) == count else [answer] * count
     return [{"answer": [line]} for line in each]
@@ -194,11 +196,13 @@ def _arguments(one: dict[str, Any]) -> dict[str, Any]:
         raise RemoteFailed(f"it answered arguments that are no JSON: {problem}") from None
 
 
-def _checked(question: Question) -> Question:
+def _checked(question: InputRequest) -> InputRequest:
     """The question, if all of it can be kept: a person must not decide about half of it."""
-    if len(question.asked) > MOST_ASKED:
-        raise RemoteFailed(f"it answered {len(question.asked)} things to decide: {MOST_ASKED} are the most")
-    for one in question.asked:
+    if len(question.approvals) > MOST_ASKED:
+        raise RemoteFailed(
+            f"it answered {len(question.approvals)} things to decide: {MOST_ASKED} are the most"
+        )
+    for one in question.approvals:
         _short(one.id, "id of what is to be decided")
         _short(one.tool_name, "tool name")
         try:

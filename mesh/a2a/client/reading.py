@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from mesh.a2a.client.port import Incoming, Question, RemoteFailed, State
+from mesh.a2a.client.port import InputRequest, RemoteFailed, RemoteTask, State
 from mesh.a2a.client.questions import named, question_of
 
 GOES_ON = ("submitted", "working")
@@ -25,12 +25,12 @@ class Standing(msgspec.Struct, frozen=True):
     task_id: str = ""
     context_id: str = ""
     moment: str = ""
-    question: Question | None = None
+    input_request: InputRequest | None = None
 
-    def incoming(self) -> Incoming:
+    def incoming(self) -> RemoteTask:
         """The same for the port; not of a task that goes on."""
         assert self.state is not None
-        return Incoming(self.state, self.text, self.task_id, self.context_id, self.question)
+        return RemoteTask(self.state, self.text, self.task_id, self.context_id, self.input_request)
 
 
 def standing_of(result: Any) -> Standing:

@@ -22,7 +22,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from mesh.a2a.client.port import Hop, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
 from mesh.a2a.extensions import HITL, MESH
 from mesh.net.addresses import guarded_session, host_and_port
 
@@ -146,7 +146,7 @@ class Wire:
         """Whether a URL is on a host that the config names."""
         return _origin(url) in self._trusted
 
-    async def exchange(self, request: Request, hop: Hop) -> Response:
+    async def exchange(self, request: Request, hop: ForwardedHeaders) -> Response:
         """Asks, with redirects on the same host. Waits as long as the caller lets it."""
         url, method = request.url, request.method
         for _ in range(MOST_REDIRECTS + 1):
@@ -170,7 +170,9 @@ class Wire:
             await self._session.close()
             self._session = None
 
-    async def _once(self, request: Request, method: str, url: str, hop: Hop) -> "Response | tuple[int, str]":
+    async def _once(
+        self, request: Request, method: str, url: str, hop: ForwardedHeaders
+    ) -> "Response | tuple[int, str]":
         """The answer, or where it redirects to, with its status."""
         if self._session is None:
             self._session = guarded_session(self._named)
@@ -197,7 +199,7 @@ class Wire:
             parts.append(part)
         return b"".join(parts)
 
-    def _headers(self, request: Request, url: str, hop: Hop) -> dict[str, str]:
+    def _headers(self, request: Request, url: str, hop: ForwardedHeaders) -> dict[str, str]:
         # Not compressed: what is bounded is then what is sent, and few answers are worth it.
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         headers["A2A-Extensions"] = f"{HITL}, {MESH}"
@@ -218,7 +220,7 @@ class Wire:
             raise Unreachable(f"{self._at(url)}: {wrong[0]} has characters that no header may have")
         return headers
 
-    def _next(self, method: str, url: str, redirect: tuple[int, str], hop: Hop) -> str:
+    def _next(self, method: str, url: str, redirect: tuple[int, str], hop: ForwardedHeaders) -> str:
         (status, location), secrets = redirect, (hop.token, self._key)
         try:
             target = str(URL(url).join(URL(location)))
@@ -236,7 +238,7 @@ class Wire:
             )
         return target
 
-    def _worded(self, answer: Response, url: str, hop: Hop) -> Response:
+    def _worded(self, answer: Response, url: str, hop: ForwardedHeaders) -> Response:
         """An answer that is fit to be read, or not the agent's at all."""
         if answer.status in _GATEWAY:
             raise RemoteLost(f"{self._at(url)} answered HTTP {answer.status}: nobody knows what came of it")

@@ -9,29 +9,29 @@ import pytest
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.memory import MemoryAgent, Script
 from mesh.a2a.client.port import (
-    Asked,
-    Hop,
-    Incoming,
-    Outgoing,
-    Question,
+    ForwardedHeaders,
+    InputRequest,
+    OutgoingMessage,
     RelayedDecision,
     RemoteAgent,
+    RemoteApproval,
     RemoteLost,
+    RemoteTask,
 )
 from tests.a2a.client.peers import Agent, cut, served
 
-HOP = Hop(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+HOP = ForwardedHeaders(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
 
 
 def message(
     text: str = "", task: str = "", decided: RelayedDecision | None = None, context: str = "c1"
-) -> Outgoing:
-    return Outgoing(str(uuid.uuid4()), text, context, task, decided)
+) -> OutgoingMessage:
+    return OutgoingMessage(str(uuid.uuid4()), text, context, task, decided)
 
 
-def decision(question: Question, how: str = "approve", *only: str) -> RelayedDecision:
-    ids = tuple(one.id for one in question.asked if not only or one.id in only)
-    return RelayedDecision("a1", how, question_id=question.id, form=question.form, ids=ids)  # type: ignore[arg-type]
+def decision(question: InputRequest, how: str = "approve", *only: str) -> RelayedDecision:
+    ids = tuple(one.id for one in question.approvals if not only or one.id in only)
+    return RelayedDecision("a1", how, request_id=question.id, protocol=question.protocol, ids=ids)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -60,32 +60,32 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 def _script(ledger: list[str]) -> Script:
-    async def script(said: Outgoing, hop: Hop) -> Incoming:
+    async def script(said: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         if said.decision is not None:
             ledger.append(f"a: {said.decision.choice}")
-            return Incoming("completed", ledger[-1], "t1", "c1")
+            return RemoteTask("completed", ledger[-1], "t1", "c1")
         command, _, rest = said.text.partition(" ")
         if command == "ask":
-            asked = (Asked("a?", "t1/a", "tool_call", "a", {"n": 1}),)
-            return Incoming("input-required", "May I a?", "t1", "c1", Question("t1/a", "mesh", asked))
+            asked = (RemoteApproval("a?", "t1/a", "tool_call", "a", {"n": 1}),)
+            return RemoteTask("input-required", "May I a?", "t1", "c1", InputRequest("t1/a", "mesh", asked))
         ledger.append(rest)
-        return Incoming("completed", rest, "t1", "c1")
+        return RemoteTask("completed", rest, "t1", "c1")
 
     return script
 
 
 async def test_an_answer_comes_back_as_text(world: World) -> None:
     answer = await world.agent.send(message("echo hello"), HOP)
-    assert (answer.state, answer.text, answer.question) == ("completed", "hello", None)
+    assert (answer.state, answer.text, answer.input_request) == ("completed", "hello", None)
     assert answer.task_id
     assert world.ledger == ["hello"]
 
 
 async def test_a_question_waits_for_its_decision(world: World) -> None:
     asked = await world.agent.send(message("ask a"), HOP)
-    assert asked.state == "input-required" and asked.question is not None
+    assert asked.state == "input-required" and asked.input_request is not None
     assert world.ledger == []
-    decided = decision(asked.question)
+    decided = decision(asked.input_request)
     answer = await world.agent.send(message("", asked.task_id, decided), HOP)
     assert (answer.state, len(world.ledger), answer.task_id) == ("completed", 1, asked.task_id)
 
@@ -103,8 +103,8 @@ async def test_a_message_whose_answer_was_lost_is_recovered_and_ran_once(world: 
 
 async def test_a_decision_whose_answer_was_lost_is_recovered_and_counted_once(world: World) -> None:
     asked = await world.agent.send(message("ask a"), HOP)
-    assert asked.question is not None
-    said = message("", asked.task_id, decision(asked.question))
+    assert asked.input_request is not None
+    said = message("", asked.task_id, decision(asked.input_request))
     world.lose()
     with pytest.raises(RemoteLost):
         await world.agent.send(said, HOP)

@@ -11,7 +11,14 @@ import pytest
 from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, RelayedDecision, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import (
+    ForwardedHeaders,
+    OutgoingMessage,
+    RelayedDecision,
+    RemoteFailed,
+    RemoteLost,
+    RemoteTask,
+)
 from mesh.a2a.client.wire import Response
 from mesh.net.addresses import guarded_session, host_and_port
 from tests.a2a.client.peers import (
@@ -30,15 +37,15 @@ from tests.a2a.client.test_guard import Names
 from tests.ports import free_port
 
 TOKEN = "secret-token-1234567890"
-HOP = Hop(
+HOP = ForwardedHeaders(
     session_id="session-7", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01", token=TOKEN
 )
 ODD = "Secret-Token-With-Case"
 CARD: dict[str, Any] = {"name": "b", "description": "b", "version": "1", "capabilities": {}, "skills": []}
 
 
-def message(text: str, task: str = "", decided: RelayedDecision | None = None) -> Outgoing:
-    return Outgoing(str(uuid.uuid4()), text, "c1", task, decided)
+def message(text: str, task: str = "", decided: RelayedDecision | None = None) -> OutgoingMessage:
+    return OutgoingMessage(str(uuid.uuid4()), text, "c1", task, decided)
 
 
 @pytest.fixture
@@ -182,7 +189,7 @@ async def test_a_token_in_any_part_of_an_answer_is_in_no_error(
     peer.once = False
     peer.faults.append(fault)
     with pytest.raises(RemoteFailed) as error:
-        await agent.send(message("echo x"), Hop(token=ODD))
+        await agent.send(message("echo x"), ForwardedHeaders(token=ODD))
     assert ODD.lower() not in str(error.value).lower() and "***" in str(error.value)
 
 
@@ -201,15 +208,15 @@ async def test_a_token_in_what_is_no_http_is_in_no_log(caplog: pytest.LogCapture
     said = message("echo x")
     with caplog.at_level("INFO"):
         with pytest.raises(RemoteLost) as error:
-            await agent.send(said, Hop(token=ODD))
-        assert await agent.recover(said, Hop(token=ODD)) is None
+            await agent.send(said, ForwardedHeaders(token=ODD))
+        assert await agent.recover(said, ForwardedHeaders(token=ODD)) is None
     assert ODD not in str(error.value) and "event=a2a" in caplog.text and ODD not in caplog.text
     await agent.close()
     server.close()
 
 
 async def test_an_answer_about_another_task_is_refused(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("auth"), Hop())
+    asked = await agent.send(message("auth"), ForwardedHeaders())
     peer.faults.append(replies({"task": {"id": "other", "status": {"state": "TASK_STATE_COMPLETED"}}}))
     with pytest.raises(RemoteFailed, match="answered task other, not task-1"):
         await agent.send(message("", asked.task_id), HOP)
@@ -271,23 +278,32 @@ async def test_an_agent_that_dies_while_it_works_leaves_the_outcome_open(peer: A
 @pytest.mark.parametrize("status", [401, 403])
 async def test_http_401_and_403_ask_for_a_token(agent: HttpAgent, peer: Agent, status: int) -> None:
     peer.faults.append(answers(status, json={"error": "log in first"}))
-    answer = await agent.send(message("echo x"), Hop())
-    assert answer == Incoming("auth-required", "log in first", "", "c1", refused=True)
+    answer = await agent.send(message("echo x"), ForwardedHeaders())
+    assert answer == RemoteTask("auth-required", "log in first", "", "c1", refused=True)
     assert (await agent.send(message("echo x"), HOP)).text == "x"
 
 
 async def test_a_task_that_needs_a_token_goes_on_when_it_is_brought(agent: HttpAgent) -> None:
-    asked = await agent.send(message("auth"), Hop())
-    assert asked.state == "auth-required" and asked.question is not None
-    assert [(one.kind, one.description) for one in asked.question.asked] == [
+    asked = await agent.send(message("auth"), ForwardedHeaders())
+    assert asked.state == "auth-required" and asked.input_request is not None
+    assert [(one.kind, one.description) for one in asked.input_request.approvals] == [
         ("auth_required", "Who are you?")
     ]
     answer = await agent.send(message("", asked.task_id), HOP)
     assert (answer.state, answer.text) == ("completed", "welcome")
 
 
-@pytest.mark.parametrize("hop", [Hop(session_id="a\r\nX: y"), Hop(token="a\nb"), Hop(traceparent="\0")])
-async def test_what_no_header_may_have_is_not_sent(agent: HttpAgent, peer: Agent, hop: Hop) -> None:
+@pytest.mark.parametrize(
+    "hop",
+    [
+        ForwardedHeaders(session_id="a\r\nX: y"),
+        ForwardedHeaders(token="a\nb"),
+        ForwardedHeaders(traceparent="\0"),
+    ],
+)
+async def test_what_no_header_may_have_is_not_sent(
+    agent: HttpAgent, peer: Agent, hop: ForwardedHeaders
+) -> None:
     with pytest.raises(RemoteFailed, match="has characters that no header may have"):
         await agent.send(message("echo x"), hop)
     assert peer.requests == []

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, RemoteLost
+from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RemoteLost, RemoteTask
 from mesh.core.events import ApprovalRequired, LlmCall
 from mesh.llm.port import LlmRequest
 from tests.a2a.client.peers import Agent, Handler, cut_before, served
@@ -265,10 +265,10 @@ async def test_a_message_that_arrives_a_little_late_is_found_where_ids_do_not_co
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=10)
         peer.send_faults.append(understood_late)
-        said = Outgoing("5a1dc9b5-9b0e-4b8e-8f56-2a4e3a0c2b11", "echo x", "c1")
+        said = OutgoingMessage("5a1dc9b5-9b0e-4b8e-8f56-2a4e3a0c2b11", "echo x", "c1")
         with pytest.raises(RemoteLost):
-            await agent.send(said, Hop())
-        found = await agent.recover(said, Hop())
+            await agent.send(said, ForwardedHeaders())
+        found = await agent.recover(said, ForwardedHeaders())
         await agent.close()
     await late[0]
-    assert isinstance(found, Incoming) and (found.text, peer.ledger) == ("x", ["x"])
+    assert isinstance(found, RemoteTask) and (found.text, peer.ledger) == ("x", ["x"])

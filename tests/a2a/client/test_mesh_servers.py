@@ -7,14 +7,21 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, Question, RelayedDecision, RemoteFailed
+from mesh.a2a.client.port import (
+    ForwardedHeaders,
+    InputRequest,
+    OutgoingMessage,
+    RelayedDecision,
+    RemoteFailed,
+    RemoteTask,
+)
 from mesh.core.events import LlmCall
 from mesh.core.messages import Results
 from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh
 from tests.support import ScriptedLlm, calls, says
 
-HOP = Hop(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+HOP = ForwardedHeaders(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
 
 
 async def adds_what_it_is_told(request: LlmRequest) -> LlmCall:
@@ -40,14 +47,16 @@ async def agent(mesh: LiveMesh, request: pytest.FixtureRequest) -> AsyncIterator
     await made.close()
 
 
-def message(text: str, asked: Incoming | None = None, decided: RelayedDecision | None = None) -> Outgoing:
+def message(
+    text: str, asked: RemoteTask | None = None, decided: RelayedDecision | None = None
+) -> OutgoingMessage:
     task, context = (asked.task_id, asked.context_id) if asked else ("", str(uuid.uuid4()))
-    return Outgoing(str(uuid.uuid4()), text, context, task, decided)
+    return OutgoingMessage(str(uuid.uuid4()), text, context, task, decided)
 
 
-def question_of(answer: Incoming) -> Question:
-    assert answer.state == "input-required" and answer.question is not None, answer
-    return answer.question
+def question_of(answer: RemoteTask) -> InputRequest:
+    assert answer.state == "input-required" and answer.input_request is not None, answer
+    return answer.input_request
 
 
 async def test_it_answers(agent: HttpAgent) -> None:
@@ -58,16 +67,26 @@ async def test_it_answers(agent: HttpAgent) -> None:
 async def test_it_asks_again_and_again_and_takes_edits_and_reasons(agent: HttpAgent, mesh: LiveMesh) -> None:
     asked = await agent.send(message("add 1 2"), HOP)
     first = question_of(asked)
-    assert first.form == "mesh"
-    assert [(one.tool_name, repr(one.tool_args)) for one in first.asked] == [("add", "{'n': 1}")]
+    assert first.protocol == "mesh"
+    assert [(one.tool_name, repr(one.tool_args)) for one in first.approvals] == [("add", "{'n': 1}")]
     one = RelayedDecision(
-        "a1", "approve", question_id=first.id, form="mesh", ids=(first.asked[0].id,), edited_args={"n": 10}
+        "a1",
+        "approve",
+        request_id=first.id,
+        protocol="mesh",
+        ids=(first.approvals[0].id,),
+        edited_args={"n": 10},
     )
     rest = await agent.send(message("", asked, one), HOP)
     second = question_of(rest)
-    assert second.id != first.id and second.asked[0].tool_args == {"n": 2}
+    assert second.id != first.id and second.approvals[0].tool_args == {"n": 2}
     other = RelayedDecision(
-        "a1", "reject", question_id=second.id, form="mesh", ids=(second.asked[0].id,), reason="too much"
+        "a1",
+        "reject",
+        request_id=second.id,
+        protocol="mesh",
+        ids=(second.approvals[0].id,),
+        reason="too much",
     )
     answer = await agent.send(message("", rest, other), HOP)
     assert answer.state == "completed" and "too much" in answer.text
@@ -86,7 +105,7 @@ async def test_a_decision_that_nobody_knows_of_is_recovered(agent: HttpAgent, me
     asked = await agent.send(message("add 1"), HOP)
     waiting = question_of(asked)
     decided = RelayedDecision(
-        "a1", "approve", question_id=waiting.id, form="mesh", ids=(waiting.asked[0].id,)
+        "a1", "approve", request_id=waiting.id, protocol="mesh", ids=(waiting.approvals[0].id,)
     )
     said = message("", asked, decided)
     for _ in range(2):
@@ -110,7 +129,9 @@ async def test_what_waits_there_can_be_called_off(agent: HttpAgent, mesh: LiveMe
     late = message(
         "",
         asked,
-        RelayedDecision("a1", "approve", question_id=waiting.id, form="mesh", ids=(waiting.asked[0].id,)),
+        RelayedDecision(
+            "a1", "approve", request_id=waiting.id, protocol="mesh", ids=(waiting.approvals[0].id,)
+        ),
     )
     answer = await agent.recover(late, HOP)
     assert answer is not None and answer.state == "canceled"
@@ -138,7 +159,7 @@ async def test_a_message_that_is_withdrawn_after_it_came_leaves_nothing_that_wai
     asked = await agent.send(said, HOP)
     question_of(asked)
     assert await agent.withdraw(said, HOP)
-    found = await agent.recover(Outgoing(str(uuid.uuid4()), "", asked.context_id, asked.task_id), HOP)
+    found = await agent.recover(OutgoingMessage(str(uuid.uuid4()), "", asked.context_id, asked.task_id), HOP)
     assert found is not None and found.state == "canceled"
     assert mesh.mesh.ledger.lines == []
 

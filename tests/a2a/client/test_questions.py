@@ -8,22 +8,28 @@ from hypothesis import strategies as st
 
 from mesh.a2a.client.dialects import Endpoint
 from mesh.a2a.client.discovery import peer_of, read_card
-from mesh.a2a.client.port import Asked, Outgoing, Question, RelayedDecision, RemoteFailed
+from mesh.a2a.client.port import InputRequest, OutgoingMessage, RelayedDecision, RemoteApproval, RemoteFailed
 from mesh.a2a.client.questions import metadata_of, question_of, still_waits, words_of
 from mesh.a2a.client.reading import newest_of, standing_of
 from mesh.a2a.client.wire import Wire
 from mesh.a2a.extensions import HITL, MESH
 
 
-def asks(metadata: Any = None, message_id: str = "m1", moment: str = "", text: str = "Well?") -> Question:
+def asks(metadata: Any = None, message_id: str = "m1", moment: str = "", text: str = "Well?") -> InputRequest:
     message = {"messageId": message_id, "metadata": metadata}
     return question_of(message, text, moment, wants_token=False)
 
 
-def decides(question: Question, how: Any, **more: Any) -> RelayedDecision:
-    ids = tuple(one.id for one in question.asked)
+def decides(question: InputRequest, how: Any, **more: Any) -> RelayedDecision:
+    ids = tuple(one.id for one in question.approvals)
     return RelayedDecision(
-        "a1", how, question_id=question.id, form=question.form, ids=ids, kind=question.asked[0].kind, **more
+        "a1",
+        how,
+        request_id=question.id,
+        protocol=question.protocol,
+        ids=ids,
+        kind=question.approvals[0].kind,
+        **more,
     )
 
 
@@ -39,20 +45,22 @@ def test_a_mesh_asks_for_each_approval_by_itself() -> None:
         {"uuid": "u1", "kind": "tool_call", "description": "Delete?"},
     ]
     question = asks({MESH: {"approvals": waiting}, HITL: {"type": "ask_user_request", "id": "x"}})
-    assert (question.form, question.id) == ("mesh", "u1,u2")
-    assert question.asked[0] == Asked("Again?", "u2", "unknown_outcome", "rm", {"n": 3})
-    assert isinstance(question.asked[0].tool_args["n"], int)
+    assert (question.protocol, question.id) == ("mesh", "u1,u2")
+    assert question.approvals[0] == RemoteApproval("Again?", "u2", "unknown_outcome", "rm", {"n": 3})
+    assert isinstance(question.approvals[0].tool_args["n"], int)
 
 
 def test_numbers_that_went_through_protobuf_are_whole_again() -> None:
     args = {"n": 3.0, "half": 0.5, "deep": [{"n": -1.0}], "big": 1e300}
     question = asks({MESH: {"approvals": [{"uuid": "u1", "tool_args": args}]}})
-    assert repr(question.asked[0].tool_args) == "{'n': 3, 'half': 0.5, 'deep': [{'n': -1}], 'big': 1e+300}"
+    assert (
+        repr(question.approvals[0].tool_args) == "{'n': 3, 'half': 0.5, 'deep': [{'n': -1}], 'big': 1e+300}"
+    )
 
 
 def test_a_decision_for_a_mesh_has_all_that_a_person_said() -> None:
     decided = RelayedDecision(
-        "a1", "approve", question_id="u1", form="mesh", ids=("u1",), edited_args={"n": 2}, reason="less"
+        "a1", "approve", request_id="u1", protocol="mesh", ids=("u1",), edited_args={"n": 2}, reason="less"
     )
     told = {
         "uuid": "u1",
@@ -63,7 +71,7 @@ def test_a_decision_for_a_mesh_has_all_that_a_person_said() -> None:
     }
     assert metadata_of(decided, "bob") == {MESH: {"decisions": [told]}}
     answered = RelayedDecision(
-        "a1", "answer", question_id="u1", form="mesh", ids=("u1",), kind="question", answer="blue"
+        "a1", "answer", request_id="u1", protocol="mesh", ids=("u1",), kind="question", answer="blue"
     )
     assert metadata_of(answered, "bob") == {
         MESH: {"decisions": [{"uuid": "u1", "decision": "answer", "answer": "blue"}]}
@@ -75,8 +83,8 @@ TOOLS = [{"id": "t1", "name": "deploy", "args": {"to": "prod"}}, {"id": "t2", "n
 
 def test_hitl_tools_are_decided_together_with_every_id() -> None:
     question = asks({HITL: {"type": "tool_approval_request", "hint": "Allow?", "tools": TOOLS}})
-    assert question.form == "hitl"
-    assert [(one.id, one.tool_name, one.tool_args) for one in question.asked] == [
+    assert question.protocol == "hitl"
+    assert [(one.id, one.tool_name, one.tool_args) for one in question.approvals] == [
         ("t1", "deploy", {"to": "prod"}),
         ("t2", "drop", {}),
     ]
@@ -97,7 +105,7 @@ def test_hitl_tools_are_decided_together_with_every_id() -> None:
 def described(*tools: dict[str, Any], hint: str = "Allow?") -> list[str]:
     calls = [{"id": f"t{number}", **tool} for number, tool in enumerate(tools)]
     question = asks({HITL: {"type": "tool_approval_request", "hint": hint, "tools": calls}})
-    return [one.description for one in question.asked]
+    return [one.description for one in question.approvals]
 
 
 def test_every_hitl_call_is_shown_with_its_arguments() -> None:
@@ -159,7 +167,7 @@ def test_a_question_that_is_too_large_is_refused_and_never_cut(message: dict[str
 
 def test_a_question_may_be_as_large_as_its_bounds() -> None:
     approval = {"tool_name": "n" * 256, "tool_args": {"a": "x" * (65_536 - 8)}}
-    asked = asks(mesh_asks(*[{"uuid": f"{n:0256}", **approval} for n in range(50)])).asked
+    asked = asks(mesh_asks(*[{"uuid": f"{n:0256}", **approval} for n in range(50)])).approvals
     assert len(asked) == 50 and len(asked[0].tool_args["a"]) == 65_528
 
 
@@ -190,7 +198,7 @@ def test_every_question_of_an_ask_user_request_gets_an_answer(
     questions: list[Any], answer: str, answers: list[Any]
 ) -> None:
     question = asks({HITL: {"type": "ask_user_request", "id": "q:1", "questions": questions}})
-    assert (question.asked[0].kind, question.asked[0].id) == ("question", "q:1")
+    assert (question.approvals[0].kind, question.approvals[0].id) == ("question", "q:1")
     told = metadata_of(decides(question, "answer", answer=answer), "bob")
     given = [{"answer": each} for each in answers]
     assert told == {HITL: {"type": "ask_user_response", "id": "q:1", "answers": given}}
@@ -199,7 +207,7 @@ def test_every_question_of_an_ask_user_request_gets_an_answer(
 def test_options_are_part_of_what_a_person_reads() -> None:
     listed = [{"question": "Which?", "options": ["red", "blue"]}, {"question": "When?", "choices": ["now"]}]
     question = asks({HITL: {"type": "ask_user_request", "id": "q1", "questions": listed}})
-    assert question.asked[0].description == "Which? (red, blue)\nWhen? (now)"
+    assert question.approvals[0].description == "Which? (red, blue)\nWhen? (now)"
 
 
 def test_words_are_told_apart_by_message_or_by_moment_and_text() -> None:
@@ -219,33 +227,35 @@ def test_hitl_ids_that_come_again_are_another_question() -> None:
 
 @pytest.mark.parametrize("form", ["hitl", "text"])
 def test_edited_arguments_are_never_dropped(form: Any) -> None:
-    decided = RelayedDecision("a1", "approve", question_id="q", form=form, ids=("t1",), edited_args={"n": 1})
+    decided = RelayedDecision(
+        "a1", "approve", request_id="q", protocol=form, ids=("t1",), edited_args={"n": 1}
+    )
     with pytest.raises(RemoteFailed, match="agent bob takes no edited arguments"):
         metadata_of(decided, "bob")
 
 
 def test_the_plain_form_sends_no_bare_yes_where_more_was_decided() -> None:
     decided = RelayedDecision(
-        "a1", "approve", question_id="u1", form="mesh", ids=("u1",), edited_args={"n": 1}
+        "a1", "approve", request_id="u1", protocol="mesh", ids=("u1",), edited_args={"n": 1}
     )
-    assert Endpoint("http://b", "plain").send(Outgoing("i", "", "c", "t", decided), "bob") is None
+    assert Endpoint("http://b", "plain").send(OutgoingMessage("i", "", "c", "t", decided), "bob") is None
 
 
 @pytest.mark.parametrize(
     ("how", "words"), [("approve", "yes"), ("reject", "no"), ("retry", "retry"), ("skip", "skip")]
 )
 def test_a_decision_is_always_told_in_words_too(how: Any, words: str) -> None:
-    decided = RelayedDecision("a1", how, question_id="q", form="text", ids=(), reason="because")
-    assert words_of(Outgoing("i", "", "c", "t", decided)) == words
+    decided = RelayedDecision("a1", how, request_id="q", protocol="text", ids=(), reason="because")
+    assert words_of(OutgoingMessage("i", "", "c", "t", decided)) == words
 
 
 def test_free_answers_and_messages_are_told_as_they_are() -> None:
     decided = RelayedDecision(
-        "a1", "answer", question_id="q", form="text", ids=(), kind="question", answer="42"
+        "a1", "answer", request_id="q", protocol="text", ids=(), kind="question", answer="42"
     )
-    assert words_of(Outgoing("i", "", "c", "t", decided)) == "42"
-    assert words_of(Outgoing("i", "hello", "c")) == "hello"
-    assert words_of(Outgoing("i", "", "c", "t")) == "continue"
+    assert words_of(OutgoingMessage("i", "", "c", "t", decided)) == "42"
+    assert words_of(OutgoingMessage("i", "hello", "c")) == "hello"
+    assert words_of(OutgoingMessage("i", "", "c", "t")) == "continue"
 
 
 JSON = st.recursive(
@@ -374,4 +384,4 @@ def test_of_an_agent_whose_child_asks_the_childs_calls_are_decided() -> None:
     nested = {"subagent_name": "carl", "task_id": "x", "context_id": "y", "tools": [call(2), call(3)]}
     asked = {"type": "tool_approval_request", "hint": "?", "tools": [call(1)], "nested": nested}
     question = asks({HITL: asked})
-    assert [each.id for each in question.asked] == ["t2", "t3"]
+    assert [each.id for each in question.approvals] == ["t2", "t3"]

@@ -10,7 +10,15 @@ from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.memory import MemoryAgent
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, Question, RelayedDecision, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import (
+    ForwardedHeaders,
+    InputRequest,
+    OutgoingMessage,
+    RelayedDecision,
+    RemoteFailed,
+    RemoteLost,
+    RemoteTask,
+)
 from tests.a2a.client.peers import (
     Agent,
     Fault,
@@ -26,23 +34,23 @@ from tests.a2a.client.peers import (
 from tests.ports import free_port
 
 CRASHED = answers(500, text="Internal Server Error")
-HOP = Hop(session_id="s1")
+HOP = ForwardedHeaders(session_id="s1")
 
 
 def message(
     text: str, task: str = "", decided: RelayedDecision | None = None, context: str = "c1"
-) -> Outgoing:
-    return Outgoing(str(uuid.uuid4()), text, context, task, decided)
+) -> OutgoingMessage:
+    return OutgoingMessage(str(uuid.uuid4()), text, context, task, decided)
 
 
-def approval(question: Question | None, *only: str) -> RelayedDecision:
+def approval(question: InputRequest | None, *only: str) -> RelayedDecision:
     assert question is not None
     return RelayedDecision(
         "a1",
         "approve",
-        question_id=question.id,
-        form=question.form,
-        ids=only or tuple(one.id for one in question.asked),
+        request_id=question.id,
+        protocol=question.protocol,
+        ids=only or tuple(one.id for one in question.approvals),
     )
 
 
@@ -215,7 +223,7 @@ async def test_a_decision_that_did_not_arrive_is_sent_again(dialect: str, form: 
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
         asked = await agent.send(message("ask a"), HOP)
-        decided = message("", asked.task_id, approval(asked.question))
+        decided = message("", asked.task_id, approval(asked.input_request))
         peer.faults.append(cut_before)
         with pytest.raises(RemoteLost):
             await agent.send(decided, HOP)
@@ -231,7 +239,7 @@ async def test_a_decision_that_arrived_is_not_sent_again(form: str) -> None:
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
         asked = await agent.send(message("ask a"), HOP)
-        decided = message("", asked.task_id, approval(asked.question))
+        decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(cut)
         with pytest.raises(RemoteLost):
             await agent.send(decided, HOP)
@@ -247,14 +255,14 @@ async def test_the_next_question_is_not_answered_with_the_last_decision() -> Non
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
         asked = await agent.send(message("ask a b"), HOP)
-        decided = message("", asked.task_id, approval(asked.question))
+        decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(cut)
         with pytest.raises(RemoteLost):
             await agent.send(decided, HOP)
         found = await agent.recover(decided, HOP)
         await agent.close()
-    assert found is not None and found.state == "input-required" and found.question is not None
-    assert found.question.id != asked.question.id  # type: ignore[union-attr]
+    assert found is not None and found.state == "input-required" and found.input_request is not None
+    assert found.input_request.id != asked.input_request.id  # type: ignore[union-attr]
     assert (found.text, len(peer.heard)) == ("May I b?", 2)
 
 
@@ -275,7 +283,7 @@ async def test_words_that_arrive_late_are_not_said_twice() -> None:
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=10)
         asked = await agent.send(message("ask a b"), HOP)
-        decided = message("", asked.task_id, approval(asked.question))
+        decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(understood_late)
         with pytest.raises(RemoteLost):
             await agent.send(decided, HOP)
@@ -289,13 +297,13 @@ async def test_words_that_arrive_late_are_not_said_twice() -> None:
 async def test_one_of_several_decisions_is_recovered_by_itself(agent: HttpAgent, peer: Agent) -> None:
     peer.once = False
     asked = await agent.send(message("ask a b"), HOP)
-    first = message("", asked.task_id, approval(asked.question, "task-1/a"))
+    first = message("", asked.task_id, approval(asked.input_request, "task-1/a"))
     peer.faults.append(cut_before)
     with pytest.raises(RemoteLost):
         await agent.send(first, HOP)
     found = await agent.recover(first, HOP)
-    assert found is not None and found.question is not None
-    assert [one.id for one in found.question.asked] == ["task-1/b"]
+    assert found is not None and found.input_request is not None
+    assert [one.id for one in found.input_request.approvals] == ["task-1/b"]
     assert await agent.recover(first, HOP) == found
     assert len(peer.heard) == 2
 
@@ -306,7 +314,7 @@ async def test_a_token_that_did_not_arrive_is_brought_again(agent: HttpAgent, pe
     peer.faults.append(cut_before)
     with pytest.raises(RemoteLost):
         await agent.send(said, HOP)
-    found = await agent.recover(said, Hop(token="t0ken"))
+    found = await agent.recover(said, ForwardedHeaders(token="t0ken"))
     assert found is not None and (found.state, found.text) == ("completed", "welcome")
 
 
@@ -349,7 +357,7 @@ async def test_a_look_at_a_task_that_fails_tells_nothing(form: str, nothing: Fau
         agent = HttpAgent("bob", url, timeout_s=3)
         asked = await agent.send(message("ask a"), HOP)
         peer.faults += [nothing] * 3
-        assert await agent.recover(message("", asked.task_id, approval(asked.question)), HOP) is None
+        assert await agent.recover(message("", asked.task_id, approval(asked.input_request)), HOP) is None
         await agent.close()
     assert len(peer.heard) == 1
 
@@ -373,13 +381,13 @@ async def test_what_is_said_again_and_refused_is_a_failure(agent: HttpAgent, pee
     asked = await agent.send(message("ask a"), HOP)
     peer.send_faults.append(replies(error={"code": -32603, "message": "no disk"}))
     with pytest.raises(RemoteFailed, match="no disk"):
-        await agent.recover(message("", asked.task_id, approval(asked.question)), HOP)
+        await agent.recover(message("", asked.task_id, approval(asked.input_request)), HOP)
 
 
 async def test_a_send_and_its_recovery_have_one_deadline(url: str, peer: Agent) -> None:
     agent = HttpAgent("bob", url, timeout_s=1)
     asked = await agent.send(message("ask a"), HOP)
-    said = message("", asked.task_id, approval(asked.question))
+    said = message("", asked.task_id, approval(asked.input_request))
     peer.faults += [hang] * 10
     started = time.monotonic()
     with pytest.raises(RemoteFailed, match="no answer within 1 s"):
@@ -394,7 +402,7 @@ async def test_a_send_and_its_recovery_have_one_deadline(url: str, peer: Agent) 
 async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent) -> None:
     agent = HttpAgent("bob", url, timeout_s=2)
     asked = await agent.send(message("ask a"), HOP)
-    said = message("", asked.task_id, approval(asked.question))
+    said = message("", asked.task_id, approval(asked.input_request))
 
     async def slow(request: web.Request, handler: Handler) -> web.StreamResponse:
         await asyncio.sleep(0.9)
@@ -425,16 +433,16 @@ async def test_a_message_whose_task_is_known_is_found_by_it(url: str, peer: Agen
 async def test_in_memory_a_message_id_counts_once_and_its_loss_is_recovered() -> None:
     ran: list[str] = []
 
-    async def script(said: Outgoing, hop: Hop) -> Incoming:
+    async def script(said: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         ran.append(said.text)
-        return Incoming("completed", said.text, "t1")
+        return RemoteTask("completed", said.text, "t1")
 
     agent, forgetful = MemoryAgent(script), MemoryAgent(script, forgets=True)
     said = message("x")
     agent.lose_next()
     with pytest.raises(RemoteLost):
         await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) == Incoming("completed", "x", "t1")
+    assert await agent.recover(said, HOP) == RemoteTask("completed", "x", "t1")
     assert (ran, len(agent.sent)) == (["x"], 2)
     assert await forgetful.recover(said, HOP) is None
     await agent.cancel("t1", HOP)

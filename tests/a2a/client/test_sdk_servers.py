@@ -18,11 +18,11 @@ from a2a.types import a2a_pb2 as pb
 from starlette.applications import Starlette
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Hop, Outgoing, RelayedDecision
+from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RelayedDecision
 from mesh.a2a.extensions import HITL
 from tests.ports import free_port
 
-HOP = Hop(session_id="s1", token="t0ken-t0ken")
+HOP = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")
 TOOLS = [{"id": "tool-1", "call_id": "call-1", "name": "deploy", "args": {"n": 3, "to": "prod"}}]
 
 
@@ -141,8 +141,10 @@ async def agent(request: pytest.FixtureRequest, executor: Deployer) -> AsyncIter
         await made.close()
 
 
-def message(text: str, task: str = "", decided: RelayedDecision | None = None, context: str = "") -> Outgoing:
-    return Outgoing(str(uuid.uuid4()), text, context or str(uuid.uuid4()), task, decided)
+def message(
+    text: str, task: str = "", decided: RelayedDecision | None = None, context: str = ""
+) -> OutgoingMessage:
+    return OutgoingMessage(str(uuid.uuid4()), text, context or str(uuid.uuid4()), task, decided)
 
 
 async def test_it_answers(agent: HttpAgent) -> None:
@@ -160,16 +162,16 @@ async def test_it_asks_by_the_hitl_extension_and_is_answered(
     agent: HttpAgent, executor: Deployer, how: Any, outcome: str
 ) -> None:
     asked = await agent.send(message("deploy"), HOP)
-    assert asked.state == "input-required" and asked.question is not None
-    one = asked.question.asked[0]
-    assert (asked.question.form, one.id, one.tool_name, one.description) == (
+    assert asked.state == "input-required" and asked.input_request is not None
+    one = asked.input_request.approvals[0]
+    assert (asked.input_request.protocol, one.id, one.tool_name, one.description) == (
         "hitl",
         "tool-1",
         "deploy",
         'Allow?\ndeploy\n  n = 3\n  to = "prod"',
     )
     assert one.tool_args == {"n": 3, "to": "prod"}
-    decided = RelayedDecision("a1", how, question_id=asked.question.id, form="hitl", ids=(one.id,))
+    decided = RelayedDecision("a1", how, request_id=asked.input_request.id, protocol="hitl", ids=(one.id,))
     said = message("", asked.task_id, decided, asked.context_id)
     answer = await agent.send(said, HOP)
     assert (answer.state, answer.text, executor.ledger) == ("completed", outcome, [outcome])
@@ -179,8 +181,10 @@ async def test_it_asks_by_the_hitl_extension_and_is_answered(
 
 async def test_a_decision_that_it_never_got_is_sent_by_recovery(agent: HttpAgent, executor: Deployer) -> None:
     asked = await agent.send(message("deploy"), HOP)
-    assert asked.question is not None
-    decided = RelayedDecision("a1", "approve", question_id=asked.question.id, form="hitl", ids=("tool-1",))
+    assert asked.input_request is not None
+    decided = RelayedDecision(
+        "a1", "approve", request_id=asked.input_request.id, protocol="hitl", ids=("tool-1",)
+    )
     found = await agent.recover(message("", asked.task_id, decided, asked.context_id), HOP)
     assert found is not None and found.text == "deployed (yes)"
 

@@ -7,25 +7,32 @@ import pytest
 from aiohttp import web
 
 from mesh.a2a.client.agent import HttpAgent
-from mesh.a2a.client.port import Hop, Incoming, Outgoing, RelayedDecision, RemoteFailed, RemoteLost
+from mesh.a2a.client.port import (
+    ForwardedHeaders,
+    OutgoingMessage,
+    RelayedDecision,
+    RemoteFailed,
+    RemoteLost,
+    RemoteTask,
+)
 from tests.a2a.client.peers import Agent, answers, cut, cut_before, no_fault, replies, served
 
-HOP = Hop(session_id="s1")
-TOKEN = Hop(session_id="s1", token="t0ken-t0ken")
+HOP = ForwardedHeaders(session_id="s1")
+TOKEN = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")
 NO_SUCH_METHOD = replies(error={"code": -32601, "message": "no"})
 UNSUPPORTED = replies(error={"code": -32004, "message": "This operation is not supported"})
 
 
-def message(text: str, task: str = "", decided: RelayedDecision | None = None) -> Outgoing:
-    return Outgoing(str(uuid.uuid4()), text, "c1", task, decided)
+def message(text: str, task: str = "", decided: RelayedDecision | None = None) -> OutgoingMessage:
+    return OutgoingMessage(str(uuid.uuid4()), text, "c1", task, decided)
 
 
-def yes(asked: Incoming) -> Outgoing:
-    assert asked.question is not None and asked.question.form == "text"
+def yes(asked: RemoteTask) -> OutgoingMessage:
+    assert asked.input_request is not None and asked.input_request.protocol == "text"
     return message(
         "",
         asked.task_id,
-        RelayedDecision("a1", "approve", question_id=asked.question.id, form="text", ids=()),
+        RelayedDecision("a1", "approve", request_id=asked.input_request.id, protocol="text", ids=()),
     )
 
 
@@ -160,7 +167,7 @@ async def test_the_same_words_may_have_been_asked_again() -> None:
 
 async def test_a_token_is_brought_to_a_task_that_waits_for_one(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("auth"), HOP)
-    assert asked.state == "auth-required" and asked.question is not None
+    assert asked.state == "auth-required" and asked.input_request is not None
     answer = await agent.send(message("", asked.task_id), TOKEN)
     assert (answer.state, answer.text, peer.ledger) == ("completed", "welcome", ["welcome"])
 
@@ -190,7 +197,7 @@ async def test_a_door_that_shuts_while_it_works_knows_the_task(agent: HttpAgent,
     peer.faults += [no_fault, answers(401, text="expired", content_type="text/plain")]
     heard = len(peer.heard)
     shut = await agent.send(said, HOP)
-    assert shut == Incoming("auth-required", "expired", shut.task_id, "c1")
+    assert shut == RemoteTask("auth-required", "expired", shut.task_id, "c1")
     assert shut.task_id.startswith("task-")
     answer = await agent.recover(said, TOKEN)
     assert answer is not None and (answer.state, answer.text) == ("completed", "done")
@@ -203,7 +210,7 @@ async def test_a_door_that_shuts_before_a_decision_refused_it(agent: HttpAgent, 
     for faults in (peer.faults, peer.send_faults):
         faults.append(answers(403, json={"error": "who?"}))
         shut = await agent.send(said, HOP)
-        assert shut == Incoming("auth-required", "who?", asked.task_id, "c1", refused=True)
+        assert shut == RemoteTask("auth-required", "who?", asked.task_id, "c1", refused=True)
     assert (await agent.send(said, TOKEN)).state == "completed"
 
 
@@ -217,6 +224,6 @@ async def test_a_door_that_shuts_at_a_look_leaves_it_open_what_came_of_it(
         await agent.send(said, HOP)
     peer.faults.append(answers(401, json={"error": "who?"}))
     shut = await agent.recover(said, HOP)
-    assert shut == Incoming("auth-required", "who?", asked.task_id, "c1")
+    assert shut == RemoteTask("auth-required", "who?", asked.task_id, "c1")
     found = await agent.recover(said, TOKEN)
     assert found is not None and found.state == "completed" and len(peer.ledger) == 1

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mesh.a2a.client.memory import MemoryAgent
-from mesh.a2a.client.port import Asked, Hop, Incoming, Outgoing, Question
+from mesh.a2a.client.port import ForwardedHeaders, InputRequest, OutgoingMessage, RemoteApproval, RemoteTask
 from mesh.config.model import A2aAgent
 from mesh.core.conversation import fold
 from mesh.core.errors import LlmError
@@ -52,12 +52,12 @@ class End(msgspec.Struct):
 def _another(agent: A2aAgent) -> MemoryAgent:
     """Another agent, which asks once and is content with any decision."""
 
-    async def answers(message: Outgoing, hop: Hop) -> Incoming:
+    async def answers(message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
         if message.decision is not None:
-            return Incoming("completed", f"{agent.name} did it.", "task-1", "context-1")
-        asked = Asked("Run drop", "asked-1", "tool_call", "drop", {"n": 7})
-        question = Question("question-1", "mesh", (asked,))
-        return Incoming("input-required", "Run drop?", "task-1", "context-1", question)
+            return RemoteTask("completed", f"{agent.name} did it.", "task-1", "context-1")
+        asked = RemoteApproval("Run drop", "asked-1", "tool_call", "drop", {"n": 7})
+        question = InputRequest("question-1", "mesh", (asked,))
+        return RemoteTask("input-required", "Run drop?", "task-1", "context-1", question)
 
     return MemoryAgent(answers)
 
