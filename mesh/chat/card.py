@@ -3,29 +3,37 @@
 from collections.abc import Sequence
 
 from mesh.chat.transcript import Note
-from mesh.core.events import ApprovalRequired
-from mesh.display.approvals import description_of, is_asked_in_words
+from mesh.core.approvals import kind_of
+from mesh.core.events import ApprovalRequired, Choice
+from mesh.display.approvals import description_of
 from mesh.display.text import as_json, clean, one_line
 
 _MOST_DESCRIPTION = 4_000
 _MOST_LINE = 160
 _MOST_LINES = 12
-_VIEW = {"v": "view all of it"}
+_KEYS: dict[Choice, tuple[str, str]] = {
+    "approve": ("a", "approve"),
+    "reject": ("r", "reject"),
+    "retry": ("t", "retry"),
+    "skip": ("s", "skip"),
+    "answer": ("w", "answer in words"),
+}
 _OFFERS_TOKEN = "  a sends the token of this chat along"
 _LACKS_TOKEN = "  this chat has no token: leave with Ctrl-D, come back with --token or MESH_TOKEN"
 
 
 def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Note]:
     """Who wants what, with which arguments, and what to do."""
+    kind = kind_of(asked)
     text = clean(description_of(asked)[:_MOST_DESCRIPTION])
     lines = [line for line in text.splitlines() if line.strip()]
-    if asked.kind == "question":
+    if kind.is_question:
         told = [Note(f"  {line}", "plain") for line in lines]
     else:
         told = [Note(f"  {one_line(line, _MOST_LINE)}", "plain") for line in lines[:_MOST_LINES]]
         if len(lines) > _MOST_LINES or any(len(line) > _MOST_LINE for line in lines):
             told.append(Note("  … v shows all of it"))
-    if asked.kind == "auth_required":
+    if kind.needs_token:
         told.append(Note(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
     if asked.expires_at:
         told.append(Note(f"  counts as rejected at {one_line(asked.expires_at, 40)}"))
@@ -35,19 +43,14 @@ def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Note]:
 def _head(asked: ApprovalRequired) -> str:
     tool, peer = one_line(asked.tool_name, 60), _peer(asked)
     where = f" ({one_line(asked.asked_by, 60)})" if asked.asked_by else ""
-    match asked.kind:
-        case "unknown_outcome":
-            return f"{peer and f'{peer} asks: '}{tool}{where}: nobody knows whether it ran"
-        case "question":
-            return f"{peer or one_line(asked.asked_by, 60) or 'the agent'} asks{peer and where}"
-        case "auth_required":
-            return f"{peer or tool}{where} needs a bearer token"
-        case "tool_call" if is_asked_in_words(asked):
-            return f"{peer} asks{where}"
-        case "tool_call" if peer:
-            return f"{peer} asks: {tool}{where} wants to run"
-        case "tool_call":
-            return f"{tool}{where} wants to run"
+    kind = kind_of(asked)
+    if kind.is_question:
+        return f"{peer or one_line(asked.asked_by, 60) or 'the agent'} asks{peer and where}"
+    if kind.takes_text:
+        return f"{peer} asks{where}"
+    if kind.needs_token:
+        return f"{peer or tool}{where} needs a bearer token"
+    return f"{peer and f'{peer} asks: '}{kind.head.format(tool=f'{tool}{where}')}"
 
 
 def _peer(asked: ApprovalRequired) -> str:
@@ -63,19 +66,15 @@ def in_full(asked: ApprovalRequired) -> list[Note]:
 
 def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
     """What a single key does. None decides a question: it is answered with a text."""
-    match asked.kind:
-        case "question":
-            return {}
-        case "unknown_outcome":
-            return {"t": "retry", "s": "skip", **_VIEW}
-        case "auth_required":
-            return {**({"a": "send the token"} if has_token else {}), "r": "reject", **_VIEW}
-        case "tool_call" if is_asked_in_words(asked):
-            return {"a": "approve", "r": "reject", "w": "answer in words", **_VIEW}
-        case "tool_call" if asked.remote_question is not None and asked.remote_question.form != "mesh":
-            return {"a": "approve", "r": "reject", **_VIEW}
-        case "tool_call":
-            return {"a": "approve", "r": "reject", "e": "edit arguments", "v": "view all arguments"}
+    kind = kind_of(asked)
+    if kind.is_question:
+        return {}
+    meaning = dict(_KEYS[choice] for choice in kind.choices)
+    if kind.needs_token:
+        meaning = {**({"a": "send the token"} if has_token else {}), "r": "reject"}
+    if kind.edits_arguments:
+        return {**meaning, "e": "edit arguments", "v": "view all arguments"}
+    return {**meaning, "v": "view all of it"}
 
 
 def place_of(index: int, asked: Sequence[ApprovalRequired]) -> str:

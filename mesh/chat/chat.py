@@ -19,10 +19,9 @@ from mesh.chat.commands import Quit, obey
 from mesh.chat.terminal import Left, Stopped, Terminal
 from mesh.chat.transcript import Note, Transcript
 from mesh.client.rest import Down, MeshClient, Refused, Up, new_key
-from mesh.core.approvals import Decision
+from mesh.core.approvals import Decision, kind_of
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalRequired
-from mesh.display.approvals import is_asked_in_words
 from mesh.display.text import clean
 from mesh.journal.portable import read_lines
 
@@ -183,9 +182,11 @@ class Chat:
 
     def _how(self, waiting: Sequence[ApprovalRequired]) -> Note:
         """The command that decides, for a person at a terminal."""
-        kinds = {asked.kind for asked in waiting}
-        token = "MESH_TOKEN=… " if "auth_required" in kinds else ""
-        return Note(f"{'answer' if kinds == {'question'} else 'decide'}: {token}{self.hint}")
+        kinds = [kind_of(asked) for asked in waiting]
+        token = "MESH_TOKEN=… " if any(kind.needs_token for kind in kinds) else ""
+        return Note(
+            f"{'answer' if all(kind.is_question for kind in kinds) else 'decide'}: {token}{self.hint}"
+        )
 
     @property
     def _waiting(self) -> list[ApprovalRequired]:
@@ -241,7 +242,7 @@ class Chat:
         """What was decided, as the mesh has taken it; what it cannot take is asked again."""
         while True:
             # Nobody may say beforehand that what may have run already is run again, nor answer a question.
-            by_itself = self._yes and asked.kind == "tool_call" and not is_asked_in_words(asked)
+            by_itself = self._yes and kind_of(asked).is_call
             approved = Decision(asked.uuid, "approve")
             decision = approved if by_itself else await self._terminal.decide(asked, place)
             if decision is None:
@@ -263,5 +264,7 @@ def _bad(problem: MeshError) -> Note:
 
 
 def _told(asked: ApprovalRequired) -> Note:
-    for_what = {"question": "an answer to", "auth_required": "a bearer token for"}.get(asked.kind, "approval")
-    return Note(f"waits for {for_what} {clean(asked.uuid)}: {clean(asked.description[:_MOST_TOLD])}", "ask")
+    return Note(
+        f"waits for {kind_of(asked).wanted} {clean(asked.uuid)}: {clean(asked.description[:_MOST_TOLD])}",
+        "ask",
+    )

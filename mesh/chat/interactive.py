@@ -19,7 +19,7 @@ from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout, Piece
 from mesh.chat.terminal import Left, Stopped
 from mesh.chat.transcript import Note, Part
-from mesh.core.approvals import Decision
+from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
 from mesh.display.text import as_json, one_line
 
@@ -79,7 +79,7 @@ class InteractiveTerminal:
     async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
         self._forget_typed()
         self.show(card(asked, place, self._has_token))
-        if asked.kind == "question":
+        if kind_of(asked).is_question:
             return await self._answered(asked.uuid)
         while True:
             decision = await self._after(await self._key(asked), asked)

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from mesh.core.approvals import kind_of
 from mesh.core.events import (
     AnyEvent,
-    ApprovalKind,
     ApprovalRequired,
     ApprovalResolved,
     Choice,
@@ -36,12 +36,6 @@ from mesh.display.approvals import subject_of
 from mesh.display.text import call, clean, duration, one_line
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
-_WAITS: dict[ApprovalKind, str] = {
-    "tool_call": "waits for approval",
-    "unknown_outcome": "nobody knows whether it ran",
-    "question": "waits for an answer",
-    "auth_required": "waits for a bearer token",
-}
 _DECIDED: dict[Choice, str] = {
     "approve": "approved",
     "reject": "rejected",
@@ -325,7 +319,7 @@ def _verdict(event: ToolResult) -> tuple[str, str, Tone]:
 
 def _waits(asked: ApprovalRequired) -> str:
     who = f"agent {one_line(asked.remote_agent_name, 60)} asks, " if asked.remote_agent_name else ""
-    return f"{who}{_WAITS[asked.kind]}"
+    return f"{who}{kind_of(asked).waits}"
 
 
 def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
@@ -333,5 +327,5 @@ def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
     edited = " with edited arguments" if event.edited_args is not None else ""
     said = event.answer or event.reason
     why = f": {one_line(said, _SHORT_NOTE)}" if said else ""
-    words = _WITH_TOKEN if asked is not None and asked.kind == "auth_required" else _DECIDED
+    words = _WITH_TOKEN if asked is not None and kind_of(asked).needs_token else _DECIDED
     return f"→ {subject_of(asked)} {words[event.decision]}{edited}{by}{why}"

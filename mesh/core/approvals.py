@@ -1,18 +1,28 @@
-"""Decisions about approvals: the one type that carries them from every edge to the keeper, and the words that
-people and agents decide with. Pure.
+"""Approvals: what each kind of them asks of a person, and what a person decides. Pure.
+
+    kind             choices            a text decides it                 edited arguments  token  expires
+    tool_call        approve, reject    yes, no and their like            yes               no     yes
+    unknown_outcome  retry, skip        retry, skip                       no                no     no
+    question         answer, reject     any text is the answer            no                no     yes
+    auth_required    approve, reject    yes, no and their like            no                yes    no
+
+To add a kind, add a row to `APPROVAL_KINDS`, and its name to `mesh.core.events.ApprovalKindName`. Everything
+that shows, takes or refuses decisions reads the row, the web chat included; only the code that asks knows a
+kind by its name.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from mesh.core.events import ApprovalKind, Choice
+from mesh.core.events import ApprovalKindName, ApprovalRequired, Choice, DecisionProtocol
 
-YES = frozenset({"yes", "y", "true", "approve", "approved", "ok", "confirm"})
-NO = frozenset({"no", "n", "false", "reject", "rejected", "cancel", "deny"})
-_UNKNOWN_OUTCOME = frozenset({"retry", "skip"})
 CONTINUE = "continue"
 """The text of a message that brings a token and says nothing else."""
+_YES = ("yes", "y", "true", "approve", "approved", "ok", "confirm")
+_NO = ("no", "n", "false", "reject", "rejected", "cancel", "deny")
+YES_OR_NO: Mapping[str, Choice] = {**dict.fromkeys(_YES, "approve"), **dict.fromkeys(_NO, "reject")}
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,19 +41,153 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     if_pending: bool = False
 
 
+class ApprovalKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What an approval of one kind takes, and how people see it.
+
+    What it takes:
+    ``choices``, in the order in which they are offered; ``words``, what a single word of text chooses;
+    ``takes_text``, whether any other text is an answer; ``needs_token``, whether only a request with a bearer
+    token may approve; ``edits_arguments``, whether arguments may be changed; ``expires``, whether it counts
+    as rejected after the agent's ``approval_timeout_s``.
+
+    What it is about:
+    ``is_call``, whether a tool call waits to be run; ``shows_arguments``, whether the arguments are shown;
+    ``lists_arguments``, whether the description ends with a list of them.
+
+    How people see it:
+    ``title`` heads its card, ``hint`` is below that; ``head`` says in a line what waits (``{tool}``) and
+    ``asks`` asks it (``{call}``; empty: the description does); ``waits`` is the state of the call, ``wanted``
+    what is missing; ``how`` names the choices, ``how_in_words`` what to write where only text can be sent.
+    """
+
+    name: ApprovalKindName
+    choices: tuple[Choice, ...]
+    words: Mapping[str, Choice] = {}
+    takes_text: bool = False
+    needs_token: bool = False
+    edits_arguments: bool = False
+    expires: bool = False
+    is_call: bool = False
+    shows_arguments: bool = False
+    lists_arguments: bool = False
+    title: str
+    hint: str = ""
+    head: str = ""
+    asks: str = ""
+    waits: str
+    wanted: str = "approval"
+    how: str
+    how_in_words: str
+
+    @property
+    def is_question(self) -> bool:
+        """Whether every text answers it, "yes" and "no" included."""
+        return self.takes_text and not self.words
+
+    def choice_in(self, text: str) -> Choice | None:
+        """The choice that a text makes, or None if it makes none. Case does not count."""
+        word = text.strip().lower()
+        return self.words.get(word) or ("answer" if self.takes_text and word else None)
+
+
+_TOOL_CALL = ApprovalKind(
+    name="tool_call",
+    choices=("approve", "reject"),
+    words=YES_OR_NO,
+    edits_arguments=True,
+    expires=True,
+    is_call=True,
+    shows_arguments=True,
+    lists_arguments=True,
+    title="Approval needed",
+    head="{tool} wants to run",
+    asks="run {call}?",
+    waits="waits for approval",
+    how="approve or reject",
+    how_in_words="yes (or approve) or no (or reject)",
+)
+# It never expires: a rejection would say that the call did not run, and nobody knows that.
+_UNKNOWN_OUTCOME = ApprovalKind(
+    name="unknown_outcome",
+    choices=("retry", "skip"),
+    words={"retry": "retry", "skip": "skip"},
+    shows_arguments=True,
+    lists_arguments=True,
+    title="Nobody knows whether this ran",
+    hint="It was begun, and nobody saw its end. Look at the real thing, then decide.",
+    head="{tool}: nobody knows whether it ran",
+    asks="nobody knows whether {call} ran; retry or skip?",
+    waits="nobody knows whether it ran",
+    how="retry or skip",
+    how_in_words="retry or skip",
+)
+_QUESTION = ApprovalKind(
+    name="question",
+    choices=("answer", "reject"),
+    takes_text=True,
+    expires=True,
+    title="A question for you",
+    waits="waits for an answer",
+    wanted="an answer to",
+    how="answer or reject",
+    how_in_words="in your own words",
+)
+# It never expires: whoever has a token may come at any time, and a client sends it with its next request.
+_AUTH_REQUIRED = ApprovalKind(
+    name="auth_required",
+    choices=("approve", "reject"),
+    words=YES_OR_NO,
+    needs_token=True,
+    title="An access token is needed",
+    waits="waits for a bearer token",
+    wanted="a bearer token for",
+    how="approve, with a bearer token, or reject",
+    how_in_words="with any message that carries a bearer token, or no (or reject)",
+)
+APPROVAL_KINDS: Mapping[ApprovalKindName, ApprovalKind] = {
+    kind.name: kind for kind in (_TOOL_CALL, _UNKNOWN_OUTCOME, _QUESTION, _AUTH_REQUIRED)
+}
+DEFAULT_KIND = _TOOL_CALL
+"""What an approval is that does not say its kind, or a kind of a newer mesh."""
+
+# What other agents ask with less than our own extension. Neither protocol carries edited arguments. Of an
+# agent that asks in prose only, nobody knows whether it wants a yes or a no, or something else.
+_OTHER_PROTOCOLS: Mapping[tuple[ApprovalKindName, DecisionProtocol], ApprovalKind] = {
+    ("tool_call", "hitl"): msgspec.structs.replace(_TOOL_CALL, edits_arguments=False, asks=""),
+    ("tool_call", "text"): msgspec.structs.replace(
+        _TOOL_CALL,
+        choices=("approve", "reject", "answer"),
+        takes_text=True,
+        edits_arguments=False,
+        is_call=False,
+        shows_arguments=False,
+        asks="",
+    ),
+}
+
+
+def kind_asked(name: ApprovalKindName, protocol: DecisionProtocol | None) -> ApprovalKind:
+    """The kind of an approval that another agent asks for by a protocol. ``None``: a node of ours asks."""
+    kind = APPROVAL_KINDS[name]
+    return kind if protocol is None else _OTHER_PROTOCOLS.get((name, protocol), kind)
+
+
+def kind_of(asked: ApprovalRequired) -> ApprovalKind:
+    """The kind of an approval, as far as the agent that asks can take its decisions."""
+    return kind_asked(asked.kind, asked.remote_question.form if asked.remote_question else None)
+
+
+def kind_named(name: object) -> ApprovalKind:
+    """The kind that another agent names, or the default for a name that is not known here."""
+    return next((kind for kind in APPROVAL_KINDS.values() if kind.name == name), DEFAULT_KIND)
+
+
 def is_decision(text: str) -> bool:
     """Whether a text is a word that decides approvals, of whatever kind they are."""
-    return text.strip().lower() in YES | NO | _UNKNOWN_OUTCOME
-
-
-def choice_in(text: str, kind: ApprovalKind) -> Choice | None:
-    """The choice that a text makes, or None if it makes none. An unknown outcome is decided by its own words
-    only, and a question by any text."""
     word = text.strip().lower()
-    match kind:
-        case "unknown_outcome":
-            return "retry" if word == "retry" else "skip" if word == "skip" else None
-        case "question":
-            return "answer" if word else None
-        case _:
-            return "approve" if word in YES else "reject" if word in NO else None
+    return any(word in kind.words for kind in APPROVAL_KINDS.values())
+
+
+def is_no(text: str) -> bool:
+    """Whether a text rejects."""
+    return YES_OR_NO.get(text.strip().lower()) == "reject"

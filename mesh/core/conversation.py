@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import (
     Answered,
     AnyEvent,
@@ -173,7 +174,7 @@ class Conversation:
     @property
     def needs_token(self) -> bool:
         """Whether something waits for a caller with a bearer token."""
-        return any(asked.kind == "auth_required" for asked in self.pending)
+        return any(APPROVAL_KINDS[asked.kind].needs_token for asked in self.pending)
 
     @property
     def can_go_on(self) -> bool:

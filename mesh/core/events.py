@@ -28,7 +28,8 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusa
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
 DecisionProtocol = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
-ApprovalKind = Literal["tool_call", "unknown_outcome", "question", "auth_required"]
+ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_required"]
+"""See `mesh.core.approvals`: a row for each."""
 
 
 def now() -> str:
@@ -252,7 +253,7 @@ class ApprovalRequired(Event, frozen=True):
     tool_name: str
     tool_args: dict[str, Any]
     description: str
-    kind: ApprovalKind = "tool_call"
+    kind: ApprovalKindName = "tool_call"
     attempt: int = 0
     asked_by: str = ""
     output_key: str = ""

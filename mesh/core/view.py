@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.core.conversation import ROOT, Conversation, MessageView, Status
-from mesh.core.events import ApprovalKind, ApprovalRequired, Artifact, Completed, Error
+from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error
 
 TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
 
@@ -32,7 +32,7 @@ class PendingApproval(msgspec.Struct, frozen=True):
     tool_name: str
     tool_args: dict[str, Any]
     description: str
-    kind: ApprovalKind
+    kind: ApprovalKindName
     created_at: str
     asked_by: str | None = None
     expires_at: str | None = None
@@ -95,10 +95,9 @@ def turn_view(conversation: Conversation) -> TurnView | None:
     if not number:
         return None
     if conversation.turn_open:
-        waiting = {asked.kind for asked in conversation.pending}
-        if not waiting:
+        if not conversation.pending:
             return TurnView(number, "working", since)
-        return TurnView(number, "auth_required" if "auth_required" in waiting else "waiting_approval", since)
+        return TurnView(number, "auth_required" if conversation.needs_token else "waiting_approval", since)
     match conversation.last_answer:
         case Error(message=message, time=time):
             return TurnView(number, "failed", time, message)

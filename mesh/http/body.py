@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from mesh.access.principal import principal_in
 from mesh.core import strict_json
-from mesh.core.approvals import Decision, choice_in
+from mesh.core.approvals import YES_OR_NO, Decision
 from mesh.core.errors import BadRequest, TooLarge
 from mesh.core.events import Choice
 from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
@@ -103,7 +103,7 @@ def _choice_in(body: dict[str, Any]) -> Choice:
             if given[0] == "action" and word in _ACTIONS:
                 return _ACTIONS[word]
             if given[0] == "answer" and word:
-                return choice_in(word, "tool_call") or "answer"
+                return YES_OR_NO.get(word, "answer")
     raise BadRequest(
         'say one of {"approved": true|false}, {"action": "approve"|"reject"} or {"answer": "yes"|"no"}; '
         'for an approval of kind unknown_outcome {"action": "retry"|"skip"}, of kind question {"answer": "…"}'

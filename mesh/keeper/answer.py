@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.conversation import Conversation, fold
 from mesh.core.events import AnyEvent, Completed, Error
 from mesh.core.view import ConversationView, PendingApproval, pending_approval, view
@@ -58,22 +59,14 @@ def _result(conversation: Conversation) -> Result:
     pending = conversation.pending
     if pending:
         asked = pending[0]
-        words = _DECIDED_BY[asked.kind]
+        how = APPROVAL_KINDS[asked.kind].how
         more = f" ({len(pending)} approvals wait; this is the oldest)" if len(pending) > 1 else ""
-        text = f"Waiting for approval: {words} {asked.uuid}{more}.\n{asked.description}"
+        text = f"Waiting for approval: {how} {asked.uuid}{more}.\n{asked.description}"
         return Result(
             text, True, pending_approval(conversation.id, asked), auth_required=conversation.needs_token
         )
     last = conversation.last_answer
     return Result(last.response if isinstance(last, Completed) else "", False)
-
-
-_DECIDED_BY = {
-    "tool_call": "approve or reject",
-    "unknown_outcome": "retry or skip",
-    "question": "answer or reject",
-    "auth_required": "approve, with a bearer token, or reject",
-}
 
 
 def rewound(events: Sequence[AnyEvent], seq: int) -> Conversation:

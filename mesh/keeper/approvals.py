@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from mesh.core.approvals import Decision
+from mesh.core.approvals import APPROVAL_KINDS, Decision, kind_of
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
-from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Choice, now
+from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, now
 from mesh.keeper.answer import why_not
 from mesh.keeper.cell import Cell
 from mesh.keeper.driver import Driver
@@ -17,12 +17,6 @@ from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
 
 _MOST = {"reason": 4_000, "answer": 64_000}
-_WORDS_FOR: dict[ApprovalKind, tuple[Choice, ...]] = {
-    "tool_call": ("approve", "reject"),
-    "unknown_outcome": ("retry", "skip"),
-    "question": ("answer", "reject"),
-    "auth_required": ("approve", "reject"),
-}
 
 
 class Approvals:
@@ -60,7 +54,7 @@ class Approvals:
 
     async def authorize(self, cell: Cell, caller: Caller) -> None:
         """Lets everything go on that waits for a caller with a token: here is one."""
-        waiting = [asked for asked in cell.conversation.pending if asked.kind == "auth_required"]
+        waiting = [asked for asked in cell.conversation.pending if APPROVAL_KINDS[asked.kind].needs_token]
         decisions = tuple(Decision(asked.uuid, "approve", if_pending=True) for asked in waiting)
         await self.decide(cell, Decide(caller, decisions))
 
@@ -69,7 +63,7 @@ class Approvals:
     ) -> ApprovalResolved:
         choice = _choice(asked, decision)
         _check_bounds(decision)
-        if asked.kind == "auth_required" and choice == "approve" and not caller.token:
+        if APPROVAL_KINDS[asked.kind].needs_token and choice == "approve" and not caller.token:
             raise BadRequest(
                 f"approval {asked.uuid} waits for a token: send it as Authorization: Bearer, or reject"
             )
@@ -94,11 +88,11 @@ class Approvals:
             return
         if decision.choice != "approve":
             raise BadRequest('"edited_args" goes with an approval')
-        if asked.kind != "tool_call":
+        if not APPROVAL_KINDS[asked.kind].edits_arguments:
             raise BadRequest(f"approval {asked.uuid} asks about no call that is to be made: nothing to edit")
+        if not kind_of(asked).edits_arguments:
+            raise BadRequest(f"agent {asked.remote_agent_name} takes no edited arguments")
         if asked.remote_question is not None:  # the agent that asks knows what its tool takes
-            if asked.remote_question.form != "mesh":
-                raise BadRequest(f"agent {asked.remote_agent_name} takes no edited arguments")
             return
         found = await self._tree.problems(conversation.digest, asked.node, asked.tool_name, edited)
         if found:
@@ -158,17 +152,10 @@ def _check_bounds(decision: Decision) -> None:
 
 
 def _choice(asked: ApprovalRequired, decision: Decision) -> Choice:
-    """What is decided. Raises `BadRequest` for what this approval cannot take."""
-    if asked.kind == "question" and decision.answer:
-        return "answer"  # whatever the text is: also "yes" and "no"
-    words = _WORDS_FOR[asked.kind]
-    in_words = (
-        asked.kind == "tool_call"
-        and asked.remote_question is not None
-        and asked.remote_question.form == "text"
-    )
-    if decision.choice not in words and not (in_words and decision.answer):
-        raise BadRequest(
-            f"approval {asked.uuid} takes {' or '.join(words)}, not {decision.choice}: {asked.description}"
-        )
-    return decision.choice
+    """What is chosen. Raises `BadRequest` for what this approval cannot take."""
+    kind = kind_of(asked)
+    choice = "answer" if kind.is_question and decision.answer else decision.choice
+    if choice not in kind.choices or (choice == "answer" and not decision.answer):
+        choices = " or ".join(kind.choices)
+        raise BadRequest(f"approval {asked.uuid} takes {choices}, not {decision.choice}: {asked.description}")
+    return choice

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mesh.core.approvals import choice_in
+from mesh.core.approvals import is_no
 from mesh.core.conversation import Conversation
 from mesh.core.errors import (
     Conflict,
@@ -270,8 +270,7 @@ class Keeper:
 
     async def _told_while_it_waits(self, cell: Cell, request: Say) -> Reply:
         """A message does not go past a question. But whoever comes with a token may be who was waited for."""
-        is_no = choice_in(request.message, "auth_required") == "reject"
-        if is_no or not (cell.conversation.needs_token and request.caller.token):
+        if is_no(request.message) or not (cell.conversation.needs_token and request.caller.token):
             return await self._not_taken(cell, request)
         before = cell.conversation.seq
         if request.watched:

@@ -7,6 +7,7 @@ another text than the last one said.
 from collections.abc import Iterator
 from datetime import timedelta
 
+from mesh.core.approvals import kind_of
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -154,7 +155,7 @@ class People:
         self._decided[event.uuid] = event
         asked = self._asked.get(event.uuid)
         what = subject_of(asked) if asked else f"approval {short(event.uuid)}"
-        words = _WITH_TOKEN if asked and asked.kind == "auth_required" else _DONE
+        words = _WITH_TOKEN if asked and kind_of(asked).needs_token else _DONE
         tool = short(asked.tool_name) if asked else what
         edited = f", as {call(tool, event.edited_args)}" if event.edited_args is not None else ""
         said = event.answer or event.reason
@@ -209,15 +210,10 @@ def _question(asked: ApprovalRequired) -> str:
     peer, what = short(asked.remote_agent_name), call(asked.tool_name, asked.tool_args)
     asks = f"passes on what agent {peer} asks" if peer else "asks"
     words = one_line(description_of(asked), _MOST_RESULT)
-    match asked.kind:
-        case "unknown_outcome":
-            return f"{asks}: nobody knows whether {what} ran; retry or skip?"
-        case "auth_required":
-            return f"waits for a bearer token{f' for agent {peer}' if peer else ''}: {words}"
-        case "tool_call" if asked.remote_question is None or asked.remote_question.form == "mesh":
-            return f"{asks}: run {what}?"
-        case _:
-            return f"{asks}: {words}"
+    kind = kind_of(asked)
+    if kind.needs_token:
+        return f"waits for a bearer token{f' for agent {peer}' if peer else ''}: {words}"
+    return f"{asks}: {kind.asks.format(call=what) or words}"
 
 
 def _decision_in_words(decision: ApprovalResolved) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 
+from mesh.core.approvals import kind_of
 from mesh.core.conversation import Conversation
 from mesh.core.events import (
     AnyEvent,
@@ -151,7 +152,7 @@ class _Runs:
 
 def _wish(asked: ApprovalRequired) -> str:
     """What a person is to decide, in a few words."""
-    if asked.kind == "tool_call" and not asked.remote_agent_name:
+    if kind_of(asked).is_call and not asked.remote_agent_name:
         return call(asked.tool_name, asked.tool_args)
     return subject_of(asked)
 

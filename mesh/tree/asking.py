@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import msgspec
 
+from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import ApprovalRequired, moment
 from mesh.core.ids import approval_id
 from mesh.tree.step import Steps
@@ -19,8 +20,8 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     expire_after_s: float | None = None
 
     def ask(self, steps: Steps, step: str, question: ApprovalRequired) -> None:
-        """Records the question; the pass pauses then. One about what may have happened never expires."""
-        expires = self.expire_after_s if question.kind in ("tool_call", "question") else None
+        """Records the question; the pass pauses then."""
+        expires = self.expire_after_s if APPROVAL_KINDS[question.kind].expires else None
         steps.record(
             step,
             msgspec.structs.replace(

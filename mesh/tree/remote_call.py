@@ -31,7 +31,7 @@ from mesh.a2a.client.port import (
     RemoteTask,
 )
 from mesh.core.events import (
-    ApprovalKind,
+    ApprovalKindName,
     ApprovalRequired,
     ApprovalResolved,
     RemoteQuestion,
@@ -286,7 +286,7 @@ class _Talk:
     async def _pass_on(self, incoming: RemoteTask) -> Outcome:
         """The other waits for a person, and so does this step."""
         question, peer = incoming.input_request, self._peer
-        kind: ApprovalKind = "auth_required" if incoming.state == "auth-required" else "tool_call"
+        kind: ApprovalKindName = "auth_required" if incoming.state == "auth-required" else "tool_call"
         together = _asked_next(question, kind) if question else ()
         if together and kind == "tool_call":
             kind = together[0].kind
@@ -387,7 +387,7 @@ def _was_refused(asked: ApprovalRequired) -> bool:
     return asked.remote_question is not None and asked.remote_question.question_id == _REFUSED_US
 
 
-def _asked_next(question: InputRequest, kind: ApprovalKind) -> Sequence[RemoteApproval]:
+def _asked_next(question: InputRequest, kind: ApprovalKindName) -> Sequence[RemoteApproval]:
     """What of a question is passed on: all of it, or where each can be decided by itself, the first."""
     if question.protocol != "mesh":
         return question.approvals

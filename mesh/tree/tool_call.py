@@ -30,7 +30,7 @@ import msgspec
 
 from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.core.events import (
-    ApprovalKind,
+    ApprovalKindName,
     ApprovalRequired,
     Artifact,
     ToolCall,
@@ -278,7 +278,7 @@ class _Pending:
         content, artifacts = _fitted(self._note, outcome, self._node.max_result_bytes)
         return self._record(content, is_error=outcome.is_error, since=started, artifacts=artifacts)
 
-    def _ask(self, kind: ApprovalKind, description: str, attempt: int | None = None) -> Outcome:
+    def _ask(self, kind: ApprovalKindName, description: str, attempt: int | None = None) -> Outcome:
         """Records a question. ``attempt`` None: the next of its kind for this step."""
         earlier = [
             event

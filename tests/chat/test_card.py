@@ -8,12 +8,12 @@ import pytest
 
 from mesh.chat.card import card, in_full, keys
 from mesh.chat.transcript import Transcript
-from mesh.core.events import ApprovalKind, ApprovalRequired, ApprovalResolved, Choice, RemoteQuestion
+from mesh.core.events import ApprovalKindName, ApprovalRequired, ApprovalResolved, Choice, RemoteQuestion
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 
 
-def asked(kind: ApprovalKind = "tool_call", form: Any = "", **more: Any) -> ApprovalRequired:
+def asked(kind: ApprovalKindName = "tool_call", form: Any = "", **more: Any) -> ApprovalRequired:
     """Something of our own, or with a ``form`` of agent b."""
     about: dict[str, Any] = {
         "uuid": "u1",
@@ -75,9 +75,9 @@ def test_a_question_is_shown_to_its_end() -> None:
     assert in_full(asked(form="mesh", description=long))[0].text == long
 
 
-@pytest.mark.parametrize("kind", get_args(ApprovalKind))
+@pytest.mark.parametrize("kind", get_args(ApprovalKindName))
 @pytest.mark.parametrize("form", ["", "mesh", "hitl", "text"])
-def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKind, form: str) -> None:
+def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKindName, form: str) -> None:
     it = asked(kind, form)
     hostile = msgspec.structs.replace(
         it,
@@ -129,6 +129,6 @@ def test_a_decision_names_what_and_whose_it_was(it: ApprovalRequired, how: Any, 
         ("auth_required", "text", "agent b asks, waits for a bearer token"),
     ],
 )
-def test_the_line_of_the_call_says_what_it_waits_for(kind: ApprovalKind, form: str, note: str) -> None:
+def test_the_line_of_the_call_says_what_it_waits_for(kind: ApprovalKindName, form: str, note: str) -> None:
     (ended,) = Transcript().see(asked(kind, form))
     assert msgspec.to_builtins(ended)["note"] == note

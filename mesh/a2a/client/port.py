@@ -11,7 +11,7 @@ import msgspec
 
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import ApprovalKind, DecisionProtocol
+from mesh.core.events import ApprovalKindName, DecisionProtocol
 
 State = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
 
@@ -41,7 +41,7 @@ class RemoteApproval(msgspec.Struct, frozen=True, omit_defaults=True):
 
     description: str
     id: str = ""
-    kind: ApprovalKind = "tool_call"
+    kind: ApprovalKindName = "tool_call"
     tool_name: str = ""
     tool_args: dict[str, Any] = {}
 
@@ -61,7 +61,7 @@ class RelayedDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
     request_id: str
     protocol: DecisionProtocol
     ids: tuple[str, ...]
-    kind: ApprovalKind = "tool_call"
+    kind: ApprovalKindName = "tool_call"
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,20 +15,14 @@ from mesh.a2a.client.port import InputRequest, OutgoingMessage, RelayedDecision,
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact, whole
 from mesh.core import strict_json
-from mesh.core.approvals import CONTINUE
-from mesh.core.events import ApprovalKind
+from mesh.core.approvals import APPROVAL_KINDS, CONTINUE, kind_named
+from mesh.core.events import ApprovalKindName
 
 MOST_ASKED = 50
 MOST_NAME = 256
 MOST_ARGS_BYTES = 64 * 1024
 _WORDS = {"approve": "yes", "reject": "no", "retry": "retry", "skip": "skip"}
 _MOST_DESCRIBED = 2_000
-_KINDS: dict[Any, ApprovalKind] = {
-    "tool_call": "tool_call",
-    "unknown_outcome": "unknown_outcome",
-    "question": "question",
-    "auth_required": "auth_required",
-}
 
 
 def question_of(message: dict[str, Any], text: str, moment: str, *, wants_token: bool) -> InputRequest:
@@ -46,7 +40,7 @@ def question_of(message: dict[str, Any], text: str, moment: str, *, wants_token:
         # An agent may give the id of a tool or a question again; not the id of a message.
         ids = ",".join(sorted(one.id for one in asked))
         return _checked(InputRequest(f"{answers}:{ids}@{told}", "hitl", asked))
-    kind: ApprovalKind = "auth_required" if wants_token else "tool_call"
+    kind: ApprovalKindName = "auth_required" if wants_token else "tool_call"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     question_id = message_id or f"{moment}#{digest}"
     return InputRequest(
@@ -84,7 +78,7 @@ def metadata_of(decision: RelayedDecision, agent: str) -> dict[str, Any]:
         raise RemoteFailed(f"agent {agent} takes no edited arguments: approve what it asks, or reject it")
     if decision.protocol == "text":
         return {}
-    if decision.kind == "question":
+    if APPROVAL_KINDS[decision.kind].is_question:
         given = _answers(decision)
         return {HITL: {"type": "ask_user_response", "id": decision.ids[0], "answers": given}}
     return {
@@ -100,7 +94,7 @@ def _mesh(request: Any) -> tuple[RemoteApproval, ...]:
         RemoteApproval(
             description=_text(one.get("description")) or _called(one.get("tool_name")),
             id=one["uuid"],
-            kind=_KINDS.get(one.get("kind"), "tool_call"),
+            kind=kind_named(one.get("kind")).name,
             tool_name=_text(one.get("tool_name")),
             tool_args=_arguments(one),
         )

@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact
-from mesh.core.approvals import CONTINUE, NO, Decision, choice_in
+from mesh.core.approvals import APPROVAL_KINDS, CONTINUE, Decision, is_no
 from mesh.core.errors import BadRequest
 from mesh.core.view import PendingApproval
 
@@ -133,13 +133,15 @@ def _exact(said: _ExactDecision) -> Decision:
 
 
 def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) -> list[Decision]:
-    asked, word = pending[0], text.strip().lower()
+    asked = pending[0]
+    kind = APPROVAL_KINDS[asked.kind]
     authorized: list[Decision] = []
-    if has_token and word not in NO:
-        waiting = [each.uuid for each in pending if each.kind == "auth_required"]
+    if has_token and not is_no(text):
+        waiting = [each.uuid for each in pending if APPROVAL_KINDS[each.kind].needs_token]
         authorized = [Decision(uuid, "approve", if_pending=True) for uuid in waiting]
-    choice = None if authorized and word == CONTINUE else choice_in(text, asked.kind)
-    if choice is None or (asked.kind == "auth_required" and choice == "approve"):
+    is_continue = text.strip().lower() == CONTINUE
+    choice = None if authorized and is_continue else kind.choice_in(text)
+    if choice is None or (kind.needs_token and choice == "approve"):
         return authorized
     return [Decision(asked.uuid, choice, answer=text if choice == "answer" else ""), *authorized]
 
@@ -147,7 +149,7 @@ def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) ->
 def _hitl(answer: _Approvals | _Answers, pending: Sequence[PendingApproval]) -> list[Decision]:
     if isinstance(answer, _Answers):
         return [_answered(answer, pending)]
-    asked_for = {asked.uuid for asked in pending if asked.kind == "tool_call"}
+    asked_for = {asked.uuid for asked in pending if APPROVAL_KINDS[asked.kind].is_call}
     if missing := asked_for - {each.id for each in answer.approvals}:
         raise BadRequest(
             f"{HITL}: every tool call is decided at once, and these are missing: {sorted(missing)}"
@@ -166,7 +168,7 @@ def _answered(said: _Answers, pending: Sequence[PendingApproval]) -> Decision:
     if asked is None:
         raise BadRequest(_not_pending(said.id, pending))
     text = "\n".join(", ".join(each.answer) for each in said.answers)
-    choice = choice_in(text, asked.kind)
+    choice = APPROVAL_KINDS[asked.kind].choice_in(text)
     if choice is None:
         raise BadRequest(f"{HITL}: the answer to {said.id} is empty, or none that it can take")
     return Decision(said.id, choice, answer=text if choice == "answer" else "")

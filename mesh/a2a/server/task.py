@@ -22,6 +22,7 @@ from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.struct_pb2 import Value
 
 from mesh.a2a.extensions import HITL, MESH
+from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.conversation import MessageView
 from mesh.core.events import Artifact
 from mesh.core.view import ConversationView, PendingApproval, TurnState, TurnView
@@ -119,7 +120,7 @@ def artifact_id(turn: int) -> str:
 def waiting_text(view: ConversationView) -> str:
     """What waits, in words: the oldest question first, and how to answer it."""
     asked = view.pending_approvals[0]
-    lines = [asked.description, f"Answer {_EXPECTED[asked.kind]}. (approval {asked.uuid})"]
+    lines = [asked.description, f"Answer {expected(asked)}. (approval {asked.uuid})"]
     if len(view.pending_approvals) > 1:
         lines.append(f"{len(view.pending_approvals)} approvals wait; this is the oldest.")
     return "\n".join(lines)
@@ -127,15 +128,9 @@ def waiting_text(view: ConversationView) -> str:
 
 def expected(asked: PendingApproval) -> str:
     """Which words decide an approval."""
-    return _EXPECTED[asked.kind]
+    return APPROVAL_KINDS[asked.kind].how_in_words
 
 
-_EXPECTED = {
-    "tool_call": "yes (or approve) or no (or reject)",
-    "unknown_outcome": "retry or skip",
-    "question": "in your own words",
-    "auth_required": "with any message that carries a bearer token, or no (or reject)",
-}
 _ROLES = {"user": pb.ROLE_USER, "assistant": pb.ROLE_AGENT}
 
 
@@ -179,7 +174,7 @@ def _shown(asked: PendingApproval) -> dict[str, Any]:
 
 def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:
     """What waits, in the form of the HITL extension: the tool calls; if there is none, the first question."""
-    calls = [asked for asked in pending if asked.kind == "tool_call"]
+    calls = [asked for asked in pending if APPROVAL_KINDS[asked.kind].is_call]
     if not calls:
         return _asking(pending[0])
     request: dict[str, Any] = {
@@ -195,7 +190,8 @@ def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:
 
 
 def _asking(asked: PendingApproval) -> dict[str, Any]:
-    choices = ["retry", "skip"] if asked.kind == "unknown_outcome" else []
+    kind = APPROVAL_KINDS[asked.kind]
+    choices = [] if kind.takes_text or kind.needs_token else list(kind.choices)
     question = {"question": asked.description, "choices": choices, "multiple": False}
     return {"type": "ask_user_request", "id": asked.uuid, "questions": [question]}
 
