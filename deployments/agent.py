@@ -10,7 +10,8 @@ from mesh.config.together import path_of
 class Agent:
     """An agent that is being brought up. ``path`` is where it is served: "/", or "/its-name".
 
-    ``actors`` are those that were asked for, by the names that people are told."""
+    ``actors`` are those that were asked for, by the names that people are told; ``closable`` those among them
+    that have something to write or to end before they go. Nodes have not."""
 
     def __init__(self, config: Config, *, alone: bool, one_machine: bool) -> None:
         self.config = config
@@ -18,25 +19,26 @@ class Agent:
         self.path = path_of(config.name, alone=alone)
         self.blueprint = blueprint_of(config, one_machine=one_machine)
         self.actors: dict[str, Any] = {}
+        self.closable: list[Any] = []
         self._prefix = "" if alone else f"{config.name}: "
 
     def make_actors(self) -> None:
         """Asks for all of them; they start beside each other."""
-        from deployments import actors
+        from deployments import addresses
 
         blueprint = self.blueprint
         for shard in range(blueprint.keepers):
-            self._keep(f"keeper {shard}", actors.keeper(blueprint, shard))
+            keeper = addresses.keeper(blueprint, shard)
+            self._keep(f"keeper {shard}", keeper)
+            self.closable.append(keeper)
         for server in self.config.servers:
-            self._keep(f"mcp {server.name}", actors.mcp_session(blueprint, server.name))
+            session = addresses.mcp_session(blueprint, server.name)
+            self._keep(f"mcp {server.name}", session)
+            self.closable.append(session)
         for path, placement in blueprint.nodes.items():
             for replica in range(placement.replicas):
-                node = actors.node(blueprint, path, replica)
+                node = addresses.node(blueprint, path, replica)
                 self._keep(f"node {path} {placement.name}/{replica}", node)
-
-    def closable(self) -> list[Any]:
-        """The actors that have something to write or to end. Nodes have not."""
-        return [actor for name, actor in self.actors.items() if not name.startswith(f"{self._prefix}node ")]
 
     def url(self, edge: str) -> str:
         """Its address, at an edge such as ``http://127.0.0.1:8080``."""

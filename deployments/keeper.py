@@ -2,31 +2,34 @@
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from deployments import actors
+from deployments.actor import Actor
 from deployments.blueprint import Blueprint
-from deployments.line import Address, Desk
-from deployments.recorder import RecorderDesk
+from deployments.services import KEEPER
 from deployments.tree import RemoteTree, keep_source
+from mesh.core.errors import JournalError, NotFound, Unavailable
+from mesh.core.events import AnyEvent
 from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
-from mesh.keeper.requests import pack, unpack_follow, unpack_request, unpack_watch
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
 from mesh.push.files import FilePushStore
 from mesh.push.post import Post
 from mesh.push.push import Push
-from mesh.runtime.logs import set_up
 from mesh.tree.plan import tree_of
+from mesh.tree.turn import Ack, Decisions
 
 _log = logging.getLogger("mesh.keeper")
 
 
-class KeeperActor:
-    """Owner of one shard of the conversations."""
+class KeeperActor(Actor):
+    """Owner of one shard of the conversations; a `KeeperService`."""
 
     async def __init__(self, blueprint: Blueprint, shard: int) -> None:  # type: ignore[misc]  # Ray awaits it
-        set_up()
-        await actors.note_restart()
+        await self._begin()
         config = blueprint.config()
+        # Before the journal is open: no conversation may begin on a version that cannot be read again.
         keep_source(blueprint)
         journal, hosts = FileJournal(blueprint.data_dir), config.card.push_hosts
         self._post, self._push_store = Post(hosts), FilePushStore(blueprint.data_dir / "push")
@@ -42,34 +45,28 @@ class KeeperActor:
                 turn_timeout_s=config.limits.turn_timeout_s,
                 max_queue_per_conversation=config.limits.max_queue_per_conversation,
             ),
-            Push(shard, self._push_store, journal, self._post, hosts, on_fenced=_leave),
-            on_fenced=_leave,
+            Push(shard, self._push_store, journal, self._post, hosts, on_fenced=_exit),
+            on_fenced=_exit,
         )
-        recorder = RecorderDesk(self._keeper)
-        self._desk = Desk(
-            {
-                "ask": self._answer,  # packed `Request`s and `Reply`s
-                "watch": self._watch,  # packed `Watch`es and `Seen`s
-                "follow": self._follow,  # packed `Follow`s and `Seen`s
-                "append": recorder.append,
-                "decisions": recorder.decisions,
-            }
-        )
-        self._host = actors.host_of_lines(blueprint)
         await self._keeper.start()
+        self._serve(KEEPER, self, blueprint)
 
-    async def address(self) -> Address:
-        """Where it takes calls."""
-        return await self._desk.listen(self._host)
+    async def ask(self, request: Request) -> Reply:
+        return await self._keeper.handle(request)
 
-    async def _answer(self, packed: bytes) -> bytes:
-        return pack(await self._keeper.handle(unpack_request(packed)))
+    async def watch(self, request: Watch) -> Seen:
+        return await self._keeper.watch(request)
 
-    async def _watch(self, packed: bytes) -> bytes:
-        return pack(await self._keeper.watch(unpack_watch(packed)))
+    async def follow(self, request: Follow) -> Seen:
+        return await self._keeper.follow(request)
 
-    async def _follow(self, packed: bytes) -> bytes:
-        return pack(await self._keeper.follow(unpack_follow(packed)))
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+        with _unavailable():
+            return await self._keeper.append(conversation_id, turn, run, events)
+
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
+        with _unavailable():
+            return await self._keeper.decisions(conversation_id, turn, run, after)
 
     async def ready(self) -> None:
         """Returns once the shard is open."""
@@ -81,7 +78,18 @@ class KeeperActor:
         await self._push_store.close()
 
 
-def _leave() -> None:
-    """Another keeper owns the shard. Nothing in this process may answer any more."""
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """A pass is interrupted by any trouble with its journal, and another one follows. So all of it is
+    `Unavailable` to a node, as `Recorder` says."""
+    try:
+        yield
+    except (JournalError, NotFound) as problem:
+        raise Unavailable(str(problem)) from problem
+
+
+def _exit() -> None:
+    """Another keeper owns the shard. Nothing in this process may answer any more, not even calls that have
+    begun: hence no orderly end."""
     _log.error('event=fenced why="another keeper has opened the shard; this one ends"')
     os._exit(1)

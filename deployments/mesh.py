@@ -82,7 +82,7 @@ class Mesh:
             if self._serving and not self.is_ours:
                 ours = [name for name, _ in self._applications()]
                 cluster.leave_serve(ours, shut_down=self._brought_serve, within_s=_CLOSE_WITHIN_S)
-            closing = [actor.close.remote() for agent in self._agents for actor in agent.closable()]
+            closing = [actor.close.remote() for agent in self._agents for actor in agent.closable]
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
             for actor in self._actors.values():

@@ -1,70 +1,49 @@
-"""The tree as actors: `RunNode` by a call to a node's actor, and `Tree` over every version of an agent."""
+"""The tree, as keepers and composite nodes see it: calls to the actors of its nodes."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from deployments import actors
+from deployments.addresses import node_stub
 from deployments.blueprint import Blueprint, placements
-from deployments.line import Failed, Gone, Line
+from deployments.channel import CallFailed
+from deployments.services import NodeService
 from mesh.core.conversation import ROOT
-from mesh.core.errors import ConfigError, Unavailable
+from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolResult
 from mesh.disk import atomic as durable
 from mesh.tree.children import path_of
-from mesh.tree.turn import (
-    LeftOver,
-    TurnInput,
-    TurnOutput,
-    UnsettledCall,
-    decode_output,
-    decode_settled,
-    encode_input,
-    encode_left_over,
-    encode_unsettled,
-)
-
-_pack_call = msgspec.msgpack.Encoder().encode
-unpack_call = msgspec.msgpack.Decoder(ToolCall).decode
+from mesh.tree.turn import LeftOver, TurnInput, TurnOutput, UnsettledCall
 
 
 class RemoteNode:
-    """`RunNode` by calls to the actors of one node, one after the other."""
+    """`NodeService` by calls to the actors of one node, its replicas in turn."""
 
     def __init__(self, blueprint: Blueprint, path: str) -> None:
-        self._what = f"node {path} of {blueprint.agent}"
         replicas = max(1, blueprint.nodes[path].replicas)
-        self._lines = [actors.line_to(partial(actors.node, blueprint, path, i)) for i in range(replicas)]
-        self._turns = count()
+        self._replicas = [node_stub(blueprint, path, replica) for replica in range(replicas)]
+        self._calls = count()
 
-    async def __call__(self, turn: TurnInput) -> TurnOutput:
-        return decode_output(await self._call("run", encode_input(turn), call_off=True))
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        return await self._next().run(turn)
 
     async def problems(self, call: ToolCall) -> str:
-        """What is wrong with a tool call that this node is about to make."""
-        return (await self._call("problems", _pack_call(call))).decode()
-
-    async def call_off(self, task: LeftOver) -> None:
-        """See `Tree.call_off`."""
-        await self._call("call_off", encode_left_over(task))
+        return await self._next().problems(call)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
-        """See `Tree.settle`."""
         try:
-            return decode_settled(await self._call("settle", encode_unsettled(call)))
-        except Failed as problem:  # the node has no tools yet, or its session cannot say now
-            raise Unavailable(f"{self._what}: {problem}") from None
+            return await self._next().settle(call)
+        except (ToolSessionError, CallFailed) as problem:
+            # The node does not know its tools yet, or has a defect. The turn is about to end, and the call
+            # may have run: the keeper asks again for a while before it gives up on the result.
+            raise Unavailable(str(problem)) from problem
 
-    async def _call(self, method: str, packed: bytes, *, call_off: bool = False) -> bytes:
-        line: Line = self._lines[next(self._turns) % len(self._lines)]
-        try:
-            return await line.call(method, packed, call_off=call_off)
-        except Gone as problem:
-            raise Unavailable(f"{self._what}: {problem}") from None
+    async def call_off(self, task: LeftOver) -> None:
+        await self._next().call_off(task)
+
+    def _next(self) -> NodeService:
+        return self._replicas[next(self._calls) % len(self._replicas)]
 
 
 class RemoteTree:
@@ -80,7 +59,7 @@ class RemoteTree:
             root = self._node(turn.digest, ROOT)
         except ConfigError as problem:
             return TurnOutput("failed", str(problem))
-        return await root(turn)
+        return await root.run(turn)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         try:

@@ -1,4 +1,4 @@
-"""A line and a desk over a real connection: each call answered once, none lost in silence."""
+"""A channel and an endpoint over a real connection: each call is answered once, and none is lost silently."""
 
 import asyncio
 import subprocess
@@ -11,8 +11,16 @@ import psutil
 import pytest
 import uvloop
 
-from deployments import line as module
-from deployments.line import MAX_FRAME, MAX_GREETING, Address, Desk, Failed, Gone, Line
+from deployments import channel as module
+from deployments.channel import (
+    MAX_FRAME,
+    MAX_GREETING,
+    Address,
+    CallFailed,
+    Channel,
+    ConnectionLost,
+    Endpoint,
+)
 
 Answer = Callable[[bytes], Awaitable[bytes]]
 
@@ -22,14 +30,14 @@ async def echo(content: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def connected(answer: Answer = echo) -> AsyncIterator[tuple[Line, Desk]]:
-    desk = Desk({"echo": answer})
-    line = Line(lambda: desk.listen("127.0.0.1"))
+async def connected(answer: Answer = echo) -> AsyncIterator[tuple[Channel, Endpoint]]:
+    endpoint = Endpoint({"echo": answer})
+    channel = Channel(lambda: endpoint.listen("127.0.0.1"))
     try:
-        yield line, desk
+        yield channel, endpoint
     finally:
-        line.close()
-        desk.close()
+        channel.close()
+        endpoint.close()
 
 
 async def within(work: Awaitable[bytes]) -> bytes:
@@ -37,15 +45,15 @@ async def within(work: Awaitable[bytes]) -> bytes:
 
 
 async def test_calls_at_once_each_get_their_own_answer() -> None:
-    async with connected() as (line, _):
+    async with connected() as (channel, _):
         calls = [b"%d" % i for i in range(500)]
-        assert await asyncio.gather(*(line.call("echo", c) for c in calls)) == calls
+        assert await asyncio.gather(*(channel.call("echo", c) for c in calls)) == calls
 
 
 async def test_calls_and_answers_of_many_megabytes_arrive_whole() -> None:
-    async with connected() as (line, _):
+    async with connected() as (channel, _):
         big = [bytes([i]) * (8_000_000 + i) for i in range(4)]
-        assert await asyncio.gather(*(line.call("echo", c) for c in big)) == big
+        assert await asyncio.gather(*(channel.call("echo", c) for c in big)) == big
 
 
 async def test_a_slow_call_holds_up_no_other() -> None:
@@ -56,10 +64,10 @@ async def test_a_slow_call_holds_up_no_other() -> None:
             await release.wait()
         return content
 
-    async with connected(answer) as (line, _):
-        slow = asyncio.create_task(line.call("echo", b"slow"))
+    async with connected(answer) as (channel, _):
+        slow = asyncio.create_task(channel.call("echo", b"slow"))
         for _ in range(20):
-            assert await within(line.call("echo", b"quick")) == b"quick"
+            assert await within(channel.call("echo", b"quick")) == b"quick"
         assert not slow.done()
         release.set()
         assert await within(slow) == b"slow"
@@ -73,19 +81,19 @@ async def test_when_the_other_end_dies_waiting_calls_are_told_and_the_next_finds
         await asyncio.sleep(60)
         return b""
 
-    desks = [Desk({"echo": never}), Desk({"echo": echo})]
-    line = Line(lambda: desks[0].listen("127.0.0.1"))
-    calls = [asyncio.create_task(line.call("echo", b"x")) for _ in range(5)]
+    endpoints = [Endpoint({"echo": never}), Endpoint({"echo": echo})]
+    channel = Channel(lambda: endpoints[0].listen("127.0.0.1"))
+    calls = [asyncio.create_task(channel.call("echo", b"x")) for _ in range(5)]
     for _ in calls:
         await asyncio.wait_for(taken.acquire(), 5)
-    desks.pop(0).close()
-    assert line._connection is not None
-    line._connection.close()
+    endpoints.pop(0).close()
+    assert channel._connection is not None
+    channel._connection.close()
     for found in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5):
-        assert isinstance(found, Gone)
-    assert await within(line.call("echo", b"again")) == b"again"
-    line.close()
-    desks[0].close()
+        assert isinstance(found, ConnectionLost)
+    assert await within(channel.call("echo", b"again")) == b"again"
+    channel.close()
+    endpoints[0].close()
 
 
 async def test_nobody_is_heard_who_does_not_know_the_secret() -> None:
@@ -95,66 +103,66 @@ async def test_nobody_is_heard_who_does_not_know_the_secret() -> None:
         heard.append(content)
         return content
 
-    async with connected(answer) as (_, desk):
-        address = await desk.listen("127.0.0.1")
+    async with connected(answer) as (_, endpoint):
+        address = await endpoint.listen("127.0.0.1")
 
         async def wrong() -> Address:
             return msgspec.structs.replace(address, secret=b"0" * 16)
 
-        with pytest.raises(Gone):
-            await within(Line(wrong).call("echo", b"x"))
+        with pytest.raises(ConnectionLost):
+            await within(Channel(wrong).call("echo", b"x"))
         assert heard == []
 
 
-async def test_a_desk_that_is_nowhere_is_gone_at_once() -> None:
-    desk = Desk({"echo": echo})
-    address = await desk.listen("127.0.0.1")
-    desk.close()
+async def test_an_endpoint_that_is_nowhere_is_gone_at_once() -> None:
+    endpoint = Endpoint({"echo": echo})
+    address = await endpoint.listen("127.0.0.1")
+    endpoint.close()
 
     async def locate() -> Address:
         return address
 
-    with pytest.raises(Gone, match="cannot be reached"):
-        await within(Line(locate).call("echo", b"x"))
+    with pytest.raises(ConnectionLost, match="cannot be reached"):
+        await within(Channel(locate).call("echo", b"x"))
 
 
 async def test_a_call_too_large_for_a_frame_is_refused_on_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     async def thousand(_: bytes) -> bytes:
         return b"x" * 1000
 
-    async with connected(thousand) as (line, _):
-        assert len(await within(line.call("echo", b"small"))) == 1000
+    async with connected(thousand) as (channel, _):
+        assert len(await within(channel.call("echo", b"small"))) == 1000
         monkeypatch.setattr(module, "MAX_FRAME", 500)
-        with pytest.raises(Failed, match="more than a call can carry"):
-            await within(line.call("echo", b"x" * 1000))
-        with pytest.raises(Failed, match="the answer has"):
-            await within(line.call("echo", b"small"))
+        with pytest.raises(CallFailed, match="more than a call can carry"):
+            await within(channel.call("echo", b"x" * 1000))
+        with pytest.raises(CallFailed, match="the answer has"):
+            await within(channel.call("echo", b"small"))
 
 
-async def test_a_bug_at_the_desk_is_told_to_its_caller_alone() -> None:
+async def test_a_bug_at_the_endpoint_is_told_to_its_caller_alone() -> None:
     async def answer(content: bytes) -> bytes:
         if content == b"bad":
             raise ZeroDivisionError("oops")
         return content
 
-    async with connected(answer) as (line, _):
-        calls = (line.call("echo", c) for c in (b"bad", b"good"))
+    async with connected(answer) as (channel, _):
+        calls = (channel.call("echo", c) for c in (b"bad", b"good"))
         bad, good = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(bad, Failed)
+        assert isinstance(bad, CallFailed)
         assert "ZeroDivisionError: oops" in str(bad)
         assert good == b"good"
 
 
-async def test_a_caller_that_gives_up_leaves_the_line_usable() -> None:
-    async with connected() as (line, _):
+async def test_a_caller_that_gives_up_leaves_the_channel_usable() -> None:
+    async with connected() as (channel, _):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await line.call("echo", b"x")
-        assert await within(line.call("echo", b"y")) == b"y"
+                await channel.call("echo", b"x")
+        assert await within(channel.call("echo", b"y")) == b"y"
 
 
-@pytest.mark.parametrize("call_off", [True, False])
-async def test_a_call_is_cancelled_at_the_other_end_only_if_its_caller_asked_for_that(call_off: bool) -> None:
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_a_call_is_cancelled_at_the_other_end_only_if_its_caller_asked_for_that(cancels: bool) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
     ended: list[str] = []
 
@@ -171,29 +179,29 @@ async def test_a_call_is_cancelled_at_the_other_end_only_if_its_caller_asked_for
             raise
         return content
 
-    async with connected(answer) as (line, _):
-        calling = asyncio.create_task(line.call("echo", b"x", call_off=call_off))
+    async with connected(answer) as (channel, _):
+        calling = asyncio.create_task(channel.call("echo", b"x", cancels=cancels))
         await asyncio.wait_for(begun.wait(), 5)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(calling, 5)
-        assert ended == (["cancelled"] if call_off else [])
+        assert ended == (["cancelled"] if cancels else [])
         release.set()
-        assert await within(line.call("echo", b"other")) == b"other"
-        assert ended == (["cancelled"] if call_off else ["completed"])
+        assert await within(channel.call("echo", b"other")) == b"other"
+        assert ended == (["cancelled"] if cancels else ["completed"])
 
 
-# -- strangers: connections that have not shown the secret
+# -- unauthenticated connections: those that have not shown the secret
 
-DESK = """
+ENDPOINT = """
 import asyncio, sys, uvloop
-from deployments.line import Desk
+from deployments.channel import Endpoint
 
 async def echo(content):
     return content
 
 async def main():
-    address = await Desk({"echo": echo}).listen("127.0.0.1")
+    address = await Endpoint({"echo": echo}).listen("127.0.0.1")
     print(address.port, address.secret.hex(), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
@@ -211,10 +219,10 @@ GREETINGS = {
 
 
 @contextmanager
-def desk_process() -> Iterator[tuple[psutil.Process, Address]]:
-    """A desk in a process of its own, on a loop of the same kind, so that what it costs can be measured."""
+def endpoint_process() -> Iterator[tuple[psutil.Process, Address]]:
+    """An endpoint in its own process, on a loop of the same kind, so that its cost can be measured."""
     kind = "uvloop" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else "asyncio"
-    command = [sys.executable, "-c", DESK, kind]
+    command = [sys.executable, "-c", ENDPOINT, kind]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
         port, secret = process.stdout.readline().split()
@@ -226,7 +234,7 @@ def desk_process() -> Iterator[tuple[psutil.Process, Address]]:
 
 
 async def knock(address: Address, greeting: bytes) -> None:
-    """A connection that begins like this, until the desk closes it."""
+    """A connection that begins like this, until the endpoint closes it."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         with suppress(ConnectionError):
@@ -238,50 +246,50 @@ async def knock(address: Address, greeting: bytes) -> None:
 
 
 async def knock_for_a_while(address: Address, greeting: bytes) -> None:
-    """`knock`, but gives up: where the system's own queue overflows, the desk never hears of a connection."""
+    """`knock`, but gives up: a connection beyond the system's own queue never reaches the endpoint."""
     with suppress(TimeoutError):
         await asyncio.wait_for(knock(address, greeting), 3)
 
 
 @pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
-async def test_a_stranger_is_closed_at_the_first_wrong_byte_or_after_the_deadline(
+async def test_an_unauthenticated_connection_is_closed_at_the_first_wrong_byte_or_after_the_deadline(
     greeting: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GREET_WITHIN_S", 0.2)
-    async with connected() as (line, desk):
-        await asyncio.wait_for(knock(await desk.listen("127.0.0.1"), greeting), 5)
-        assert await within(line.call("echo", b"x")) == b"x"
+    async with connected() as (channel, endpoint):
+        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), greeting), 5)
+        assert await within(channel.call("echo", b"x")) == b"x"
 
 
-async def test_a_known_caller_may_be_silent_for_longer_than_a_stranger(
+async def test_a_known_caller_may_be_silent_for_longer_than_an_unauthenticated_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "GREET_WITHIN_S", 0.05)
-    async with connected() as (line, desk):
-        assert await within(line.call("echo", b"x")) == b"x"
-        connection = line._connection
-        await asyncio.wait_for(knock(await desk.listen("127.0.0.1"), b""), 5)  # came later, and is over
-        assert await within(line.call("echo", b"y")) == b"y"
-        assert line._connection is connection
+    async with connected() as (channel, endpoint):
+        assert await within(channel.call("echo", b"x")) == b"x"
+        connection = channel._connection
+        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), b""), 5)  # came later, and is over
+        assert await within(channel.call("echo", b"y")) == b"y"
+        assert channel._connection is connection
 
 
 async def call_again_and_again(address: Address, over: asyncio.Event) -> int:
-    """Calls the desk, on a connection of its own each time; how many calls were answered."""
+    """Calls the endpoint, on a connection of its own each time; how many calls were answered."""
 
     async def locate() -> Address:
         return address
 
     answered = 0
     while not over.is_set():
-        line = Line(locate)
-        assert await asyncio.wait_for(line.call("echo", b"x"), 30) == b"x"
-        line.close()
+        channel = Channel(locate)
+        assert await asyncio.wait_for(channel.call("echo", b"x"), 30) == b"x"
+        channel.close()
         answered += 1
     return answered
 
 
-async def test_ten_thousand_strangers_cost_a_desk_no_memory_and_keep_no_caller_out() -> None:
-    with desk_process() as (process, address):
+async def test_ten_thousand_unauthenticated_connections_cost_no_memory_and_keep_no_caller_out() -> None:
+    with endpoint_process() as (process, address):
         before, descriptors, over = process.memory_info().rss, 0, asyncio.Event()
         calling = asyncio.create_task(call_again_and_again(address, over))
         for _ in range(10):
@@ -294,5 +302,5 @@ async def test_ten_thousand_strangers_cost_a_desk_no_memory_and_keep_no_caller_o
         over.set()
         assert await asyncio.wait_for(calling, 60) > 10
         # On top of the bound come those that the event loop has just accepted or not yet closed.
-        assert descriptors < 3 * module.MAX_STRANGERS
+        assert descriptors < 3 * module.MAX_UNAUTHENTICATED
         assert process.memory_info().rss - before < 32 * 1024 * 1024

@@ -1,0 +1,40 @@
+"""What every actor of the mesh is: a service behind an endpoint."""
+
+import asyncio
+import logging
+from typing import TypeVar
+
+import ray
+
+from deployments.blueprint import Blueprint
+from deployments.channel import Address, Endpoint
+from deployments.rpc import Service
+from mesh.runtime.logs import set_up
+
+_log = logging.getLogger("mesh.actors")
+
+P = TypeVar("P")
+
+
+class Actor:
+    """The base of the actor classes. Their constructors await `_begin` first and call `_serve` last, so that
+    no call comes before the actor is complete."""
+
+    _endpoint: Endpoint
+    _host: str
+
+    async def address(self) -> Address:
+        """Where it takes calls."""
+        return await self._endpoint.listen(self._host)
+
+    async def _begin(self) -> None:
+        """Sets up the log of this process, and notes there if Ray has started the actor again."""
+        set_up()
+        context = ray.get_runtime_context()
+        # Asks Ray's control store and waits for it: not on the event loop.
+        if await asyncio.to_thread(lambda: context.was_current_actor_reconstructed):
+            _log.warning("event=actor_restarted actor=%s", context.get_actor_name())
+
+    def _serve(self, service: Service[P], implementation: P, blueprint: Blueprint) -> None:
+        self._endpoint = Endpoint(service.methods_of(implementation))
+        self._host = blueprint.lines or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

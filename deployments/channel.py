@@ -1,0 +1,392 @@
+"""The transport of calls between actors: a `Channel` at the caller, an `Endpoint` at the other actor.
+
+Ray places an actor, names it and starts it again. A caller asks it once, through Ray, where its endpoint
+listens; from then on calls go to it over one TCP connection, any number at the same time. A call through Ray
+costs about 2 ms of CPU, caller and callee together, whatever it carries; on a channel a hundredth of that
+(docs/decisions/actor-calls.md).
+
+    Channel ──[id, method, content]──►  Endpoint   one task per call
+            ◄──[id, result, failure]──             in the order in which they are ready
+
+Above: `deployments.rpc`, which gives calls their types. A channel knows bytes only.
+
+A frame is its length (four bytes, big-endian) and a msgpack array. The first frame of a connection is the
+endpoint's secret, which is known only to those who may call the actor; the endpoint answers with an empty
+frame, which says that the secret was right. No call is sent before that, so a connection that was refused
+has run nothing.
+
+A connection that has not sent the secret is unauthenticated (`mesh.net.strangers`). It may send
+`MAX_GREETING` bytes within `GREET_WITHIN_S`, and an endpoint holds at most `MAX_UNAUTHENTICATED` of them:
+above that, the oldest is closed.
+
+Does not promise: an order among calls; a deadline; that a call which raised `ConnectionLost` has not run.
+A caller that is cancelled leaves its call running, unless it asked for ``cancels``: then the call is
+cancelled at the other end too, and the caller waits until it has ended there.
+"""
+
+import asyncio
+import hmac
+import logging
+import random
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import cast
+
+import msgspec
+
+from mesh.core.errors import MeshError, Unavailable
+from mesh.net.strangers import BACKLOG, Strangers
+
+MAX_FRAME = 256 * 1024 * 1024
+MAX_GREETING = 64
+MAX_UNAUTHENTICATED = 256
+GREET_WITHIN_S = 2.0
+_CONNECT_WITHIN_S = 10.0
+_CONNECT_TRIES = 5
+_RETRY_S = 0.2
+_SILENT_FOR_S = 15
+"""How long a machine may not answer before its connections count as lost. A process that dies is noticed at
+once, because its kernel closes the connection."""
+
+_CANCEL = ""
+"""The method of a frame that cancels the call with its id."""
+
+_log = logging.getLogger("mesh.channel")
+
+Answer = Callable[[bytes], Awaitable[bytes]]
+
+
+class ConnectionLost(Unavailable):
+    """The actor died, or the connection to it broke. The call may have run or not."""
+
+
+class CallFailed(MeshError):
+    """The other end raised an error that is not part of its contract, or the call does not fit into a frame:
+    a defect, which is logged where it happened."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where an endpoint listens, and the secret that it asks for."""
+
+    host: str
+    port: int
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"
+
+
+class _Call(msgspec.Struct, frozen=True, array_like=True):
+    id: int
+    method: str
+    content: bytes
+
+
+class _Result(msgspec.Struct, frozen=True, array_like=True):
+    id: int
+    content: bytes
+    failure: str = ""
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_call = msgspec.msgpack.Decoder(_Call).decode
+_unpack_result = msgspec.msgpack.Decoder(_Result).decode
+
+
+def _framed(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+class _Connection(asyncio.Protocol):
+    """One connection as a sequence of frames. Subclasses say what a frame means."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+
+    def frame_received(self, frame: bytes) -> None:
+        raise NotImplementedError
+
+    @property
+    def max_frame(self) -> int:
+        """The maximum size of the next frame in bytes."""
+        return MAX_FRAME
+
+    def frame_too_large(self, size: int) -> None:
+        """Closes the connection, because nothing tells where the next frame would begin."""
+        _log.error("event=frame_too_large bytes=%d", size)
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def send(self, frame: bytes) -> None:
+        """Raises `ConnectionLost`. Waits while the other end does not read."""
+        # A loop, because another sender may have filled the buffer again before this one runs.
+        while self.is_open and not self._writable.is_set():
+            await self._writable.wait()
+        if self._transport is None or not self.is_open:
+            raise ConnectionLost("the connection is closed")
+        self._transport.write(_framed(frame))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not derived from it
+        self._writable.set()
+        _detect_silence(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= 4 and self.is_open:
+            size = int.from_bytes(buffer[start : start + 4], "big")
+            end = start + 4 + size
+            if size > self.max_frame:
+                self.frame_too_large(size)
+                buffer.clear()
+                return
+            if len(buffer) < end:
+                break
+            self.frame_received(bytes(buffer[start + 4 : end]))
+            start = end
+        del buffer[:start]
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()  # whoever waits in `send` finds the connection closed
+
+
+def _detect_silence(connection: socket.socket) -> None:
+    """Has the kernel close the connection when the other machine is silent for `_SILENT_FOR_S`."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the defaults of the system hold
+        # Probes notice silence on an idle connection, the user timeout notices it while data is sent.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_FOR_S // 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_FOR_S // 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_FOR_S * 1000)
+
+
+class _ToEndpoint(_Connection):
+    """The caller's side of one connection, with the calls on it that have no result yet."""
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__()
+        self.waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._secret = secret
+        self._answered = asyncio.Event()
+        self._is_accepted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        cast(asyncio.Transport, transport).write(_framed(self._secret))
+
+    async def is_accepted(self) -> bool:
+        """Whether the endpoint accepted the secret; waits until it has accepted it or closed the
+        connection."""
+        await self._answered.wait()
+        return self._is_accepted
+
+    def frame_received(self, frame: bytes) -> None:
+        if not self._is_accepted:
+            self._is_accepted = True
+            self._answered.set()
+            return
+        result = _unpack_result(frame)
+        waiting = self.waiting.get(result.id)
+        if waiting is None or waiting.done():
+            return  # its caller gave up
+        if result.failure:
+            waiting.set_exception(CallFailed(result.failure))
+        else:
+            waiting.set_result(result.content)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._answered.set()
+        for waiting in self.waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionLost("the process at the other end died"))
+
+
+class Channel:
+    """The caller's side. ``locate`` asks Ray where the actor listens now; it raises `ConnectionLost` while
+    the actor is nowhere. Used by one event loop."""
+
+    def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
+        self._locate = locate
+        self._ids = count()
+        self._connection: _ToEndpoint | None = None
+        self._connecting = asyncio.Lock()
+
+    async def call(self, method: str, content: bytes = b"", *, cancels: bool = False) -> bytes:
+        """The result of one call. Raises `ConnectionLost` or `CallFailed`."""
+        frame = _pack(_Call(number := next(self._ids), method, content))
+        if len(frame) > MAX_FRAME:
+            raise CallFailed(f"{method}: {len(content)} bytes are more than a call can carry ({MAX_FRAME})")
+        connection = await self._connected()
+        result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        connection.waiting[number] = result
+        try:
+            await connection.send(frame)
+            return await (asyncio.shield(result) if cancels else result)
+        except asyncio.CancelledError:
+            if cancels and not result.done():
+                await connection.send(_pack(_Call(number, _CANCEL, b"")))
+                # Bounded by what must not be broken off at the other end, within its own bounds.
+                await asyncio.wait({result})
+            raise
+        finally:
+            del connection.waiting[number]
+            result.cancel()
+
+    def close(self) -> None:
+        """Closes the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connected(self) -> _ToEndpoint:
+        """The open connection, or a new one. Raises `ConnectionLost`."""
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        # Calls that come at the same time share one connection: the first opens it, the others find it.
+        async with self._connecting:
+            if self._connection is not None and self._connection.is_open:
+                return self._connection
+            try:
+                async with asyncio.timeout(_CONNECT_WITHIN_S):
+                    self._connection = await self._connect()
+            except (OSError, TimeoutError) as problem:
+                raise ConnectionLost(f"the actor cannot be reached: {problem or 'timed out'}") from None
+            return self._connection
+
+    async def _connect(self) -> _ToEndpoint:
+        """A connection that the endpoint accepted. Tried again when it is refused: the actor may have been
+        replaced since it was located, or its endpoint may be full of unauthenticated connections."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_CONNECT_TRIES):
+            address = await self._locate()
+            protocol = partial(_ToEndpoint, address.secret)
+            _, connection = await loop.create_connection(protocol, address.host, address.port)
+            try:
+                if await connection.is_accepted():
+                    return connection
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            await asyncio.sleep(_RETRY_S * random.uniform(0.5, 1))
+        raise ConnectionLost("the actor closes every connection before it takes a call")
+
+
+class _FromCaller(_Connection):
+    """The endpoint's side of one connection. Takes no call before it has received the secret."""
+
+    def __init__(self, endpoint: "Endpoint") -> None:
+        super().__init__()
+        self._endpoint = endpoint
+        self._is_authenticated = False
+        self.calls: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def max_frame(self) -> int:
+        return MAX_FRAME if self._is_authenticated else MAX_GREETING
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._endpoint.unauthenticated.add(self)
+
+    def frame_too_large(self, size: int) -> None:
+        if self._is_authenticated:
+            super().frame_too_large(size)
+        else:
+            self._endpoint.unauthenticated.refuse(self, "greeting_too_large")
+
+    def frame_received(self, frame: bytes) -> None:
+        if self._is_authenticated:
+            self._endpoint.take(self, _unpack_call(frame))
+        elif self._endpoint.accepts(frame):
+            self._is_authenticated = True
+            self._endpoint.unauthenticated.remove(self)
+            assert self._transport is not None
+            self._transport.write(_framed(b""))
+        else:
+            self._endpoint.unauthenticated.refuse(self, "wrong_secret")
+
+    def abort(self) -> None:
+        """Closes the connection at once and discards what is buffered."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._endpoint.unauthenticated.remove(self)
+
+
+class Endpoint:
+    """The called actor's side: answers each call by the function of its method, in a task of its own."""
+
+    def __init__(self, methods: Mapping[str, Answer]) -> None:
+        self._methods = methods
+        self._secret = secrets.token_bytes(16)
+        self.unauthenticated = Strangers(MAX_UNAUTHENTICATED, GREET_WITHIN_S, _log)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str) -> Address:
+        """Starts to listen on a port that the system chooses, and returns the address."""
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(lambda: _FromCaller(self), host, 0, backlog=BACKLOG)
+        return Address(host, self._server.sockets[0].getsockname()[1], self._secret)
+
+    def accepts(self, secret: bytes) -> bool:
+        """Whether this is the endpoint's secret."""
+        return hmac.compare_digest(secret, self._secret)
+
+    def take(self, caller: "_FromCaller", call: _Call) -> None:
+        """Starts to answer a call, or cancels one."""
+        if call.method != _CANCEL:
+            task = caller.calls[call.id] = asyncio.create_task(self._run(caller, call))
+            self._tasks.add(task)  # a connection may be gone before the calls that came on it have ended
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: caller.calls.pop(call.id))
+        elif call.id in caller.calls:
+            caller.calls[call.id].cancel()
+
+    def close(self) -> None:
+        """Accepts no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _run(self, caller: _Connection, call: _Call) -> None:
+        packed = _pack(await self._result(call))
+        if len(packed) > MAX_FRAME:
+            packed = _pack(_Result(call.id, b"", f"{call.method}: the answer has {len(packed)} bytes"))
+        try:
+            await caller.send(packed)
+        except ConnectionLost:
+            _log.info("event=caller_gone method=%s", call.method)
+
+    async def _result(self, call: _Call) -> _Result:
+        try:
+            return _Result(call.id, await self._methods[call.method](call.content))
+        except asyncio.CancelledError:
+            return _Result(call.id, b"", "cancelled")  # its caller waits until it has ended
+        except Exception as problem:  # noqa: BLE001 - the caller is told, and the log has the traceback
+            _log.exception("event=call_failed method=%s", call.method)
+            return _Result(call.id, b"", f"{type(problem).__name__}: {problem}")

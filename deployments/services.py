@@ -1,0 +1,87 @@
+"""What actors can be asked by each other: their services, and the policy of each method.
+
+Every method that does the same when it runs twice is repeated while the other actor is gone, so that a
+restart of an actor shows as a delay. The others are not: `NodeService.run` is followed by another pass, and a
+tool call may have run.
+"""
+
+from typing import Protocol
+
+from deployments.rpc import FOREVER, Policy, Service
+from mesh.core.events import ToolCall, ToolResult
+from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.mcp.port import ToolSession
+from mesh.tree.turn import LeftOver, Recorder, TurnInput, TurnOutput, UnsettledCall
+
+
+class KeeperService(Recorder, Protocol):
+    """A keeper, as gateways and nodes see it."""
+
+    async def ask(self, request: Request) -> Reply:
+        """Answers any request; what is wrong becomes a reply too."""
+        ...
+
+    async def watch(self, request: Watch) -> Seen:
+        """See `Backend.watch`."""
+        ...
+
+    async def follow(self, request: Follow) -> Seen:
+        """See `Backend.follow`."""
+        ...
+
+
+class NodeService(Protocol):
+    """A node of the tree, as its parent and the keepers see it. For other methods than `run` see `Tree`."""
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        """See `RunNode`."""
+        ...
+
+    async def problems(self, call: ToolCall) -> str:
+        """What is wrong with a tool call that this node is about to make; empty if nothing."""
+        ...
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """See `Tree.settle`."""
+        ...
+
+    async def call_off(self, task: LeftOver) -> None:
+        """See `Tree.call_off`."""
+        ...
+
+
+KEEPER = Service(
+    KeeperService,
+    {
+        # A request is idempotent by its key, and may take as long as a turn.
+        KeeperService.ask: Policy(repeat_for_s=60, retry_after_s=5),
+        # The keeper must not keep a watcher, or the place of an exclusive one, for a client that has left.
+        KeeperService.watch: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
+        KeeperService.follow: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
+        # A pass waits for both; when the keeper does not answer for so long, the pass is interrupted.
+        KeeperService.append: Policy(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.decisions: Policy(repeat_for_s=FOREVER, within_s=30),
+    },
+)
+
+NODE = Service(
+    NodeService,
+    {
+        NodeService.run: Policy(cancels=True),
+        NodeService.problems: Policy(),
+        NodeService.settle: Policy(),
+        NodeService.call_off: Policy(),
+    },
+)
+
+TOOL_SESSION = Service(
+    ToolSession,
+    {
+        # `RemoteSession` bounds all of these by the server's own timeouts.
+        ToolSession.catalogue: Policy(repeat_for_s=FOREVER),
+        ToolSession.changed: Policy(repeat_for_s=FOREVER),
+        ToolSession.identity: Policy(repeat_for_s=FOREVER),
+        ToolSession.settle: Policy(repeat_for_s=FOREVER),
+        ToolSession.call: Policy(),  # it may have run
+    },
+)
