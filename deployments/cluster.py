@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mesh.core.errors import MeshError
@@ -19,7 +20,6 @@ NAMESPACE = "mesh"
 """Where all actors of all agents are."""
 
 _PROBE_S = 5.0
-_ADD_PORT = "add_port_to_grpc_server"
 _COMMON: dict[str, Any] = {
     "namespace": NAMESPACE,
     "log_to_driver": False,
@@ -28,8 +28,17 @@ _COMMON: dict[str, Any] = {
 }
 
 
-def start_local() -> str:
-    """Starts Ray on this machine; where its dashboard is. Raises `CannotStart`."""
+@dataclass(frozen=True)
+class Joined:
+    """The Ray that this process uses. ``dashboard``: its host and port, or empty. ``logs``: the folder of its
+    logs on this machine."""
+
+    dashboard: str
+    logs: str
+
+
+def start_local() -> Joined:
+    """Starts Ray on this machine. Raises `CannotStart`."""
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of a start beside the main thread
@@ -37,11 +46,11 @@ def start_local() -> str:
         context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
     except Exception as problem:  # Ray raises nothing more particular
         raise CannotStart(f"Ray does not start on this machine: {problem}") from problem
-    return context.dashboard_url or ""
+    return _joined(context)
 
 
-def join(address: str) -> str:
-    """Joins a running Ray; where its dashboard is. Raises `CannotStart`."""
+def join(address: str) -> Joined:
+    """Joins a running Ray. Raises `CannotStart`."""
     import ray
 
     try:
@@ -53,15 +62,11 @@ def join(address: str) -> str:
             f"cannot join Ray at {address} (RAY_ADDRESS): {problem}; is it running, and is its token in "
             f"RAY_AUTH_TOKEN or ~/.ray/auth_token?"
         ) from problem
-    return context.dashboard_url or ""
+    return _joined(context)
 
 
-def logs() -> str:
-    """The folder where the Ray that this process uses keeps the logs of this machine."""
-    import ray
-
-    node: Any = ray._private.worker._global_node  # it is told nowhere else
-    return str(node.get_logs_dir_path()) if node else ""
+def _joined(context: Any) -> Joined:
+    return Joined(context.dashboard_url or "", f"{context.address_info['session_dir']}/logs")
 
 
 def silence() -> str:
@@ -84,23 +89,25 @@ def _probe(address: str) -> None:
 
 
 def close_replica() -> None:
-    """To be called in a replica before it is initialized: keeps its port for calls between deployments, of
-    which we make none, on this machine if its Ray is.
+    """To be called in a replica before it is initialized. If its Ray is on this machine only, so will be the
+    port on which the replica takes calls from other deployments, of which a mesh makes none.
 
-    Serve binds it to every interface, asks nobody for a token there, and unpickles what comes: whoever
-    reaches the port could run anything. No setting changes that, hence the patch."""
+    A patch of Serve (ray 2.60): a replica binds that port to ``[::]``, no setting changes the address, and
+    it unpickles what comes without asking for a token unless ``RAY_AUTH_MODE=token``. Anybody who reaches the
+    port could run anything. `tests/deployments/test_patches.py` fails when Serve binds it in another way."""
     import ray
-    from ray.serve._private import replica
+    from ray.serve._private import replica as module
 
+    replica: Any = module  # the function is imported there, which is no export to a type checker
     if not ray.util.get_node_ip_address().startswith("127."):  # type: ignore[no-untyped-call]
         return
-    add_port = getattr(replica, _ADD_PORT)
+    add_port = replica.add_port_to_grpc_server
 
     def add_port_here(server: object, address: str) -> int:
         port: int = add_port(server, address.replace("[::]", "127.0.0.1"))
         return port
 
-    setattr(replica, _ADD_PORT, add_port_here)
+    replica.add_port_to_grpc_server = add_port_here
 
 
 def lacking(demand: Mapping[str, float]) -> list[str]:

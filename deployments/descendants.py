@@ -37,12 +37,12 @@ def sweep(grace_s: float, spare: Collection[int] = ()) -> None:
 
     processes = rest()
     for process in processes:
-        _send(process, "terminate")
+        _send(process, signal.SIGTERM)
     _, survivors = psutil.wait_procs(processes, timeout=grace_s)
     for _ in range(_ROUNDS):
         processes = set(survivors) | rest()
         for process in processes:
-            _send(process, "kill")
+            _send(process, signal.SIGKILL)
         _, survivors = psutil.wait_procs(processes, timeout=grace_s)
 
 
@@ -89,6 +89,6 @@ class LastWill:
         return self._executor.stdin.fileno()
 
 
-def _send(process: psutil.Process, what: str) -> None:
+def _send(process: psutil.Process, number: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        getattr(process, what)()
+        process.send_signal(number)

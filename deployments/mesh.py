@@ -96,8 +96,8 @@ class Mesh:
 
     def _start_ray(self) -> None:
         self._say("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
-        self._dashboard = cluster.start_local() if self.is_ours else cluster.join(os.environ["RAY_ADDRESS"])
-        self.logs = cluster.logs()
+        joined = cluster.start_local() if self.is_ours else cluster.join(os.environ["RAY_ADDRESS"])
+        self._dashboard, self.logs = joined.dashboard, joined.logs
 
     def _make_actors(self) -> None:
         """Asks for all of them; they start beside each other, and beside Serve."""
@@ -263,8 +263,14 @@ def _edge_trouble(logs: str) -> Iterator[None]:
 
 
 def cause_of(problem: Exception) -> str:
-    """What went wrong, in a line: without Ray's wrapping, and of HAProxy's output only what made it end."""
-    inner = getattr(problem, "cause", None) or problem
+    """What went wrong, in a line: without Ray's wrapping, and of HAProxy's output only what made it end.
+
+    HAProxy's output is found in a text, because Serve has no other way to say why HAProxy ended: it raises a
+    `RuntimeError` with all of it (ray 2.60; `tests/deployments/test_patches.py` fails when that changes). The
+    line is shown to people, and decides nothing."""
+    from ray.exceptions import RayTaskError
+
+    inner = problem.cause if isinstance(problem, RayTaskError) else problem
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     if alerts := [line.partition("[ALERT]")[2] for line in lines if "[ALERT]" in line]:
         return f"HAProxy: {_OF_PROCESS.sub('', alerts[0])}"[:500]

@@ -8,21 +8,22 @@ import errno
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
 
 
-def obstacles(config: Config, env: Mapping[str, str]) -> list[str]:
-    """Everything that would keep the mesh from starting or answering here.
+def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
+    """Everything that would keep a mesh of these agents from starting or answering here.
 
-    With ``RAY_ADDRESS`` the gateways run on a cluster, which has ports of its own.
+    The agents share one port, which is tried once. With ``RAY_ADDRESS`` the gateways run on a cluster, which
+    has ports of its own.
     """
-    found = [*_unwritable(config), *missing_programs(config), *_missing_key(config, env)]
-    if not env.get("RAY_ADDRESS"):
-        found[:0] = _port_taken(config)
+    found = [] if env.get("RAY_ADDRESS") else [*_port_taken(agents[0])]
+    for agent in agents:
+        found += [*_unwritable(agent), *missing_programs(agent), *_missing_key(agent, env)]
     return found
 
 

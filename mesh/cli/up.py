@@ -54,12 +54,13 @@ def up(
         from rich.console import Console
 
         from mesh.access.exposure import warnings
+        from mesh.cli.preflight import obstacles
 
         given = {"host": host, "port": port, "data_dir": data_dir}
         agents = _agents(
             configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
         )
-        if found := _obstacles(agents):
+        if found := obstacles(agents, os.environ):
             leave(found, MACHINE)
         for warning in (warning for agent in agents for warning in warnings(agent)):
             typer.echo(f"mesh: warning: {warning}", err=True)
@@ -91,12 +92,3 @@ def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
     if problems := shared_homes(agents):
         raise ConfigError(problems)
     return agents
-
-
-def _obstacles(agents: "Sequence[Config]") -> list[str]:
-    from mesh.cli.preflight import obstacles
-
-    found = obstacles(agents[0], os.environ)
-    # They share a port: where a cluster has ports of its own, this machine's is not looked at once more.
-    elsewhere = {**os.environ, "RAY_ADDRESS": "asked already"}
-    return [*found, *(problem for agent in agents[1:] for problem in obstacles(agent, elsewhere))]

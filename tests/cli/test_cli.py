@@ -239,7 +239,7 @@ class TestUp:
         self, here: Path, free: int
     ) -> None:
         text = (config(here, OFFLINE, free)).read_text()
-        assert [*obstacles(parse(text.replace("127.0.0.1", "localhost"), "a.yaml", {}), {})] == []
+        assert obstacles([parse(text.replace("127.0.0.1", "localhost"), "a.yaml", {})], {}) == []
 
     def test_a_host_that_is_no_name_is_one_line(self, here: Path, free: int) -> None:
         result = mesh("up", config(here, OFFLINE, free), "--host", "no such host")

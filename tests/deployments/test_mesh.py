@@ -1,5 +1,7 @@
 """What people are told when the edge does not start."""
 
+from ray.exceptions import RayTaskError
+
 from deployments.mesh import cause_of
 
 HAPROXY = """HAProxy crashed during startup: [NOTICE]   (7) : haproxy version is 2.8.25
@@ -10,20 +12,19 @@ HAPROXY = """HAProxy crashed during startup: [NOTICE]   (7) : haproxy version is
 """
 
 
-class Wrapped(RuntimeError):
+def wrapped(cause: Exception) -> Exception:
     """As Ray raises what an actor raised."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(f"ray::HAProxyManager.ready()\n  File ...\n{cause}")
-        self.cause = cause
+    trace = f"ray::HAProxyManager.ready()\n  File ...\n{cause}"
+    error: Exception = RayTaskError("ready", trace, cause).as_instanceof_cause()
+    return error
 
 
 def test_what_made_haproxy_end_is_told_and_not_its_warnings() -> None:
     why = "Binding [haproxy.cfg:10] for frontend prometheus: cannot bind socket (Address already in use)"
-    assert cause_of(Wrapped(RuntimeError(HAPROXY))) == f"HAProxy: {why}"
+    assert cause_of(wrapped(RuntimeError(HAPROXY))) == f"HAProxy: {why}"
     assert cause_of(RuntimeError(HAPROXY)) == f"HAProxy: {why}"
 
 
 def test_the_last_line_of_a_trace_is_told_and_the_first_of_what_it_wraps() -> None:
     assert cause_of(RuntimeError("Traceback\n  File ...\nValueError: no port")) == "ValueError: no port"
-    assert cause_of(Wrapped(ValueError("no port\nsee the log"))) == "no port"
+    assert cause_of(wrapped(ValueError("no port\nsee the log"))) == "no port"
