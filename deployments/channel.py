@@ -15,7 +15,7 @@ endpoint's secret, which is known only to those who may call the actor; the endp
 frame, which says that the secret was right. No call is sent before that, so a connection that was refused
 has run nothing.
 
-A connection that has not sent the secret is unauthenticated (`mesh.net.strangers`). It may send
+A connection that has not sent the secret is unauthenticated (`mesh.net.admission`). It may send
 `MAX_GREETING` bytes within `GREET_WITHIN_S`, and an endpoint holds at most `MAX_UNAUTHENTICATED` of them:
 above that, the oldest is closed.
 
@@ -38,7 +38,7 @@ from typing import cast
 import msgspec
 
 from mesh.core.errors import MeshError, Unavailable
-from mesh.net.strangers import BACKLOG, Strangers
+from mesh.net.admission import BACKLOG, PendingConnections
 
 MAX_FRAME = 256 * 1024 * 1024
 MAX_GREETING = 64
@@ -343,7 +343,7 @@ class Endpoint:
     def __init__(self, methods: Mapping[str, Answer]) -> None:
         self._methods = methods
         self._secret = secrets.token_bytes(16)
-        self.unauthenticated = Strangers(MAX_UNAUTHENTICATED, GREET_WITHIN_S, _log)
+        self.unauthenticated = PendingConnections(MAX_UNAUTHENTICATED, GREET_WITHIN_S, _log)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

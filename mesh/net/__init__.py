@@ -1,1 +1,1 @@
-"""Network care that faces and clients share."""
+"""Helpers for network code that servers and clients share."""

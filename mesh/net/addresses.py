@@ -1,11 +1,12 @@
-"""Where HTTP that strangers steer may connect to: public addresses, and what the config names.
+"""A guard on where clients connect to if others choose the URL: public hosts, and those the config names.
 
-The check is made where the socket is made, on the very address that it then connects to. So neither a name
-that means something else the second time (DNS rebinding), nor an address written as a host, nor a redirect
-gets past it; and what cannot be checked does not connect.
+The address is checked when the socket is created, and it is the very address that the socket then connects
+to. Neither a name that resolves differently the second time (DNS rebinding), nor an address written as a
+host name, nor a redirect gets past the check, and an address that cannot be checked is not connected to.
 
-There are no proxies, not even those of the environment: a proxy resolves names by itself, and nobody here
-could see where it connects. No cookies either: nothing is carried from one agent's answer to the next.
+Proxies are not used, not even those of the environment: a proxy resolves names itself, so the check would
+see only the proxy's address. Cookies are not kept: nothing is carried from one host's response to a request
+to the next.
 """
 
 import errno
@@ -19,33 +20,33 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 CONNECT_TIMEOUT_S = 10.0
-MOST_CONNECTIONS = 4096
-# Less than servers grant (5 s is the least common one): a request on a connection that the other closes at
-# that moment may or may not have arrived, and nobody could tell.
+MAX_CONNECTIONS = 4096
 KEEPALIVE_S = 2.0
+"""Shorter than the keep-alive of servers (5 s is the shortest in common use): if the server closes a
+connection at the moment a request is written to it, nobody can tell whether the request was received."""
 
 _IPV6_PUBLIC = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
-_REFUSED = tuple(
+_NOT_PUBLIC = tuple(
     ip_network(network)
     for network in (
-        "192.0.0.0/24",  # protocol assignments; the standard library's answer differs by version
-        "192.88.99.0/24",  # 6to4 relays, withdrawn
-        "168.63.129.16/32",  # the host of a virtual machine on Azure, at an address that looks public
+        "192.0.0.0/24",  # protocol assignments; `is_global` differs between versions of Python
+        "192.88.99.0/24",  # 6to4 relays, deprecated
+        "168.63.129.16/32",  # the host of a virtual machine on Azure, although the address looks public
         "2001::/23",  # protocol assignments: Teredo, benchmarking, ORCHID
-        "2002::/16",  # 6to4: an IPv4 address in disguise, withdrawn
+        "2002::/16",  # 6to4, deprecated: an IPv4 address inside an IPv6 address
         "3fff::/20",  # documentation
         "5f00::/16",  # segment routing
     )
 )
 
 
-class Refused(OSError):
+class AddressRefused(OSError):
     """The address is neither public nor named by the config."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address, as text, is a public host's. What is no address is not."""
+    """Returns whether a text is an IP address at which a public host can be."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -57,18 +58,18 @@ def is_public(address: str) -> bool:
         return False
     if parsed.is_multicast or parsed.is_reserved or not parsed.is_global:
         return False
-    return not any(parsed in network for network in _REFUSED)
+    return not any(parsed in network for network in _NOT_PUBLIC)
 
 
 def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address leads to."""
+    """Returns the IPv4 address that packets to an IPv6 address are delivered to, if there is one."""
     if isinstance(address, IPv4Address):
         return None
     return address.ipv4_mapped or (IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None)
 
 
 def host_and_port(url: str) -> str:
-    """``host:port`` of a URL, to name it for `guarded_session`."""
+    """Returns ``host:port`` of a URL, a form that `guarded_session` takes."""
     parts = urlsplit(url)
     return _joined(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
@@ -78,63 +79,73 @@ def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class _Named(AbstractResolver):
-    """The system's resolver, that keeps what the named hosts meant when they were last asked for.
+class _AddressGuard(AbstractResolver):
+    """Resolves names for a connector and creates its sockets.
 
-    ``named``: hosts (any port) and ``host:port``. An address is kept with its port, so that naming one
-    service of a machine names no other one.
+    It wraps ``resolver`` (None: the system's) and remembers which addresses the named hosts resolved to, as
+    the connector passes `create_socket` an address without the name that it belongs to. ``named`` holds
+    hosts (for any port) and ``host:port``. A resolved address is remembered together with its port, so that
+    naming one service of a machine does not permit connections to the others.
     """
 
     def __init__(self, named: Collection[str], resolver: AbstractResolver | None) -> None:
         self._named = frozenset(name.rstrip(".").lower() for name in named)
         self._resolver = resolver
-        self._meant: dict[str, frozenset[tuple[str, int]]] = {}
+        self._resolved: dict[str, frozenset[tuple[str, int]]] = {}
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        self._resolver = self._resolver or aiohttp.DefaultResolver()  # not before: it wants the running loop
+        # Created here and not in __init__: aiohttp's resolver needs the running event loop.
+        self._resolver = self._resolver or aiohttp.DefaultResolver()
         found = await self._resolver.resolve(host, port, family)
-        if self._names(host, port):
-            self._meant[_joined(host, port)] = frozenset((one["host"], port) for one in found)
+        if self._is_named(host, port):
+            # The latest answer replaces earlier ones: an address that the host gave up is not permitted.
+            self._resolved[_joined(host, port)] = frozenset((one["host"], port) for one in found)
         return found
 
     async def close(self) -> None:
         if self._resolver is not None:
             await self._resolver.close()
 
-    def open(self, info: Any) -> socket.socket:
-        """The socket for an address (in `socket.getaddrinfo`'s form), not connected yet. Raises `Refused`."""
+    def create_socket(self, info: Any) -> socket.socket:
+        """Returns an unconnected socket for an address (a tuple of `socket.getaddrinfo`). Raises
+        `AddressRefused`."""
         family, kind, protocol, _, (host, port, *_) = info
-        if not (is_public(host) or self._names(host, port) or self._was_meant(host, port)):
-            why = f"{host} is not a public address, and the config does not name it"
-            raise Refused(errno.EACCES, why)
+        if not (is_public(host) or self._is_named(host, port) or self._is_of_named_host(host, port)):
+            message = f"{host} is not a public address, and the config does not name it"
+            raise AddressRefused(errno.EACCES, message)
         return socket.socket(family, kind, protocol)
 
-    def _names(self, host: str, port: int) -> bool:
+    def _is_named(self, host: str, port: int) -> bool:
         host = host.rstrip(".").lower()
         return host in self._named or _joined(host, port) in self._named
 
-    def _was_meant(self, host: str, port: int) -> bool:
-        return any((host, port) in addresses for addresses in self._meant.values())
+    def _is_of_named_host(self, address: str, port: int) -> bool:
+        return any((address, port) in addresses for addresses in self._resolved.values())
 
 
 def guarded_session(
     named: Collection[str] = (), resolver: AbstractResolver | None = None
 ) -> aiohttp.ClientSession:
-    """A session that connects to public addresses, and to what ``named`` has: ``host`` for all its ports, or
-    ``host:port`` (see `host_and_port`), either a name or an address.
+    """Returns a session that connects to public addresses and to the hosts in ``named`` only.
 
-    A refusal is an `aiohttp.ClientConnectorError` whose text says why. Redirects are the caller's affair:
-    pass ``allow_redirects=False``. Made in a running event loop, and closed by the caller.
+    An element of ``named`` is ``host``, for all of its ports, or ``host:port`` (see `host_and_port`); the
+    host is a name or an address. A refused connection is an `aiohttp.ClientConnectorError` whose ``os_error``
+    is `AddressRefused`. The session must be created in a running event loop and closed by the caller, who
+    also decides about redirects: pass ``allow_redirects=False``.
     """
-    guard = _Named(named, resolver)
+    guard = _AddressGuard(named, resolver)
     connector = aiohttp.TCPConnector(
-        resolver=guard, socket_factory=guard.open, limit=MOST_CONNECTIONS, keepalive_timeout=KEEPALIVE_S
+        resolver=guard,
+        socket_factory=guard.create_socket,
+        limit=MAX_CONNECTIONS,
+        keepalive_timeout=KEEPALIVE_S,
     )
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
+        # No bound on the whole request: callers bound it together with what they do before and after.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=True,
         trust_env=False,

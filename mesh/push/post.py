@@ -108,8 +108,8 @@ def _outcome(response: "aiohttp.ClientResponse") -> Outcome:
 
 
 def _not_connected(problem: "aiohttp.ClientConnectorError") -> Outcome:
-    from mesh.net.addresses import Refused
+    from mesh.net.addresses import AddressRefused
 
-    if isinstance(problem.os_error, Refused):
+    if isinstance(problem.os_error, AddressRefused):
         return Outcome("refused", "its address is not public, and card.push_hosts does not name it")
     return Outcome("failed", f"no connection ({problem.os_error.strerror or 'it was refused'})")

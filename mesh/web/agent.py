@@ -13,10 +13,11 @@ import httpx
 
 from mesh.access.principal import bearer_in, is_key
 from mesh.core.errors import MeshError, Unavailable
+from mesh.net.bodies import BodyTooLarge, read_body
 from mesh.net.origin import is_loopback
 from mesh.web.config import WebConfig
 
-MOST_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 5.0
 _SILENCE_S = 60.0
 """The mesh sends heartbeats every 15 s: a stream that says nothing for so long is dead."""
@@ -55,7 +56,7 @@ class Agent:
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request and its whole answer, at most `MOST_ANSWER_BYTES`. Raises `MeshError`."""
+        """One request and its whole answer, at most `MAX_ANSWER_BYTES`. Raises `MeshError`."""
         with self._in_words():
             asked = self._calls.stream(
                 method, self._base + path, headers=self._keyed(headers), content=content, params=params
@@ -95,13 +96,10 @@ class Agent:
                 yield chunk
 
     async def _read(self, response: httpx.Response) -> bytes:
-        parts, size = [], 0
-        async for part in response.aiter_bytes():
-            size += len(part)
-            if size > MOST_ANSWER_BYTES:
-                raise AgentUnreachable(f"the answer of {self._shown} is over {MOST_ANSWER_BYTES:,} bytes")
-            parts.append(part)
-        return b"".join(parts)
+        try:
+            return await read_body(response.aiter_bytes(), MAX_ANSWER_BYTES)
+        except BodyTooLarge as error:
+            raise AgentUnreachable(f"the answer of {self._shown} is over {error.limit:,} bytes") from None
 
     def _check_json(self, response: httpx.Response) -> None:
         if _kind(response) != "application/json":

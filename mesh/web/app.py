@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from mesh.core.errors import BadRequest, MeshError, RequestError, TooLarge, Unavailable
+from mesh.net.bodies import BodyTooLarge, read_body
 from mesh.web import requests, search
 from mesh.web.agent import Agent, Answer
 from mesh.web.config import WebConfig
@@ -121,18 +122,14 @@ class _Routes:
         return _passed(await self._agent.ask("POST", path, headers=headers, content=body))
 
     async def _body(self, request: Request) -> bytes:
-        parts, size = [], 0
         try:
             async with asyncio.timeout(self._timeout_s):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > self._max_body_bytes:
-                        raise TooLarge(f"the request is over {self._max_body_bytes:,} bytes (max_body_bytes)")
-                    parts.append(part)
+                return await read_body(request.stream(), self._max_body_bytes)
+        except BodyTooLarge as error:
+            raise TooLarge(f"the request is over {error.limit:,} bytes (max_body_bytes)") from None
         except TimeoutError:
             why = f"the body did not arrive within {self._timeout_s:g} s (timeout_s)"
             raise HTTPException(408, why, {"Connection": "close"}) from None
-        return b"".join(parts)
 
 
 class _Relay(StreamingResponse):

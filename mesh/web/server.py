@@ -10,14 +10,14 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mesh.core.errors import MeshError
+from mesh.net.admission import BACKLOG, PendingConnections
 from mesh.net.origin import is_loopback
-from mesh.net.strangers import BACKLOG, Strangers
 from mesh.web.app import app
 from mesh.web.config import WebConfig
 
 _GOODBYE_S = 1
 """How long open streams are waited for at the end: they would never end by themselves."""
-MAX_STRANGERS = 256
+MAX_PENDING = 256
 _REQUEST_WITHIN_S = 10.0
 _MAX_REQUESTS = 1000
 """At once, beside the event streams; over that, the next gets 503."""
@@ -42,7 +42,7 @@ def serve_on(listening: socket.socket, config: WebConfig) -> None:
         access_log=False,
         server_header=False,
         backlog=BACKLOG,
-        limit_concurrency=config.max_streams + _MAX_REQUESTS + MAX_STRANGERS,
+        limit_concurrency=config.max_streams + _MAX_REQUESTS + MAX_PENDING,
         timeout_graceful_shutdown=_GOODBYE_S,
     )
     uvicorn.Server(settings).run(sockets=[listening])
@@ -52,29 +52,29 @@ class Connection(HttpToolsProtocol):
     """uvicorn's, with a bound on how long and how many connections wait for a request: uvicorn lets a client
     that sends nothing stay for ever, until no file descriptor is left."""
 
-    strangers = Strangers(MAX_STRANGERS, _REQUEST_WITHIN_S, logging.getLogger("mesh.web"))
+    pending = PendingConnections(MAX_PENDING, _REQUEST_WITHIN_S, logging.getLogger("mesh.web"))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
-        self.strangers.add(self)
+        self.pending.add(self)
 
     def on_headers_complete(self) -> None:
         """The parser has seen all headers of a request."""
-        self.strangers.remove(self)
+        self.pending.remove(self)
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """A request was answered; the next may be here already."""
         if not self.pipeline and not self.transport.is_closing():
-            self.strangers.add(self)
+            self.pending.add(self)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.strangers.remove(self)
+        self.pending.remove(self)
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """See `mesh.net.strangers`."""
+        """See `mesh.net.admission`."""
         self.transport.abort()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from deployments.web_chat import WebChat
 from mesh.runtime.log_relay import LogRelay
-from mesh.web.server import MAX_STRANGERS
+from mesh.web.server import MAX_PENDING
 
 WITHIN_S = 20
 HEARD_EVERY_S = 0.1
@@ -28,7 +28,7 @@ def test_what_the_web_chat_logs_has_the_form_of_every_other_line(form: str, tmp_
     try:
         chat.keep("http://127.0.0.1:9")
         with ExitStack() as idle:
-            for _ in range(MAX_STRANGERS + 20):  # the oldest of so many is refused, and the log says so
+            for _ in range(MAX_PENDING + 20):  # the oldest of so many is refused, and the log says so
                 connection = socket.create_connection(("127.0.0.1", urlsplit(chat.url).port), WITHIN_S)
                 idle.enter_context(connection)
             heard, deadline = "", time.monotonic() + WITHIN_S

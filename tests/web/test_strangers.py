@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from mesh.web.server import MAX_STRANGERS
+from mesh.web.server import MAX_PENDING
 from tests.ports import free_port
 from tests.web.world import serving
 
@@ -42,7 +42,7 @@ def test_clients_that_send_no_request_are_few_and_gone_after_a_while(tmp_path: P
         for _ in range(IDLE):
             last = idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
         assert httpx.get(page, timeout=30).status_code == 200
-        assert process.num_fds() - before <= MAX_STRANGERS + 1
+        assert process.num_fds() - before <= MAX_PENDING + 1
         assert last.recv(1) == b""
         assert httpx.get(page, timeout=10).status_code == 200
 

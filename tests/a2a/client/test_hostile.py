@@ -33,7 +33,7 @@ from tests.a2a.client.peers import (
     replies,
     served,
 )
-from tests.a2a.client.test_guard import Names
+from tests.net.test_addresses import Names
 from tests.ports import free_port
 
 TOKEN = "secret-token-1234567890"
