@@ -4,7 +4,7 @@ from typing import Any
 
 from deployments.blueprint import blueprint_of
 from mesh.config.model import Config
-from mesh.config.together import path_of
+from mesh.config.several_agents import path_of
 
 
 class Agent:

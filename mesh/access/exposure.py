@@ -19,16 +19,16 @@ def warnings(config: Config) -> list[str]:
 def _open(config: Config) -> Iterator[str]:
     if not is_loopback(config.host):
         yield (
-            f"{config.where('host')}: {config.host} lets everybody who reaches this machine over the network "
-            "use the agent and approve what it wants to do: no key is asked for. Turn on auth: {keys_file: "
-            "./keys.yaml}, put something that has a login before it, or keep it to this machine with "
-            "host: 127.0.0.1"
+            f"{config.location('host')}: {config.host} lets everybody who reaches this machine over the "
+            "network use the agent and approve what it wants to do: no key is asked for. Turn on auth: "
+            "{keys_file: ./keys.yaml}, put something that has a login before it, or keep it to this machine "
+            "with host: 127.0.0.1"
         )
 
 
 def _locked(config: Config) -> Iterator[str]:
     assert config.auth is not None
-    where, path = config.where("auth", "keys_file"), config.auth.keys_file
+    where, path = config.location("auth", "keys_file"), config.auth.keys_file
     how = f"mesh key new NAME --file {path}"
     try:
         if not load(path):

@@ -20,9 +20,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from mesh.access.principal import KEY_PREFIX
-from mesh.config.model import Many, Part, Text
-from mesh.config.problems import problems_of, spelled
-from mesh.config.source import compose, read_text
+from mesh.config.model import Section
+from mesh.config.problem_texts import problems_of, spelled
+from mesh.config.values import Many, Text
+from mesh.config.yaml_tree import compose, read_text
 from mesh.core.errors import BadRequest, ConfigError, Conflict, MeshError, NotFound
 from mesh.core.events import now
 from mesh.disk.atomic import reason, replace
@@ -35,7 +36,7 @@ _LOCK_WITHIN_S = 10.0
 _HEAD = "# Who may use the mesh: changed by mesh key new and revoke. The keys themselves are not in here.\n"
 
 
-class Key(Part):
+class Key(Section):
     """A key: who has it, its hash in hexadecimal digits, since when."""
 
     name: Annotated[str, Field(pattern=_NAME)]
@@ -43,7 +44,7 @@ class Key(Part):
     created: Text = "-"
 
 
-class KeysFile(Part):
+class KeysFile(Section):
     """What the file says."""
 
     keys: Many[Key]
@@ -62,7 +63,7 @@ def parse(text: str, source: str) -> tuple[Key, ...]:
         keys = KeysFile.model_validate(data).keys
     except ValidationError as error:
         found = problems_of(error.errors(include_url=False, include_input=False), KeysFile, data)
-        lines = [f"{source}:{root.at(loc).line}: {spelled(loc)}: {words}" for loc, words in found]
+        lines = [f"{source}:{root.nearest(loc).line}: {spelled(loc)}: {words}" for loc, words in found]
         raise ConfigError(lines) from None
     names = [key.name for key in keys]
     if repeated := {name for name in names if names.count(name) > 1}:

@@ -1,7 +1,7 @@
-"""What must be true of this machine before the mesh starts, asked without starting anything.
+"""Checks this machine before the mesh starts, without starting anything.
 
-Each question gives problems that begin as those of a config do ("file:line: key: …"), so that all
-of them can be told at once.
+Each check yields problems that begin as those of a config do ("file:line: key: …"), so that `mesh up` can
+report all of them at once.
 """
 
 import errno
@@ -16,10 +16,10 @@ from mesh.core.errors import ConfigError
 
 
 def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
-    """Everything that would keep a mesh of these agents from starting or answering here.
+    """Returns everything that would keep a mesh of these agents from starting or answering here.
 
-    The agents share one port, which is tried once. With ``RAY_ADDRESS`` the gateways run on a cluster, which
-    has ports of its own.
+    The agents share one address, which is checked once. With ``RAY_ADDRESS`` the gateways listen on the
+    machines of a cluster, and not on this one.
     """
     found = [] if env.get("RAY_ADDRESS") else [*_port_taken(agents[0])]
     for agent in agents:
@@ -28,15 +28,30 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
 
 
 def missing_programs(config: Config) -> Iterator[str]:
-    """MCP servers whose program is not on this machine."""
+    """Yields the MCP servers whose program is not on this machine."""
     from mesh.mcp.stdio import find_binary
 
     for index, server in enumerate(config.servers):
         if server.command is None or find_binary(server.command, server.env):
             continue
         own = index - (config.mcp is not None)
-        where = config.where("mcp", "command") if own < 0 else config.where("mcp_servers", own, "command")
+        loc = ("mcp", "command") if own < 0 else ("mcp_servers", own, "command")
+        where = config.location(*loc)
         yield f"{where}: no program {server.command} on PATH; install it, or write its full path"
+
+
+def _port_taken(config: Config) -> Iterator[str]:
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        yield f"{config.location('host')}: {config.host} is not a name or address; choose another with --host"
+        return
+    errors = [_bind_error(family, address) for family, _, _, _, address in found]
+    # A name may have an address of a family that this machine does not use: one that works is enough.
+    if errno.EADDRINUSE in errors:
+        yield _bind_problem(config, errno.EADDRINUSE)
+    elif all(errors):
+        yield _bind_problem(config, errors[0])
 
 
 def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
@@ -46,25 +61,11 @@ def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
         try:
             check_key(resolve(model, env), env)
         except ConfigError as error:
-            yield from (f"{config.where(*loc)}: {problem}" for problem in error.problems)
-
-
-def _port_taken(config: Config) -> Iterator[str]:
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError):
-        yield f"{config.where('host')}: {config.host} is not a name or address; choose another with --host"
-        return
-    errors = [_bind_error(family, address) for family, _, _, _, address in found]
-    # A name may have an address of a family this machine does not use: one that works is enough.
-    if errno.EADDRINUSE in errors:
-        yield _bind_problem(config, errno.EADDRINUSE)
-    elif all(errors):
-        yield _bind_problem(config, errors[0])
+            yield from (f"{config.location(*loc)}: {problem}" for problem in error.problems)
 
 
 def _bind_error(family: int, address: tuple[Any, ...]) -> int:
-    """The error number of listening there; 0 when it works."""
+    """Returns the error number of binding the address, or 0 if it works."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,11 +79,13 @@ def _bind_problem(config: Config, error: int) -> str:
     at = f"port {config.port} on {config.host}"
     if error == errno.EADDRINUSE:
         other = "stop the program that listens there, or choose another with --port"
-        return f"{config.where('port')}: {at} is in use; {other}"
+        return f"{config.location('port')}: {at} is in use; {other}"
     if error == errno.EADDRNOTAVAIL:
-        return f"{config.where('host')}: {config.host} is no address of this machine; choose one with --host"
+        return (
+            f"{config.location('host')}: {config.host} is no address of this machine; choose one with --host"
+        )
     why = os.strerror(error)
-    return f"{config.where('port')}: {at} cannot be opened ({why}); choose another with --port or --host"
+    return f"{config.location('port')}: {at} cannot be opened ({why}); choose another with --port or --host"
 
 
 def _unwritable(config: Config) -> Iterator[str]:
@@ -93,4 +96,4 @@ def _unwritable(config: Config) -> Iterator[str]:
     except OSError as error:
         why = error.strerror or "not possible"
         other = "choose another with --data-dir"
-        yield f"{config.where('data_dir')}: {config.data_dir} cannot be written ({why}); {other}"
+        yield f"{config.location('data_dir')}: {config.data_dir} cannot be written ({why}); {other}"

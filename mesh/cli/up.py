@@ -70,9 +70,9 @@ def up(
 
 
 def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
-    """The configs as they run. Raises `ConfigError` with the problems of all files, and of all of them
+    """Returns the configs as they run. Raises `ConfigError` with the problems of each file and of all of them
     together."""
-    from mesh.config.together import conflicts, settled, shared_homes
+    from mesh.config.several_agents import conflicts, shared_data_dirs, with_one_address
     from mesh.core.errors import ConfigError
 
     problems: list[str] = []
@@ -88,7 +88,7 @@ def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
     configs = [*found.values()]
     if problems := [*problems, *conflicts(configs)]:
         raise ConfigError(problems)
-    agents = settled(configs, os.environ)
-    if problems := shared_homes(agents):
+    agents = with_one_address(configs, os.environ)
+    if problems := shared_data_dirs(agents):
         raise ConfigError(problems)
     return agents

@@ -2,7 +2,7 @@
 the file that is named instead of an id.
 
 Without all of these it is the mesh of ``MESH_URL``, if that is set and no ``--config`` is given; else the
-folder of the config's agent, which is ``data_dir`` or below it (`mesh.config.homes`).
+folder of the config's agent, which is ``data_dir`` or below it (`mesh.config.data_dirs`).
 """
 
 import os
@@ -113,9 +113,9 @@ def shown(url: str) -> str:
 
 def _home(config: "Config") -> Path:
     """The folder of its agent: ``data_dir``, or the agent's own below it."""
-    from mesh.config.homes import homes
+    from mesh.config.data_dirs import data_dirs_of
 
-    return homes([config], os.environ)[0]
+    return data_dirs_of([config], os.environ)[0]
 
 
 def _config(path: Path | None, *, needed: bool) -> "Config | None":

@@ -82,7 +82,7 @@ def _unset(
     written = {below.node.output_key for below in spot.walk() if below.node.output_key}
     if node.type == "loop":
         before |= written  # by the round before
-    where = config.where(*(loc if node.prompt else ()), "prompt")
+    where = config.location(*(loc if node.prompt else ()), "prompt")
     for name in sorted(placeholders(spot.prompt) - before):
         found.append(
             f"{where}: nothing sets {{{name}}} before {node.name} runs in the first "

@@ -5,18 +5,18 @@ Times are in seconds, sizes in bytes.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from mesh.config.model import ApiKey, Bytes, Count, Many, Part, Seconds, Text, Url
-from mesh.config.problems import problems_of, spelled
-from mesh.config.source import Resolved, compose, read_text
-from mesh.core.errors import ConfigError
+from mesh.config.model import Section
+from mesh.config.reading import read_model
+from mesh.config.values import ApiKey, Bytes, Count, Many, Seconds, Text, Url
+from mesh.config.yaml_tree import read_text
 
 
-class WebConfig(Part):
+class WebConfig(Section):
     """Where the page is served and which mesh is behind it.
 
     ``key``: an API key of that mesh, for whoever has none of their own in the page.
@@ -49,25 +49,8 @@ class WebConfig(Part):
 
 
 def parse(text: str, source: str, env: Mapping[str, str]) -> WebConfig:
-    """The config that ``text`` says. Raises `ConfigError` with every problem as ``source:line: key: …``."""
-    root = compose(text, source)
-    if not isinstance(root.value, dict):
-        raise ConfigError([f"{source}:{root.line}: expected keys at the top level, such as port: 3000"])
-    resolved = Resolved(env)
-    data = resolved.data(root)
-    config, errors = _modelled(data)
-    found = [p for p in problems_of(errors, WebConfig, data) if p[0] not in resolved.bad]
-    problems = sorted((root.at(loc).line, spelled(loc), words) for loc, words in [*resolved.problems, *found])
-    if config is None or problems:
-        raise ConfigError([f"{source}:{line}: {key}: {words}" for line, key, words in problems])
-    return config
-
-
-def _modelled(data: Any) -> tuple[WebConfig | None, list[Any]]:
-    try:
-        return WebConfig.model_validate(data), []
-    except ValidationError as error:
-        return None, error.errors(include_url=False, include_input=False)
+    """Returns the config in ``text``. Raises `ConfigError` with every problem as ``source:line: key: …``."""
+    return read_model(WebConfig, text, source, env, example="port: 3000")[0]
 
 
 def load(path: Path, env: Mapping[str, str]) -> WebConfig:

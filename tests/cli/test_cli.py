@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from mesh.cli import app
 from mesh.cli.preflight import obstacles
 from mesh.config.model import load, parse
-from mesh.config.together import conflicts
+from mesh.config.several_agents import conflicts
 from tests.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"

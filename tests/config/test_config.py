@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mesh.config.model import Config, load, parse
-from mesh.config.source import MAX_BYTES, MAX_NODES
+from mesh.config.yaml_tree import MAX_BYTES, MAX_NODES
 from mesh.core.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "config"
@@ -301,7 +301,7 @@ class TestDigest:
     def test_a_pickled_config_is_the_same_config(self) -> None:
         config = read("name: a\nmcp: {command: x}")
         copy = pickle.loads(pickle.dumps(config))
-        assert (copy, copy.digest, copy.where("mcp", "command")) == (
+        assert (copy, copy.digest, copy.location("mcp", "command")) == (
             config,
             config.digest,
             "agent.yaml:2: mcp.command",

@@ -1,14 +1,14 @@
-"""What one key of a config asks of another: names that differ, keys that exclude each other.
+"""What one key of a config requires of another: names that differ, keys that exclude each other.
 
-The rules read plain data whose types were not checked yet, so that one run tells every problem:
-what has the wrong shape is passed over here, the models tell of it.
+The checks read plain data whose types have not been checked yet, so that one run reports every problem. Data
+of the wrong shape is skipped here, because the models report it.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from mesh.config.problems import spelled
-from mesh.config.source import Loc
+from mesh.config.problem_texts import spelled
+from mesh.config.yaml_tree import Loc
 
 Problem = tuple[Loc, str]
 
@@ -32,15 +32,15 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "card_url": ("a2a",),
     "destructiveHint": ("a2a",),
 }
-"""The types of node each key goes with; a key that is not here goes with all of them."""
+"""The types of node that may have a key. A key that is not listed goes with all of them."""
 _TYPES = {kind for kinds in _KEYS_OF.values() for kind in kinds}
 
-_FOREIGN = {"command": ("headers",), "url": ("args", "env")}
-"""What a server of each kind cannot use."""
+_UNUSABLE = {"command": ("headers",), "url": ("args", "env")}
+"""Keys that a server of each kind cannot use."""
 
 
-def broken_rules(data: Any) -> Iterator[Problem]:
-    """(place, what is wrong) for each broken rule of a whole config."""
+def cross_checks(data: Any) -> Iterator[Problem]:
+    """Yields (location, what is wrong) for the keys of a whole config that do not go together."""
     config = _mapping(data)
     yield from _servers(config)
     yield from _repeated(_named(config.get("a2a"), ("a2a",)))
@@ -62,19 +62,19 @@ def _servers(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:
-    kinds = [kind for kind in _FOREIGN if kind in server]
+    kinds = [kind for kind in _UNUSABLE if kind in server]
     if not kinds:
         yield loc, "has neither command nor url; expected one of them"
     elif len(kinds) == 2:
         yield (*loc, "url"), "command and url exclude each other; expected one of them"
     else:
-        for key in _FOREIGN[kinds[0]]:
+        for key in _UNUSABLE[kinds[0]]:
             if key in server:
                 yield (*loc, key), f"does not go with {kinds[0]}; remove it"
 
 
 def _card(card: dict[str, Any], *, has_auth: bool) -> Iterator[Problem]:
-    """The specification (1.0.1, section 3.1.11) gives an extended card to authenticated callers alone."""
+    """The specification (1.0.1, section 3.1.11) gives the extended card to authenticated callers only."""
     if card.get("public_skills") is not None and not (card.get("security") or has_auth):
         how = "say how in card.security, or turn on auth"
         yield ("card", "public_skills"), f"the others are for callers who log in; {how}"
@@ -106,7 +106,7 @@ def _over(count: int, bound: Any) -> bool:
 def _walk(
     loc: Loc, node: dict[str, Any], depth: int, in_loop: bool
 ) -> Iterator[tuple[Loc, dict[str, Any], int, bool]]:
-    """Each node with its place, its depth from 1, and whether a loop is above it."""
+    """Yields each node with its location, its depth from 1, and whether a loop is above it."""
     yield loc, node, depth, in_loop
     for child_loc, child in _entries(node.get("agents"), (*loc, "agents")):
         yield from _walk(child_loc, child, depth + 1, in_loop or node.get("type") == "loop")
@@ -130,14 +130,14 @@ def _node(loc: Loc, node: dict[str, Any], in_loop: bool) -> Iterator[Problem]:
 
 
 def _shared_keys(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
-    """Two branches that run at the same time may not write one key of the session state."""
+    """Branches run at the same time, so two of them may not write the same key of the session state."""
     written: set[str] = set()
     for child_loc, child in _entries(node.get("agents"), (*loc, "agents")):
         branch: set[str] = set()
-        for place, below, _, _ in _walk(child_loc, child, 1, False):
+        for below_loc, below, _, _ in _walk(child_loc, child, 1, False):
             key = below.get("output_key")
             if isinstance(key, str) and key in written:
-                yield (*place, "output_key"), "another branch of the parallel node writes the same key"
+                yield (*below_loc, "output_key"), "another branch of the parallel node writes the same key"
             elif isinstance(key, str):
                 branch.add(key)
         written |= branch
@@ -148,7 +148,7 @@ def _mapping(data: Any) -> dict[str, Any]:
 
 
 def _entries(data: Any, loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:
-    """The mappings of a list, each with its place."""
+    """Yields the mappings of a list, each with its location."""
     if isinstance(data, list):
         for index, entry in enumerate(data):
             if isinstance(entry, dict):
@@ -156,12 +156,12 @@ def _entries(data: Any, loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:
 
 
 def _named(data: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
-    for place, entry in _entries(data, loc):
-        yield (*place, "name"), entry.get("name")
+    for entry_loc, entry in _entries(data, loc):
+        yield (*entry_loc, "name"), entry.get("name")
 
 
 def _repeated(names: list[tuple[Loc, Any]] | Iterator[tuple[Loc, Any]], of: Any = None) -> Iterator[Problem]:
-    """A problem for each name that was there before; ``of`` limits to these entries."""
+    """Yields a problem for each name that appeared before, if it is one of ``of``. None stands for all."""
     first: dict[str, Loc] = {}
     for loc, name in names:
         if not isinstance(name, str):

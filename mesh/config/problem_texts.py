@@ -1,6 +1,6 @@
-"""What is wrong with a key, in words: from pydantic's errors to "what is wrong; expected …".
+"""Turns pydantic's errors into messages for people: "what is wrong; expected …".
 
-Only types, keys and bounds are told. A value is never repeated: it may be a secret.
+The messages name types, keys and bounds, and never a value, because the value may be a secret.
 """
 
 import types
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from mesh.config.source import Loc
+from mesh.config.yaml_tree import Loc
 
 _KINDS: dict[type, str] = {
     dict: "a mapping",
@@ -21,7 +21,7 @@ _KINDS: dict[type, str] = {
     float: "a number with a fraction",
     type(None): "nothing",
 }
-_WANTED = {
+_EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -33,7 +33,7 @@ _WANTED = {
     "model_type": "a mapping (key: value)",
     "path_type": "a path",
 }
-_SAID = {
+_MESSAGES = {
     "greater_than": "is too small; expected more than {gt}",
     "greater_than_equal": "is too small; expected {ge} or more",
     "less_than_equal": "is too large; expected {le} or less",
@@ -45,7 +45,7 @@ _SAID = {
 
 
 def spelled(loc: Loc) -> str:
-    """A place as it is read.
+    """Returns a location as people read it.
 
     >>> spelled(("mcp_servers", 0, "env", "TOKEN"))
     'mcp_servers[0].env.TOKEN'
@@ -57,7 +57,7 @@ def spelled(loc: Loc) -> str:
 def problems_of(
     errors: Iterable[Mapping[str, Any]], model: type[BaseModel], data: Any
 ) -> Iterator[tuple[Loc, str]]:
-    """(place, words) of each of pydantic's errors about ``data``."""
+    """Yields (location, message) for each of pydantic's errors about ``data``."""
     for error in errors:
         loc: Loc = error["loc"]
         if loc and loc[-1] == "[key]":
@@ -65,15 +65,16 @@ def problems_of(
         elif error["type"] == "extra_forbidden":
             yield loc, _unknown(str(loc[-1]), known_keys(model, loc[:-1]))
         else:
-            yield loc, _words(error, _value(data, loc))
+            yield loc, _message(error, _value(data, loc))
 
 
-def _words(error: Mapping[str, Any], value: Any) -> str:
+def _message(error: Mapping[str, Any], value: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    if kind in _SAID:
-        return _SAID[kind].format(**_readable(context))
-    if kind in _WANTED:
-        return f"is {_KINDS.get(type(value), 'something else')}; expected {_WANTED[kind]}{_hint(kind, value)}"
+    if kind in _MESSAGES:
+        return _MESSAGES[kind].format(**_readable(context))
+    if kind in _EXPECTED:
+        found = _KINDS.get(type(value), "something else")
+        return f"is {found}; expected {_EXPECTED[kind]}{_hint(kind, value)}"
     return f"is not right; {error['msg']}"
 
 
@@ -106,7 +107,7 @@ def _value(data: Any, loc: Loc) -> Any:
 
 
 def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
-    """The keys a place may have, as the file spells them."""
+    """Returns the keys that a section may have, as the file spells them."""
     for key in loc:
         if isinstance(key, str):
             fields = {field.alias or name: field for name, field in model.model_fields.items()}
@@ -115,7 +116,7 @@ def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models of an annotation such as ``tuple[Model, ...] | None``."""
+    """Yields the models in an annotation such as ``tuple[Model, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list):

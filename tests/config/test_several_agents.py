@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mesh.config.model import Config, parse
-from mesh.config.together import RESERVED, conflicts, path_of, settled, shared_homes
+from mesh.config.several_agents import RESERVED_NAMES, conflicts, path_of, shared_data_dirs, with_one_address
 from tests.ports import free_port
 from tests.runtimes import offer_runtime
 
@@ -55,7 +55,7 @@ def test_names_must_differ_whatever_their_case() -> None:
 
 
 def test_a_name_that_means_something_at_the_root_is_refused_beside_others_only() -> None:
-    for name in RESERVED:
+    for name in RESERVED_NAMES:
         assert conflicts([agent(name)]) == []
         (problem,) = conflicts([agent(name.upper()), agent("other")])
         assert problem.startswith(f"{name.upper()}.yaml:1: name: ") and f"/{name} means" in problem
@@ -73,15 +73,15 @@ def test_files_that_disagree_about_the_address_are_told_with_both_lines() -> Non
 def test_a_file_that_says_no_address_goes_along_with_the_others(tmp_path: Path) -> None:
     agents = [agent("silent"), agent("b", "port: 9001\n")]
     assert conflicts(agents) == []
-    assert [config.port for config in settled(agents, {})] == [9001, 9001]
-    assert [config.digest for config in settled(agents, {})] == [config.digest for config in agents]
+    assert [config.port for config in with_one_address(agents, {})] == [9001, 9001]
+    assert [config.digest for config in with_one_address(agents, {})] == [config.digest for config in agents]
 
 
 def test_folders_that_come_to_the_same_are_told(tmp_path: Path) -> None:
     agents = [agent("a", f"data_dir: {tmp_path}/x\n"), agent("b", f"data_dir: {tmp_path}/y/../x\n")]
-    (problem,) = shared_homes(agents)
+    (problem,) = shared_data_dirs(agents)
     assert problem.startswith("b.yaml:3: data_dir: b would keep its conversations in")
-    assert shared_homes(settled(agents, {})) == []
+    assert shared_data_dirs(with_one_address(agents, {})) == []
 
 
 def test_every_problem_of_every_file_is_told_at_once(here: Path) -> None:

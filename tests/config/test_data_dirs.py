@@ -7,7 +7,7 @@ import pytest
 
 from deployments.blueprint import blueprint_of
 from deployments.tree import keep_source
-from mesh.config.homes import homes
+from mesh.config.data_dirs import data_dirs_of
 from mesh.config.model import Config, parse
 
 
@@ -18,7 +18,7 @@ def agent(name: str, data_dir: Path, prompt: str = "") -> Config:
 
 def started(*agents: Config) -> list[Path]:
     """Their homes, in which each of them now has run. Every run is later than those before."""
-    found = homes(agents, {})
+    found = data_dirs_of(agents, {})
     for config, home in zip(agents, found, strict=True):
         blueprint = blueprint_of(config.model_copy(update={"data_dir": home}), one_machine=True)
         keep_source(blueprint)
@@ -82,7 +82,7 @@ def test_a_name_from_the_environment_is_known_again(tmp_path: Path) -> None:
     a = parse(text, "a.yaml", {"WHO": "a"})
     started(a)
     b = agent("b", tmp_path)
-    assert homes([a, b], {"WHO": "a"}) == [tmp_path, tmp_path / "agents" / "b"]
+    assert data_dirs_of([a, b], {"WHO": "a"}) == [tmp_path, tmp_path / "agents" / "b"]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

@@ -1,0 +1,74 @@
+"""Reads a YAML text into a model of pydantic, with every problem at its line.
+
+It serves `agent.yaml` and `web.yaml` alike.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from mesh.config.environment import Substitution
+from mesh.config.problem_texts import problems_of, spelled
+from mesh.config.yaml_tree import Loc, YamlNode, compose
+from mesh.core.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+Problem = tuple[Loc, str]
+
+
+def no_checks(data: Any) -> Iterable[Problem]:
+    """A model whose keys are independent of each other."""
+    return ()
+
+
+def read_model(
+    model: type[Model],
+    text: str,
+    origin: str,
+    env: Mapping[str, str],
+    *,
+    example: str,
+    checks: Callable[[Any], Iterable[Problem]] = no_checks,
+) -> tuple[Model, YamlNode]:
+    """Returns the model in ``text`` and the root of its YAML tree.
+
+    ``checks`` finds problems between keys in the plain data. ``example`` is a line that such a file may have.
+    Raises `ConfigError` with every problem as ``origin:line: key: …``, in the order of the lines.
+    """
+    root = compose(text, origin)
+    if not isinstance(root.value, dict):
+        raise ConfigError([f"{origin}:{root.line}: expected keys at the top level, such as {example}"])
+    substitution = Substitution(env)
+    data = substitution.data(root)
+    found, errors = _validated(model, data)
+    if _put_texts(data, substitution, errors):
+        found, errors = _validated(model, data)
+    problems = [*problems_of(errors, model, data), *checks(data)]
+    # A variable without a value is reported once, and not again by the key that lacks it.
+    problems = [*substitution.problems, *(each for each in problems if each[0] not in substitution.failed)]
+    if found is None or problems:
+        lines = sorted({(root.nearest(loc).line, spelled(loc), message) for loc, message in problems})
+        raise ConfigError([f"{origin}:{line}: {key}: {message}" for line, key, message in lines])
+    return found, root
+
+
+def _validated(model: type[Model], data: Any) -> tuple[Model | None, list[Any]]:
+    try:
+        return model.model_validate(data), []
+    except ValidationError as error:
+        # Without the inputs, which may be secrets.
+        return None, error.errors(include_url=False, include_input=False)
+
+
+def _put_texts(data: Any, substitution: Substitution, errors: list[Any]) -> bool:
+    """Puts text where a number from the environment was refused: with N=7, ``name: ${N}`` is the text "7".
+    Returns whether there was such a value."""
+    locs = [error["loc"] for error in errors if error["type"] == "string_type"]
+    locs = [loc for loc in locs if loc in substitution.texts]
+    for loc in locs:
+        parent = data
+        for key in loc[:-1]:
+            parent = parent[key]
+        parent[loc[-1]] = substitution.texts[loc]
+    return bool(locs)
