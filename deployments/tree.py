@@ -9,11 +9,10 @@ from deployments.addresses import node_stub
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed
 from deployments.services import NodeService
-from mesh.core.conversation import ROOT
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolResult
+from mesh.core.places import ROOT, Place
 from mesh.disk import atomic as durable
-from mesh.tree.children import path_of
 from mesh.tree.turn import LeftOver, TurnInput, TurnOutput, UnsettledCall
 
 
@@ -56,28 +55,28 @@ class RemoteTree:
 
     async def run(self, turn: TurnInput) -> TurnOutput:
         try:
-            root = self._node(turn.digest, ROOT)
+            root = self._node(turn.digest, ROOT.path)
         except ConfigError as problem:
             return TurnOutput("failed", str(problem))
         return await root.run(turn)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         try:
-            asking = self._node(digest, path_of(node))
+            asking = self._node(digest, Place(node).path)
         except ConfigError as problem:
             return str(problem)
         return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
 
     async def call_off(self, task: LeftOver) -> None:
         try:
-            node = self._node(task.digest, path_of(task.node))
+            node = self._node(task.digest, Place(task.node).path)
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
         await node.call_off(task)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         try:
-            node = self._node(call.digest, path_of(call.intent.node))
+            node = self._node(call.digest, call.intent.place.path)
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
         return await node.settle(call)

@@ -31,7 +31,7 @@ from mesh.core.events import (
     Trace,
     UserMessage,
 )
-from mesh.core.history import tool_step
+from mesh.core.places import StepKey
 from mesh.display.approvals import subject_of
 from mesh.display.text import call, clean, duration, one_line
 
@@ -177,7 +177,7 @@ class Transcript:
             case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
                 yield from self._stepped(event)
             case NodeStarted():
-                self._names[_path(event.step)] = event.name
+                self._names[event.place.path] = event.name
             case NodeCompleted():
                 yield from self._left(event)
             case Paused():
@@ -208,12 +208,12 @@ class Transcript:
         self._finished.add(event.step)
         self._ready.pop(event.step, None)
         for index, asked in enumerate(event.tool_calls):
-            yield from self._called(tool_step(event.step, index), asked)
+            yield from self._called(StepKey(event.step).tool_call(index).text, asked)
 
     def _wanted(self, llm_step: str, asked: ToolCall) -> Iterator[Part]:
         """A call of an answer that is not complete yet."""
         ready = self._ready.setdefault(llm_step, {})
-        step = ready.setdefault(asked.id, tool_step(llm_step, len(ready)))
+        step = ready.setdefault(asked.id, StepKey(llm_step).tool_call(len(ready)).text)
         yield from self._called(step, asked)
 
     def _called(self, step: str, asked: ToolCall) -> Iterator[Part]:
@@ -244,7 +244,7 @@ class Transcript:
 
     def _left(self, event: NodeCompleted) -> Iterator[Part]:
         for step, stream in self._streams.items():
-            stream.done |= _place(step) == event.step
+            stream.done |= StepKey(step).place == event.place
         yield from self._flow()
         if event.status == "failed":
             yield Note(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
@@ -285,21 +285,11 @@ class Transcript:
 
     def _node(self, step: str) -> str:
         """The name of a step's node, with the round of a loop; empty where there is one node only."""
-        place = _place(step)
+        place = StepKey(step).place
         if len(self._names) < 2:
             return ""
-        name = one_line(self._names.get(_path(place), place), 40)
-        _, _, after = place.rpartition("#")
-        return f"{name} #{after.partition('.')[0]}" if "#" in place else name
-
-
-def _place(step: str) -> str:
-    return step.partition("/")[0]
-
-
-def _path(place: str) -> str:
-    """``0.2#3.1`` -> ``0.2.1``: the place in the tree, whatever the round."""
-    return ".".join(part.partition("#")[0] for part in place.split("."))
+        name = one_line(self._names.get(place.path, place.text), 40)
+        return f"{name} #{place.iterations[-1]}" if place.iterations else name
 
 
 def _call(asked: ToolCall) -> str:

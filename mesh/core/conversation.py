@@ -44,11 +44,11 @@ from mesh.core.events import (
 )
 from mesh.core.history import asked_for, exchange
 from mesh.core.messages import Assistant, Message, User
+from mesh.core.places import ROOT, Place
 
 Status = Literal["active", "waiting_approval", "completed"]
 StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
 
-ROOT = "0"
 _MOST_ARTIFACTS = 100
 
 
@@ -130,9 +130,9 @@ class Conversation:
         return [e for e in asked if not _is_inside(e, done)] if done else asked
 
     @property
-    def _done(self) -> set[str]:
+    def _done(self) -> set[Place]:
         """The places of the nodes that are done."""
-        return {e.step for e in self.steps if isinstance(e, NodeCompleted)}
+        return {e.place for e in self.steps if isinstance(e, NodeCompleted)}
 
     @property
     def _unanswered(self) -> list[ApprovalRequired]:
@@ -288,7 +288,7 @@ class Conversation:
         self.llm_calls += isinstance(event, LlmCall)
         self.paused = False
         match event:
-            case LlmCall(text=text) if text and event.node == ROOT:
+            case LlmCall(text=text) if text and event.place == ROOT:
                 self._say("assistant", text, event)
             case ToolResult():
                 self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
@@ -340,18 +340,9 @@ def fold(events: Iterable[AnyEvent]) -> Conversation:
     return conversation
 
 
-def is_below(place: str, above: str) -> bool:
-    """Whether a place in the tree is ``above`` or under it."""
-    return place == above or place.startswith(f"{above}.")
-
-
-def _is_inside(event: StepEvent, done: set[str]) -> bool:
-    """Whether an event belongs to a completed node and is not what says so of the outermost one."""
-    place = event.node
+def _is_inside(event: StepEvent, done: set[Place]) -> bool:
+    """Whether an event belongs to a completed node and is not the completion of the outermost one."""
+    place = event.place
     if not isinstance(event, NodeCompleted) and place in done:
         return True
-    while "." in place:
-        place = place.rpartition(".")[0]
-        if place in done:
-            return True
-    return False
+    return any(outer in done for outer in place.enclosing)

@@ -24,6 +24,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from mesh.core.places import Place, StepKey
+
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
 DecisionProtocol = Literal["mesh", "hitl", "text"]
@@ -101,8 +103,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         return str(self.__struct_config__.tag)
 
     @property
+    def place(self) -> Place:
+        """Where in the tree it happened."""
+        return StepKey(self.step).place
+
+    @property
     def node(self) -> str:
-        """The place in the tree of the node it happened in."""
+        """The same as text, as clients see it."""
         return self.step.partition("/")[0]
 
     @property

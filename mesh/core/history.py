@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from mesh.core.events import AnyEvent, LlmCall, ToolCall, ToolIntent, ToolResult
 from mesh.core.messages import Assistant, Message, Result, Results
+from mesh.core.places import Place, StepKey
 
 NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
 NOT_KNOWN = (
@@ -11,7 +12,7 @@ NOT_KNOWN = (
 )
 
 
-def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:
+def exchange(steps: Sequence[AnyEvent], place: Place) -> list[Message]:
     """What one node and its model said in a turn, in the form the next model call takes.
 
     Every call gets a result, as the providers require: one that never ran says so.
@@ -20,24 +21,17 @@ def exchange(steps: Sequence[AnyEvent], node: str) -> list[Message]:
     begun = {e.step for e in steps if isinstance(e, ToolIntent)}
     messages: list[Message] = []
     for event in steps:
-        if not isinstance(event, LlmCall) or event.node != node:
+        if not isinstance(event, LlmCall) or event.place != place:
             continue
         messages.append(Assistant(event.text, event.tool_calls))
         if event.tool_calls:
-            steps_of = [tool_step(event.step, j) for j in range(len(event.tool_calls))]
+            steps_of = [StepKey(event.step).tool_call(j).text for j in range(len(event.tool_calls))]
             told = [
                 _result(call, results.get(step), step in begun)
                 for call, step in zip(event.tool_calls, steps_of, strict=True)
             ]
             messages.append(Results(tuple(told)))
     return messages
-
-
-def tool_step(llm_step: str, index: int) -> str:
-    """The step of the call at an index of a model's answer: ``0.1/llm/3`` -> ``0.1/tool/3.0``. The provider's
-    ids of calls do not tell them apart: some repeat in each answer."""
-    node, _, i = llm_step.partition("/llm/")
-    return f"{node}/tool/{i}.{index}"
 
 
 def _result(call: ToolCall, outcome: ToolResult | None, begun: bool) -> Result:
@@ -52,9 +46,9 @@ def asked_for(steps: Sequence[AnyEvent], outcome: ToolResult | ToolIntent) -> To
         (
             call
             for event in reversed(steps)
-            if isinstance(event, LlmCall) and event.node == outcome.node
+            if isinstance(event, LlmCall) and event.place == outcome.place
             for index, call in enumerate(event.tool_calls)
-            if tool_step(event.step, index) == outcome.step
+            if StepKey(event.step).tool_call(index).text == outcome.step
         ),
         None,
     )

@@ -1,12 +1,12 @@
 """A conversation as clients see it: what REST answers, and the file beside the journal. Pure."""
 
-import re
 from typing import Any, Literal
 
 import msgspec
 
-from mesh.core.conversation import ROOT, Conversation, MessageView, Status
+from mesh.core.conversation import Conversation, MessageView, Status
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error
+from mesh.core.places import ROOT
 
 TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
 
@@ -110,10 +110,10 @@ def turn_view(conversation: Conversation) -> TurnView | None:
 
 def _pipeline_state(conversation: Conversation) -> PipelineState | None:
     asked = next(iter(conversation.pending), None)
-    if asked is None or asked.node == ROOT:
+    if asked is None or asked.place == ROOT:
         return None
     return PipelineState(
-        paused_node_path=[int(i) for i in re.findall(r"\.(\d+)", asked.node)],
+        paused_node_path=asked.place.indices,
         paused_node_output_key=asked.output_key or None,
         session_state=conversation.session_state,
         user_message=conversation.user_message,

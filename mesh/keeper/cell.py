@@ -28,7 +28,7 @@ from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
-from mesh.tree.step import SEND_AHEAD_S
+from mesh.tree.steps import SEND_AHEAD_S
 from mesh.tree.turn import Decisions, TurnInput, TurnOutput
 
 _log = logging.getLogger("mesh.keeper")

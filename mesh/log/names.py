@@ -2,15 +2,13 @@
 third child of ``0.1``, in the third round of that.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 
-from mesh.core.conversation import ROOT
 from mesh.core.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
+from mesh.core.places import ROOT, Place
 from mesh.display.text import one_line
 
 _PEER = "a2a_"  # `mesh.tree.remote_call.PREFIX`, which takes long to import
-_ROUND = re.compile(r"#(\d+)")
 _MOST_NAME = 64
 
 
@@ -39,26 +37,23 @@ class Names:
             match event:
                 case ConversationCreated():
                     same = event.digest == self._digest
-                    self._names = {ROOT: event.agent, **(self._known if same else {}), **self._names}
+                    self._names = {ROOT.path: event.agent, **(self._known if same else {}), **self._names}
                 case NodeCompleted() | NodeStarted():
-                    self._names[_place(event.node)] = event.name
+                    self._names[event.place.path] = event.name
                 case ApprovalRequired() if event.asked_by:
-                    self._names[_place(event.node)] = event.asked_by
+                    self._names[event.place.path] = event.asked_by
                 case _:
                     pass
 
     def of(self, node: str) -> str:
         """A node's name, with its round in a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
-        place = _place(node) or ROOT
-        name = short(self._names.get(place) or f"node {place}")
-        rounds = ".".join(_ROUND.findall(node))
+        place = Place(node)
+        path = place.path or ROOT.path
+        name = short(self._names.get(path) or f"node {path}")
+        rounds = ".".join(place.iterations)
         return f"{name} #{short(rounds)}" if rounds else name
 
 
 def depth(node: str) -> int:
     """How far below the root."""
     return node.count(".")
-
-
-def _place(node: str) -> str:
-    return _ROUND.sub("", node)

@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 
-from mesh.core.events import ApprovalRequired, ToolCall, ToolResult
+from mesh.core.durable_call import Ask, Refuse
+from mesh.core.events import ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
+from mesh.core.places import StepKey
 from mesh.llm.port import ToolSpec
-from mesh.tree.asking import Asking
-from mesh.tree.node import PAUSED, REJECTED, Outcome
-from mesh.tree.result import bounded, record_result
-from mesh.tree.step import Steps
+from mesh.tree.calls import CallDriver, CallSettings, NotRun, bounded, run_call
+from mesh.tree.node import Outcome
+from mesh.tree.steps import Steps
 
 _MOST = 4_000
 _SCHEMA: dict[str, Any] = {
@@ -23,35 +24,14 @@ ASK_USER = ToolSpec(
 )
 
 
-class AskUser(msgspec.Struct, frozen=True):
-    """Runs a node's questions."""
+class QuestionCalls(msgspec.Struct, frozen=True):
+    """The questions of one node."""
 
-    asking: Asking
-    max_result_bytes: int
+    settings: CallSettings
 
-    async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
-        """The answer, recorded; or how the node's pass ends, if there is none yet."""
-        if done := steps.known(step, ToolResult):
-            return done
-        if refusal := self.problems(call):
-            return self._record(steps, step, call, refusal, is_error=True)
-        asked = steps.known(step, ApprovalRequired)
-        if asked is None:
-            self.asking.ask(steps, step, _question(call))
-            return PAUSED
-        decision = steps.decision(asked)
-        if decision is None:
-            return PAUSED
-        if decision.decision == "answer":
-            return self._record(steps, step, call, decision.answer)
-        if not decision.reason:
-            return REJECTED
-        return self._record(steps, step, call, f"There is no answer: {decision.reason}", is_error=True)
-
-    def _record(
-        self, steps: Steps, step: str, call: ToolCall, content: str, *, is_error: bool = False
-    ) -> ToolResult:
-        return record_result(steps, step, call, content, most=self.max_result_bytes, is_error=is_error)
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+        """See `run_call`."""
+        return await run_call(_QuestionCall(self, call), steps, step, call, self.settings)
 
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made; empty if it can."""
@@ -61,12 +41,28 @@ class AskUser(msgspec.Struct, frozen=True):
         return ""
 
 
-def _question(call: ToolCall) -> ApprovalRequired:
-    return ApprovalRequired(
-        uuid="",
-        call_id=call.id,
-        tool_name=call.name,
-        tool_args=call.arguments,
-        description=bounded(call.arguments["question"], _MOST),
-        kind="question",
-    )
+class _QuestionCall(CallDriver):
+    """One question. Its only effect is in the journal, so that nothing is ever claimed."""
+
+    def __init__(self, calls: QuestionCalls, call: ToolCall) -> None:
+        super().__init__(call)
+        self._calls = calls
+
+    def problem(self, arguments: dict[str, Any]) -> str:
+        return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
+
+    def kind_of_approval(self) -> ApprovalKindName | None:
+        return "question"
+
+    def question(self, action: Ask) -> ApprovalRequired:
+        return ApprovalRequired(
+            uuid="",
+            call_id=self.call.id,
+            tool_name=self.call.name,
+            tool_args=action.arguments,
+            description=bounded(action.arguments["question"], _MOST),
+            kind=action.kind,
+        )
+
+    def refusal(self, action: Refuse) -> NotRun:
+        return NotRun(f"There is no answer: {action.reason}" if action.reason else action.problem)

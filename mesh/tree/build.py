@@ -9,18 +9,17 @@ from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.a2a import A2aWork
-from mesh.tree.ask_user import ASK_USER, AskUser
-from mesh.tree.asking import Asking
+from mesh.tree.ask_user import ASK_USER, QuestionCalls
+from mesh.tree.calls import CallSettings
 from mesh.tree.children import Child, Children
 from mesh.tree.llm import EXIT_LOOP, LlmSettings, LlmWork
 from mesh.tree.loop import Loop
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
-from mesh.tree.peer import PREFIX, Peer
 from mesh.tree.plan import Spot
-from mesh.tree.remote_call import RemoteStep
+from mesh.tree.remote_call import PREFIX, AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
-from mesh.tree.tool_call import ToolStep
+from mesh.tree.tool_call import ToolCalls
 from mesh.tree.tools import Tools
 from mesh.tree.turn import RunNode
 
@@ -45,21 +44,21 @@ def llm_node(config: Config, spot: Spot, llm: Llm, tools: Tools) -> Node:
 
 def tools_of(config: Config, spot: Spot, toolbox: Toolbox, agent_for: AgentFor) -> Tools:
     """What the llm node at a place may call, and how."""
-    asking, most = _asking(config, spot), config.limits.max_result_bytes
-    mcp = ToolStep(toolbox=toolbox, asking=asking, max_result_bytes=most)
+    settings = _call_settings(config, spot)
+    mcp = ToolCalls(toolbox=toolbox, settings=settings)
     remote = _remote(config, spot, agents_of(config, spot), agent_for)
-    return Tools(mcp, remote, AskUser(asking, most) if spot.node.can_ask_user else None)
+    return Tools(mcp, remote, QuestionCalls(settings) if spot.node.can_ask_user else None)
 
 
-def remote_of(config: Config, spot: Spot, agent_for: AgentFor) -> RemoteStep:
+def remote_of(config: Config, spot: Spot, agent_for: AgentFor) -> RemoteCalls:
     """How the a2a node at a place talks to its agent."""
     return _remote(config, spot, [spot.node.as_agent()], agent_for)
 
 
-def a2a_node(spot: Spot, remote: RemoteStep) -> Node:
+def a2a_node(spot: Spot, remote: RemoteCalls) -> Node:
     """The a2a node at a place."""
-    (peer,) = remote.peers.values()
-    return _node(spot, A2aWork(spot.prompt, peer, remote))
+    (tool,) = remote.agents.values()
+    return _node(spot, A2aWork(spot.prompt, tool, remote))
 
 
 def reach(agent: A2aAgent) -> RemoteAgent:
@@ -110,21 +109,18 @@ def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
     return built_in | {f"{PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}
 
 
-def _remote(config: Config, spot: Spot, agents: Sequence[A2aAgent], agent_for: AgentFor) -> RemoteStep:
-    peers = [Peer(agent.name, agent_for(agent), agent.description, agent.destructive) for agent in agents]
-    return RemoteStep(
-        peers={peer.tool: peer for peer in peers},
-        asking=_asking(config, spot),
-        max_result_bytes=config.limits.max_result_bytes,
-    )
+def _remote(config: Config, spot: Spot, agents: Sequence[A2aAgent], agent_for: AgentFor) -> RemoteCalls:
+    tools = [AgentTool(each.name, agent_for(each), each.description, each.destructive) for each in agents]
+    return RemoteCalls(agents={tool.tool: tool for tool in tools}, settings=_call_settings(config, spot))
 
 
-def _asking(config: Config, spot: Spot) -> Asking:
-    return Asking(
+def _call_settings(config: Config, spot: Spot) -> CallSettings:
+    return CallSettings(
         name=spot.node.name,
         output_key=spot.node.output_key or "",
         asks=spot.asks,
         expire_after_s=config.approval_timeout_s,
+        max_result_bytes=config.limits.max_result_bytes,
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from mesh.core.errors import Unavailable
 from mesh.core.events import NodeCompleted
 from mesh.tree.node import PAUSED, REJECTED, Outcome
-from mesh.tree.step import Steps, Superseded
+from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import RunNode
 
 
@@ -40,18 +40,18 @@ class Children:
 
         ``iteration`` is the round, if this is the child of a loop. Raises `Superseded`, `Unavailable`.
         """
-        at = place(steps.turn.at, index, iteration)
-        done = steps.known(at, NodeCompleted)
+        place = steps.turn.place.child(index, iteration)
+        done = steps.known(place.step, NodeCompleted)
         if done is not None:
             return done
         child, started = self._children[index], time.monotonic()
-        turn = steps.below(at, state, iteration or steps.turn.iteration, history=child.reads_history)
+        turn = steps.below(place, state, iteration or steps.turn.iteration, history=child.reads_history)
         output = await child.run(turn)
         steps.absorb(output)
         match output.status:
             case "completed" | "failed" as status:
                 return steps.record(
-                    at,
+                    place.step,
                     NodeCompleted(
                         name=child.name,
                         status=status,
@@ -69,13 +69,3 @@ class Children:
                 return PAUSED
             case "cancelled":
                 return REJECTED
-
-
-def place(parent: str, index: int, iteration: int = 0) -> str:
-    """Where a child is: ``0.2``, or in the third round of a loop ``0.2#3``."""
-    return f"{parent}.{index}#{iteration}" if iteration else f"{parent}.{index}"
-
-
-def path_of(at: str) -> str:
-    """The node that is at a place, whatever the round: its address."""
-    return ".".join(part.partition("#")[0] for part in at.split("."))

@@ -13,8 +13,8 @@ from mesh.llm.port import ToolSpec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered
 from mesh.tree.llm import EXIT_LOOP
-from mesh.tree.peer import spec_of
 from mesh.tree.plan import Spot, tree_of
+from mesh.tree.remote_call import spec_of
 
 Entry = dict[str, Any]
 

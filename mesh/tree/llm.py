@@ -4,15 +4,14 @@ from functools import partial
 
 import msgspec
 
-from mesh.core.conversation import ROOT
 from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
-from mesh.core.history import tool_step
 from mesh.core.messages import Assistant, Message, Result, Results, User
+from mesh.core.places import ROOT, StepKey
 from mesh.llm.port import Llm, LlmRequest, ToolSpec
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.node import Outcome
-from mesh.tree.step import Steps
+from mesh.tree.steps import Steps
 from mesh.tree.template import render
 from mesh.tree.tools import Tools
 
@@ -50,10 +49,10 @@ class LlmWork:
 
     async def __call__(self, steps: Steps) -> Outcome:
         turn, limit = steps.turn, self._settings.max_iterations
-        messages: list[Message] = [*(turn.history if turn.at == ROOT else ()), User(turn.user_message)]
+        messages: list[Message] = [*(turn.history if turn.place == ROOT else ()), User(turn.user_message)]
         system = render(self._settings.prompt, turn)
         for i in range(limit):
-            step = f"{turn.at}/llm/{i}"
+            step = turn.place.model_call(i)
             ask = partial(self._ask, steps, step, system, tuple(messages))
             answer = await steps.once(step, LlmCall, ask)
             if not answer.tool_calls:
@@ -62,7 +61,7 @@ class LlmWork:
             too_many = len(answer.tool_calls) > self._settings.max_tool_calls
             call_tool = self._refuse if too_many else self._call
             for j, call in enumerate(answer.tool_calls):
-                done = await call_tool(steps, tool_step(step, j), call)
+                done = await call_tool(steps, step.tool_call(j), call)
                 if isinstance(done, Outcome):
                     return done
                 results.append(Result(call.id, call.name, done.content, done.is_error))
@@ -75,10 +74,10 @@ class LlmWork:
             f"What the tools did so far stands.",
         )
 
-    async def _refuse(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+    async def _refuse(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
         """A call of an answer with too many of them. None is run, rather than the first ones: the model made
         one plan of all, and can make a smaller one now. What was begun when there was no bound goes on."""
-        if steps.told(step):
+        if steps.of(step):
             return await self._call(steps, step, call)
         said = (
             f"You made more than {self._settings.max_tool_calls} tool calls in one answer "
@@ -87,7 +86,7 @@ class LlmWork:
         result = ToolResult(call_id=call.id, tool=call.name, content=said, is_error=True, skipped=True)
         return steps.record(step, result)
 
-    async def _call(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+    async def _call(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
         if self._exits(call):
             return steps.known(step, ToolResult) or steps.record(
                 step, ToolResult(call_id=call.id, tool=call.name, content=_EXITED)
@@ -97,7 +96,7 @@ class LlmWork:
     def _exits(self, call: ToolCall) -> bool:
         return self._settings.can_exit_loop and call.name == EXIT_LOOP.name
 
-    async def _ask(self, steps: Steps, step: str, system: str, messages: tuple[Message, ...]) -> LlmCall:
+    async def _ask(self, steps: Steps, step: StepKey, system: str, messages: tuple[Message, ...]) -> LlmCall:
         settings, specs = self._settings, self._tools.specs
         if steps.llm_calls >= settings.max_llm_calls:
             made = f"{steps.llm_calls} model calls, as many as limits.max_llm_calls allows"

@@ -7,6 +7,7 @@ from typing import Any
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
 from mesh.core.events import ToolCall, ToolResult
+from mesh.core.places import Place
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
@@ -20,7 +21,6 @@ from mesh.tree.build import (
     toolbox_of,
     tools_of,
 )
-from mesh.tree.children import path_of
 from mesh.tree.node import Node
 from mesh.tree.plan import Spot, tree_of
 from mesh.tree.tools import Calls
@@ -76,18 +76,18 @@ class LocalTree:
             await agent.close()
 
     async def run(self, turn: TurnInput) -> TurnOutput:
-        node = self._nodes[path_of(turn.at)]
+        node = self._nodes[turn.place.path]
         output = await node.run(decode_input(encode_input(turn)), self._recorder)
         return decode_output(encode_output(output))
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
-        return self._callable[path_of(node)].problems(ToolCall(id="", name=tool, arguments=arguments))
+        return self._callable[Place(node).path].problems(ToolCall(id="", name=tool, arguments=arguments))
 
     async def call_off(self, task: LeftOver) -> None:
-        await self._callable[path_of(task.node)].call_off(decode_left_over(encode_left_over(task)))
+        await self._callable[Place(task.node).path].call_off(decode_left_over(encode_left_over(task)))
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
-        calls = self._callable[path_of(call.intent.node)]
+        calls = self._callable[call.intent.place.path]
         return decode_settled(encode_settled(await calls.settle(decode_unsettled(encode_unsettled(call)))))
 
     def _reached(self, agent_for: AgentFor, config: A2aAgent) -> RemoteAgent:

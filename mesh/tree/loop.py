@@ -2,7 +2,7 @@
 
 from mesh.tree.children import Children
 from mesh.tree.node import Outcome
-from mesh.tree.step import Steps
+from mesh.tree.steps import Steps
 
 
 class Loop:

@@ -17,7 +17,7 @@ import msgspec
 
 from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import NodeStarted
-from mesh.tree.step import Steps, Superseded
+from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import Recorder, Status, TurnInput, TurnOutput
 
 CANCELLED = "Operation cancelled by user."
@@ -67,16 +67,16 @@ class Node:
     async def run(self, turn: TurnInput, recorder: Recorder) -> TurnOutput:
         """One pass. Known steps are not run again."""
         steps = Steps(turn, recorder)
-        steps.show(turn.at, NodeStarted(name=self._name, kind=self._kind))
+        steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
         try:
             outcome = await self._outcome(steps)
         except Superseded:
-            await steps.finish()
+            await steps.close()
             return TurnOutput("superseded")
         except asyncio.CancelledError:
             steps.abandon()
             raise
-        events, sent = await steps.finish()
+        events, sent = await steps.close()
         return TurnOutput(
             outcome.status,
             outcome.text,

@@ -8,12 +8,12 @@ When nothing more can run, the node pauses, with as many approvals as there are.
 import asyncio
 from typing import Any, Literal
 
-from mesh.core.conversation import is_below
 from mesh.core.errors import Unavailable
 from mesh.core.events import NodeCompleted
-from mesh.tree.children import Children, place
+from mesh.core.places import StepKey
+from mesh.tree.children import Children
 from mesh.tree.node import Outcome
-from mesh.tree.step import Steps
+from mesh.tree.steps import Steps
 
 Ended = NodeCompleted | Outcome
 
@@ -51,7 +51,7 @@ class _Branches:
         self._steps = steps
         self._running: dict[asyncio.Task[Ended], int] = {}
         self._ended: dict[int, Ended] = {}
-        self._news: asyncio.Task[list[str]] | None = None
+        self._news: asyncio.Task[list[StepKey]] | None = None
 
     async def run(self) -> list[Ended]:
         """How each branch ended, in the order of the children. Raises `Unavailable` for one of them after
@@ -97,10 +97,10 @@ class _Branches:
     def _paused(self) -> list[int]:
         return [i for i, end in self._ended.items() if isinstance(end, Outcome) and end.status == "paused"]
 
-    def _go_on(self, decided: list[str]) -> None:
+    def _go_on(self, decided: list[StepKey]) -> None:
         for index in self._paused():
-            at = place(self._steps.turn.at, index)
-            if any(is_below(step.partition("/")[0], at) for step in decided):
+            place = self._steps.turn.place.child(index)
+            if any(place.contains(step.place) for step in decided):
                 del self._ended[index]
                 self._start(index)
 

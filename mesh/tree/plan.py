@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mesh.config.model import A2aAgent, AgentNode, Config
-from mesh.core.conversation import ROOT
-from mesh.tree.children import place
+from mesh.core.places import ROOT, Place
 from mesh.tree.template import BUILT_IN, placeholders
 
 _AT_ONCE = ("parallel", "loop")
@@ -41,7 +40,7 @@ def tree_of(config: Config) -> Spot:
     return _spot(config, ROOT, config.tree, asks=True, at_once=False)
 
 
-def _spot(config: Config, path: str, node: AgentNode, *, asks: bool, at_once: bool) -> Spot:
+def _spot(config: Config, place: Place, node: AgentNode, *, asks: bool, at_once: bool) -> Spot:
     """``at_once``: a parallel or loop is above. Of these the nearest that says so decides who asks; where
     none does, nobody asks."""
     if node.type in _AT_ONCE:
@@ -49,11 +48,11 @@ def _spot(config: Config, path: str, node: AgentNode, *, asks: bool, at_once: bo
         asks = inherited if node.approvals is None else node.approvals == "ask"
         at_once = True
     children = tuple(
-        _spot(config, place(path, index), child, asks=asks, at_once=at_once)
+        _spot(config, place.child(index), child, asks=asks, at_once=at_once)
         for index, child in enumerate(node.agents)
     )
     prompt = (node.prompt or config.prompt) if node.type == "llm" else node.prompt
-    return Spot(path, node, prompt, asks, children)
+    return Spot(place.path, node, prompt, asks, children)
 
 
 def other_agents(config: Config) -> list[A2aAgent]:

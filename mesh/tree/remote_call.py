@@ -1,19 +1,13 @@
-"""One message to another agent as a durable step: said once, its questions passed on, its answer recorded.
+"""Calls of other agents: how a message is sent, recovered and passed on. What happens when, `mesh.tree.calls`
+decides.
 
-What is known of the step says where it is; each line below is one event of the journal:
-
-    tool_intent                  about to say something: the message, or (`answers`) a decision
-      └ approval_required        the other asks (remote_task_id), or it is not known what came of it,
-          │                      or a token is needed
-          └ approval_resolved    leads to the next tool_intent, which tells the decision there
-    tool_result                  the end
-
-An intent that nothing follows was cut short: the other is asked what came of it before anything is said
-again, and before a person is asked. When a person says "retry" it is asked once more, because it may be
-reachable by then. "Skip" withdraws the message, which may still be on its way.
+The step of such a call may have several claims: one for the message, and one for each decision that is told
+to the other agent (``ToolIntent.answers``). A claim that nothing follows was cut short: the other agent is
+asked what came of it before anything is sent again, and before a person is asked. When a person says "retry"
+it is asked once more, because it may be reachable by then. "Skip" withdraws the message, which may still be
+on its way.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid5
@@ -25,11 +19,13 @@ from mesh.a2a.client.port import (
     InputRequest,
     OutgoingMessage,
     RelayedDecision,
+    RemoteAgent,
     RemoteApproval,
     RemoteFailed,
     RemoteLost,
     RemoteTask,
 )
+from mesh.core.durable_call import MESSAGE_REFUSED, Ask, History, MakeClaim, Refuse
 from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
@@ -39,31 +35,74 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
+from mesh.core.places import StepKey
+from mesh.llm.port import ToolSpec
 from mesh.runtime.failpoints import failpoint
-from mesh.tree.asking import Asking
-from mesh.tree.node import PAUSED, REJECTED, Outcome
-from mesh.tree.peer import PREFIX, Peer
-from mesh.tree.result import bounded, record_result
-from mesh.tree.step import Steps
-from mesh.tree.tool_call import listed, to_its_end
+from mesh.tree.calls import (
+    Asks,
+    CallDriver,
+    CallSettings,
+    Ended,
+    NotBegun,
+    NotRun,
+    Returned,
+    Stopped,
+    Unknown,
+    bounded,
+    listed,
+    run_call,
+)
+from mesh.tree.node import Outcome
+from mesh.tree.steps import Steps
 from mesh.tree.turn import LeftOver, UnsettledCall
 
+PREFIX = "a2a_"
+"""Begins the names of the tools that are other agents."""
 _IDS = UUID("6c1c5e0e-7d1b-4b7e-9d2c-0a6a2f4b8e11")
-_REFUSED_US = "refused"
-_CAME_OF_IT = "\n\nWhat came of the last decision: "
+_OUTCOME_OF_DECISION = "\n\nWhat came of the last decision: "
+_MOST_DESCRIPTION = 4_000
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "description": "What to say to the agent, in full."}},
+    "required": ["message"],
+    "additionalProperties": False,
+}
 
 
-class RemoteStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs a node's calls of other agents. ``peers`` by the name of their tool."""
+class AgentTool(msgspec.Struct, frozen=True):
+    """Another agent, as a tool of this one."""
 
-    peers: Mapping[str, Peer]
-    asking: Asking = Asking()
-    max_result_bytes: int = 65_536
+    name: str
+    agent: RemoteAgent
+    description: str = ""
+    destructive: bool = False
 
-    async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
-        """The call's result, recorded; or how the node's pass ends, if there is none yet."""
-        done = steps.known(step, ToolResult)
-        return done or await _Talk(self, steps, step, call, self.peers[call.name]).run()
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        return f"{PREFIX}{self.name}"
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as models see it."""
+        return spec_of(self.name, self.description)
+
+
+def spec_of(name: str, description: str) -> ToolSpec:
+    """An agent as models see it: a tool that takes a message."""
+    return ToolSpec(f"{PREFIX}{name}", description or f"Asks the agent {name}.", _SCHEMA)
+
+
+class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of other agents of one node. ``agents`` by the name of their tool."""
+
+    agents: Mapping[str, AgentTool]
+    settings: CallSettings = CallSettings()
+
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+        """See `run_call`."""
+        driver = _RemoteCall(self, steps, step, call, self.agents[call.name])
+        return await run_call(driver, steps, step, call, self.settings)
 
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made; empty if it can."""
@@ -75,329 +114,249 @@ class RemoteStep(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
-        """See `Tree.settle`. What was said to another agent is its own; its task is called off elsewhere."""
+        """See `Tree.settle`. What came of a message is the other agent's; its task is cancelled instead."""
         return None
 
     async def call_off(self, task: LeftOver) -> None:
         """See `Tree.call_off`."""
-        peer = self.peers.get(f"{PREFIX}{task.agent}")
-        if peer is not None:
-            await peer.agent.cancel(
+        tool = self.agents.get(f"{PREFIX}{task.agent}")
+        if tool is not None:
+            await tool.agent.cancel(
                 task.task_id, ForwardedHeaders(task.session_id, task.traceparent, task.token)
             )
 
 
-class _Talk:
-    """One call without a result."""
+class _RemoteCall(CallDriver):
+    """One call of another agent."""
 
-    def __init__(self, node: RemoteStep, steps: Steps, step: str, call: ToolCall, peer: Peer) -> None:
-        self._node = node
+    may_know_later = True
+
+    def __init__(
+        self, calls: RemoteCalls, steps: Steps, step: StepKey, call: ToolCall, tool: AgentTool
+    ) -> None:
+        super().__init__(call)
+        self._calls = calls
         self._steps = steps
         self._step = step
-        self._call = call
-        self._peer = peer
-        self._started = time.monotonic()
+        self._name = tool.name
+        self._tool = tool
+        self._agent = tool.agent
+        self.lacks_token = steps.turn.lost_token
 
-    async def run(self) -> ToolResult | Outcome:
-        match self._last():
-            case None:
-                return await self._begin()
-            case ToolIntent() as intent:
-                if self._steps.turn.lost_token:
-                    return self._ask_for_token()
-                return await to_its_end(self._exchange(intent, is_new=False))
-            case asked:
-                decision = self._steps.decision(asked)
-                return PAUSED if decision is None else await self._decided(asked, decision)
+    # -- as it describes itself
 
-    def _last(self) -> ToolIntent | ApprovalRequired | None:
-        """What happened last. A token that was asked for and came is as if it had always been there, unless
-        the message was refused for want of it."""
-        for event in reversed(self._steps.told(self._step)):
-            match event:
-                case ApprovalRequired(kind="auth_required", remote_task_id=""):
-                    decision = self._steps.decision(event)
-                    if decision is None or decision.decision != "approve" or _was_refused(event):
-                        return event
-                case ToolIntent() | ApprovalRequired():
-                    return event
-                case _:
-                    pass
-        return None
+    def problem(self, arguments: dict[str, Any]) -> str:
+        return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    async def _begin(self) -> ToolResult | Outcome:
-        refusal = self._node.problems(self._call)
-        if refusal:
-            return self._record(refusal, is_error=True)
-        if self._peer.destructive and self._node.asking.asks:
-            about = f" ({self._peer.description})" if self._peer.description else ""
-            return self._ask(f"Ask agent {self._peer.name}{about}\n{listed(self._call.arguments)}")
-        return await self._say("")
+    def kind_of_approval(self) -> ApprovalKindName | None:
+        return "tool_call" if self._tool.destructive and self._calls.settings.asks else None
 
-    async def _decided(self, asked: ApprovalRequired, decision: ApprovalResolved) -> ToolResult | Outcome:
-        has_no_token = asked.kind == "auth_required" and decision.decision == "reject"
-        if asked.remote_task_id and has_no_token:
-            await self._call_off(asked.remote_task_id)
-        elif asked.remote_task_id:
-            return await self._say(asked.uuid)
-        match decision.decision:
-            case "approve":
-                intents = self._intents()
-                return await self._say(intents[-1].answers if intents else "")
-            case "retry":
-                return await self._retry()
-            case "skip":
-                await self._withdraw(self._intents()[-1])
-                return self._record(
-                    f"It is not known what came of this message to {self._peer.name}. A person looked into "
-                    "it and decided not to send it again.",
-                    is_error=True,
-                    skipped=True,
-                )
-            case _:
-                return self._rejected(decision)
+    # -- effects
 
-    async def _retry(self) -> ToolResult | Outcome:
-        """Sends it again, unless the agent can tell by now what came of it."""
-        if self._steps.turn.lost_token:
-            return self._ask_for_token()
-        return await to_its_end(self._exchange(self._intents()[-1], is_new=False, is_retry=True))
+    async def claim(self, action: MakeClaim) -> ToolIntent | NotRun:
+        return ToolIntent(run=0, tool=self.call.name, arguments=action.arguments, answers=action.answers)
 
-    def _rejected(self, decision: ApprovalResolved) -> ToolResult | Outcome:
-        if not decision.reason:
-            return REJECTED
-        return self._record(f"This call was not run: {decision.reason}", is_error=True, skipped=True)
-
-    async def _say(self, answers: str) -> ToolResult | Outcome:
-        """Tells the decision on an approval, or without one the message."""
-        if self._steps.turn.lost_token:
-            return self._ask_for_token()
-        message, intents = self._message, self._intents()
-        intent = ToolIntent(
-            run=self._steps.turn.run,
-            tool=self._call.name,
-            arguments=message,
-            attempt=len(intents),
-            answers=answers,
-        )
-        await self._steps.claim(self._step, intent)
+    async def run_claimed(self, claim: ToolIntent) -> Ended:
         failpoint("a2a.claimed")
-        return await to_its_end(self._exchange(intent, is_new=True))
+        message = self._message(claim)
+        try:
+            return await self._ended(claim, await self._send(message))
+        except RemoteFailed as problem:
+            return self._failed(claim, problem)
 
-    # -- what is said
+    async def recover(self, claim: ToolIntent, *, is_retry: bool) -> Ended:
+        try:
+            task = await self._agent.recover(self._message(claim), self._headers)
+            return await self._ended(claim, task, is_retry=is_retry)
+        except RemoteFailed as problem:
+            return self._failed(claim, problem)
+
+    async def skip(self, claim: ToolIntent) -> None:
+        await self._withdraw(claim)
+
+    async def cancel(self, task_id: str) -> None:
+        await self._agent.cancel(task_id, self._headers)
+
+    async def _send(self, message: OutgoingMessage) -> RemoteTask | None:
+        try:
+            return await self._agent.send(message, self._headers)
+        except RemoteLost:
+            return await self._agent.recover(message, self._headers)
+        except RemoteFailed:
+            if not message.task_id:
+                raise
+            # The question may not wait any more, because somebody decided it there. Ask how the task stands.
+            return await self._agent.recover(message, self._headers)
+
+    async def _withdraw(self, claim: ToolIntent) -> bool:
+        return await self._agent.withdraw(self._message(claim), self._headers)
 
     @property
-    def _message(self) -> dict[str, Any]:
-        """The call's arguments, with what a person made of them."""
-        for event in self._steps.told(self._step):
-            if isinstance(event, ApprovalResolved) and event.edited_args and not self._asked(event.uuid):
-                return event.edited_args
-        return self._call.arguments
-
-    def _asked(self, uuid: str) -> ApprovalRequired | None:
-        """The remote question with this uuid."""
-        return next(
-            (
-                e
-                for e in self._steps.told(self._step)
-                if isinstance(e, ApprovalRequired) and e.uuid == uuid and e.remote_task_id
-            ),
-            None,
-        )
-
-    def _intents(self) -> list[ToolIntent]:
-        return [e for e in self._steps.told(self._step) if isinstance(e, ToolIntent)]
-
-    def _outgoing(self, intent: ToolIntent) -> OutgoingMessage:
+    def _headers(self) -> ForwardedHeaders:
         turn = self._steps.turn
-        step = f"{turn.conversation_id}|{turn.turn}|{self._step}"
-        message_id, context = str(uuid5(_IDS, f"{step}|{intent.attempt}")), str(uuid5(_IDS, step))
-        asked = self._asked(intent.answers)
+        return ForwardedHeaders(turn.session_id, turn.traceparent, turn.token)
+
+    # -- what is sent
+
+    @property
+    def _history(self) -> History:
+        return History(self._steps.of(self._step))
+
+    def _message(self, claim: ToolIntent) -> OutgoingMessage:
+        """The message of a claim. Its id follows from the step, so that any process sends the same one."""
+        turn = self._steps.turn
+        step = f"{turn.conversation_id}|{turn.turn}|{self._step.text}"
+        message_id, context = str(uuid5(_IDS, f"{step}|{claim.attempt}")), str(uuid5(_IDS, step))
+        asked = self._answered_by(claim)
         if asked is None or asked.remote_question is None:
-            return OutgoingMessage(message_id, self._message["message"], context)
+            return OutgoingMessage(message_id, claim.arguments["message"], context)
         question, relayed = asked.remote_question, None
-        decision = self._steps.decision(asked)
+        decision = self._history.decision_on(asked)
         if decision is not None and asked.kind != "auth_required":
             relayed = _relayed(asked, decision)
         return OutgoingMessage(message_id, "", question.context_id, asked.remote_task_id, relayed)
 
+    def _answered_by(self, claim: ToolIntent) -> ApprovalRequired | None:
+        """The other agent's question whose decision a claim tells."""
+        asked = self._history.approval(claim.answers)
+        return asked if asked is not None and asked.remote_task_id else None
+
     # -- what comes of it
 
-    async def _exchange(
-        self, intent: ToolIntent, *, is_new: bool, is_retry: bool = False
-    ) -> ToolResult | Outcome:
-        """``is_retry``: a person wants it to be said again if nobody knows what came of it."""
-        try:
-            incoming = await self._came(self._outgoing(intent), self._hop, is_new=is_new)
-        except RemoteFailed as problem:
-            asked = self._asked(intent.answers)
-            if asked is not None:
-                return self._ask_again(asked, str(problem))
-            return await self._end(str(problem), is_error=True)
+    async def _ended(self, claim: ToolIntent, task: RemoteTask | None, *, is_retry: bool = False) -> Ended:
         failpoint("a2a.returned")
-        if incoming is None:
-            # What may still arrive has to be withdrawn first, or it would be done twice.
-            may_repeat = is_retry and (intent.answers or await self._withdraw(intent))
-            return await self._say(intent.answers) if may_repeat else self._unknown(intent)
-        told = self._told_rejection(intent)
-        if told is not None and not told.reason:
-            if incoming.input_request is not None:  # it asks on, though nobody wants anything of it any more
-                await self._call_off(incoming.task_id)
-            return REJECTED
-        return await self._taken(incoming)
+        if task is None:
+            # What may still arrive has to be withdrawn before it is sent again, or it would be done twice.
+            may_repeat = is_retry and (claim.answers or await self._withdraw(claim))
+            return NotBegun() if may_repeat else Unknown()
+        asked = self._answered_by(claim)
+        decision = self._history.decision_on(asked) if asked else None
+        if decision is not None and decision.decision == "reject" and not decision.reason:
+            if task.input_request is not None:  # the turn ends here: nobody will answer what it asks next
+                await self.cancel(task.task_id)
+            return Stopped()
+        return self._taken(task)
 
-    @property
-    def _hop(self) -> ForwardedHeaders:
-        turn = self._steps.turn
-        return ForwardedHeaders(turn.session_id, turn.traceparent, turn.token)
+    def _failed(self, claim: ToolIntent, problem: RemoteFailed) -> Ended:
+        asked = self._answered_by(claim)
+        return Returned(str(problem), is_error=True) if asked is None else self._asks_again(asked, problem)
 
-    async def _withdraw(self, intent: ToolIntent) -> bool:
-        return await self._peer.agent.withdraw(self._outgoing(intent), self._hop)
-
-    async def _call_off(self, task: str) -> None:
-        await self._peer.agent.cancel(task, self._hop)
-
-    async def _came(
-        self, message: OutgoingMessage, hop: ForwardedHeaders, *, is_new: bool
-    ) -> RemoteTask | None:
-        if not is_new:
-            return await self._peer.agent.recover(message, hop)
-        try:
-            return await self._peer.agent.send(message, hop)
-        except RemoteLost:
-            return await self._peer.agent.recover(message, hop)
-        except RemoteFailed:
-            if not message.task_id:
-                raise
-            # The question may be none any more, because somebody else decided it there: how does it stand?
-            return await self._peer.agent.recover(message, hop)
-
-    async def _taken(self, incoming: RemoteTask) -> ToolResult | Outcome:
-        match incoming.state:
+    def _taken(self, task: RemoteTask) -> Returned | Asks:
+        match task.state:
             case "completed":
-                return await self._end(incoming.text)
-            case "auth-required" if incoming.input_request is None:
-                return self._ask_for_token_of(incoming)
+                return Returned(task.text)
+            case "auth-required" if task.input_request is None:
+                return self._wants_token(task)
             case "input-required" | "auth-required":
-                return await self._pass_on(incoming)
+                return self._asks(task)
             case state:
-                return await self._end(f"Agent {self._peer.name}: {state}: {incoming.text}", is_error=True)
+                return Returned(f"Agent {self._name}: {state}: {task.text}", is_error=True)
 
-    async def _pass_on(self, incoming: RemoteTask) -> Outcome:
-        """The other waits for a person, and so does this step."""
-        question, peer = incoming.input_request, self._peer
-        kind: ApprovalKindName = "auth_required" if incoming.state == "auth-required" else "tool_call"
-        together = _asked_next(question, kind) if question else ()
-        if together and kind == "tool_call":
-            kind = together[0].kind
-        text = "\n".join(each.description for each in together) or incoming.text
-        self._ask(
-            bounded(f"Agent {peer.name} asks: {text}", 4_000),
-            kind=kind,
-            tool_name=", ".join(each.tool_name for each in together if each.tool_name) or self._call.name,
-            tool_args=together[0].tool_args if len(together) == 1 else {},
-            remote_task_id=incoming.task_id,
-            remote_agent_name=peer.name,
-            remote_question=RemoteQuestion(
-                context_id=incoming.context_id,
-                question_id=question.id if question else "",
-                form=question.protocol if question else "text",
-                ids=tuple(each.id for each in together if each.id),
-            ),
+    def _asks(self, task: RemoteTask) -> Asks:
+        """The other agent waits for a person, and so does this step."""
+        request = task.input_request
+        kind: ApprovalKindName = "auth_required" if task.state == "auth-required" else "tool_call"
+        asked = _asked_next(request, kind) if request else ()
+        if asked and kind == "tool_call":
+            kind = asked[0].kind
+        text = "\n".join(each.description for each in asked) or task.text
+        remote = RemoteQuestion(
+            context_id=task.context_id,
+            question_id=request.id if request else "",
+            form=request.protocol if request else "text",
+            ids=tuple(each.id for each in asked if each.id),
         )
-        await self._steps.send_ahead()
-        return PAUSED
-
-    def _ask_for_token(self) -> Outcome:
-        return self._ask(
-            f"The bearer token of this turn was lost with the process that had it, and agent "
-            f"{self._peer.name} may need it.",
-            kind="auth_required",
+        return Asks(
+            self._question(
+                kind,
+                asked[0].tool_args if len(asked) == 1 else {},
+                f"Agent {self._name} asks: {text}",
+                tool_name=", ".join(each.tool_name for each in asked if each.tool_name) or self.call.name,
+                remote_task_id=task.task_id,
+                remote_agent_name=self._name,
+                remote_question=remote,
+            )
         )
 
-    def _ask_for_token_of(self, incoming: RemoteTask) -> Outcome:
-        """The agent's door wants a token."""
-        name = self._peer.name
-        return self._ask(
-            bounded(f"Agent {name} wants a bearer token: {incoming.text}", 4_000),
-            kind="auth_required",
-            remote_agent_name=name,
-            remote_question=RemoteQuestion(
-                context_id=incoming.context_id,
-                question_id=_REFUSED_US if incoming.refused else "",
-                form="text",
-            ),
+    def _wants_token(self, task: RemoteTask) -> Asks:
+        """The other agent's server wants a token, whatever its task wants."""
+        refused = MESSAGE_REFUSED if task.refused else ""
+        return Asks(
+            self._question(
+                "auth_required",
+                self._history.arguments(self.arguments),
+                f"Agent {self._name} wants a bearer token: {task.text}",
+                remote_agent_name=self._name,
+                remote_question=RemoteQuestion(task.context_id, refused, form="text"),
+            )
         )
 
-    def _ask_again(self, asked: ApprovalRequired, problem: str) -> Outcome:
-        """The decision came to nothing there that may be waited for: a person decides anew."""
-        question = asked.description.partition(_CAME_OF_IT)[0]
-        return self._ask(
-            bounded(f"{question}{_CAME_OF_IT}{problem}", 4_000),
-            kind=asked.kind,
-            tool_name=asked.tool_name,
-            tool_args=asked.tool_args,
-            remote_task_id=asked.remote_task_id,
-            remote_agent_name=asked.remote_agent_name,
-            remote_question=asked.remote_question,
+    def _asks_again(self, asked: ApprovalRequired, problem: RemoteFailed) -> Asks:
+        """The decision had no effect there, and nothing else will come of it: a person decides anew."""
+        question = asked.description.partition(_OUTCOME_OF_DECISION)[0]
+        description = bounded(f"{question}{_OUTCOME_OF_DECISION}{problem}", _MOST_DESCRIPTION)
+        return Asks(
+            msgspec.structs.replace(asked, seq=0, time="", description=description, tool_fingerprint={})
         )
 
-    def _told_rejection(self, intent: ToolIntent) -> ApprovalResolved | None:
-        asked = self._asked(intent.answers)
-        decision = self._steps.decision(asked) if asked else None
-        return decision if decision is not None and decision.decision == "reject" else None
+    # -- for people
 
-    def _unknown(self, intent: ToolIntent) -> Outcome:
-        what = "the decision" if intent.answers else "the message"
-        return self._ask(
-            f"It is not known what came of {what} to agent {self._peer.name}: the connection was lost after "
+    def question(self, action: Ask) -> ApprovalRequired:
+        if action.kind == "auth_required":
+            description = (
+                f"The bearer token of this turn was lost with the process that had it, and agent "
+                f"{self._name} may need it."
+            )
+        else:
+            about = f" ({self._tool.description})" if self._tool.description else ""
+            description = f"Ask agent {self._name}{about}\n{listed(action.arguments)}"
+        return self._question(action.kind, action.arguments, description)
+
+    def question_about_unknown(self, claim: ToolIntent) -> ApprovalRequired:
+        what = "the decision" if claim.answers else "the message"
+        description = (
+            f"It is not known what came of {what} to agent {self._name}: the connection was lost after "
             "it was sent, and the agent cannot be asked. Look at the real thing, then decide: retry (send "
-            f"it again) or skip (go on without it).\n{listed(self._message)}",
-            kind="unknown_outcome",
+            f"it again) or skip (go on without it).\n{listed(claim.arguments)}"
+        )
+        return self._question("unknown_outcome", claim.arguments, description)
+
+    def refusal(self, action: Refuse) -> NotRun:
+        if action.reason:
+            return NotRun(f"This call was not run: {action.reason}", by_decision=True)
+        return NotRun(action.problem)
+
+    def skipped(self) -> str:
+        return (
+            f"It is not known what came of this message to {self._name}. A person looked into "
+            "it and decided not to send it again."
         )
 
-    # -- events
-
-    def _ask(self, description: str, **more: Any) -> Outcome:
-        asked = [e for e in self._steps.told(self._step) if isinstance(e, ApprovalRequired)]
-        question: dict[str, Any] = {
-            "uuid": "",
-            "call_id": self._call.id,
-            "tool_name": self._call.name,
-            "tool_args": self._message,
-            "description": description,
-            "attempt": len(asked),
-            **more,
-        }
-        self._node.asking.ask(self._steps, self._step, ApprovalRequired(**question))
-        return PAUSED
-
-    async def _end(self, text: str, *, is_error: bool = False) -> ToolResult:
-        result = self._record(text, is_error=is_error)
-        await self._steps.send_ahead()
-        return result
-
-    def _record(self, content: str, **more: Any) -> ToolResult:
-        most, since = self._node.max_result_bytes, self._started
-        return record_result(self._steps, self._step, self._call, content, most=most, since=since, **more)
+    def _question(
+        self, kind: ApprovalKindName, arguments: dict[str, Any], description: str, **more: Any
+    ) -> ApprovalRequired:
+        fields = {"tool_name": self.call.name, **more}
+        return ApprovalRequired(
+            uuid="",
+            call_id=self.call.id,
+            tool_args=arguments,
+            description=bounded(description, _MOST_DESCRIPTION),
+            kind=kind,
+            **fields,
+        )
 
 
-def _was_refused(asked: ApprovalRequired) -> bool:
-    """Whether the message was not taken for want of a token."""
-    return asked.remote_question is not None and asked.remote_question.question_id == _REFUSED_US
-
-
-def _asked_next(question: InputRequest, kind: ApprovalKindName) -> Sequence[RemoteApproval]:
-    """What of a question is passed on: all of it, or where each can be decided by itself, the first."""
-    if question.protocol != "mesh":
-        return question.approvals
-    wanted = [each for each in question.approvals if kind != "auth_required" or each.kind == kind]
-    return wanted[:1] or question.approvals[:1]
+def _asked_next(request: InputRequest, kind: ApprovalKindName) -> Sequence[RemoteApproval]:
+    """What of a request is passed on: all of it, or where each part can be decided by itself, the first."""
+    if request.protocol != "mesh":
+        return request.approvals
+    wanted = [each for each in request.approvals if kind != "auth_required" or each.kind == kind]
+    return wanted[:1] or request.approvals[:1]
 
 
 def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDecision:
     question = asked.remote_question
-    assert question is not None  # it is a remote one
+    assert question is not None  # it is another agent's
     return RelayedDecision(
         uuid=asked.uuid,
         choice=decision.decision,

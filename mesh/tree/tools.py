@@ -3,19 +3,20 @@
 from typing import Protocol
 
 from mesh.core.events import ToolCall, ToolResult
+from mesh.core.places import StepKey
 from mesh.llm.port import ToolSpec
-from mesh.tree.ask_user import ASK_USER, AskUser
+from mesh.tree.ask_user import ASK_USER, QuestionCalls
 from mesh.tree.node import Outcome
-from mesh.tree.remote_call import RemoteStep
-from mesh.tree.step import Steps
-from mesh.tree.tool_call import ToolStep
+from mesh.tree.remote_call import RemoteCalls
+from mesh.tree.steps import Steps
+from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import LeftOver, UnsettledCall
 
 
 class _Kind(Protocol):
     """One kind of what may be called."""
 
-    async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
         """The call's result, recorded; or how the node's pass ends, if there is none yet."""
         ...
 
@@ -43,11 +44,11 @@ class Calls(Protocol):
 class Tools:
     """All that one node may call. ``ask_user`` None: it cannot ask the person."""
 
-    def __init__(self, mcp: ToolStep, remote: RemoteStep, ask_user: AskUser | None) -> None:
+    def __init__(self, mcp: ToolCalls, remote: RemoteCalls, ask_user: QuestionCalls | None) -> None:
         self._mcp = mcp
         self._remote = remote
         self._ask_user = ask_user
-        self._own = tuple(peer.spec for peer in remote.peers.values()) + ((ASK_USER,) if ask_user else ())
+        self._own = tuple(tool.spec for tool in remote.agents.values()) + ((ASK_USER,) if ask_user else ())
         self._seen: tuple[ToolSpec, ...] = ()
         self._specs: tuple[ToolSpec, ...] = self._own
 
@@ -59,7 +60,7 @@ class Tools:
             self._seen, self._specs = offered, (*offered, *self._own)
         return self._specs
 
-    async def run(self, steps: Steps, step: str, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
         return await self._of(call).run(steps, step, call)
 
     def problems(self, call: ToolCall) -> str:
@@ -72,7 +73,7 @@ class Tools:
         return await self._mcp.settle(call)
 
     def _of(self, call: ToolCall) -> _Kind:
-        if call.name in self._remote.peers:
+        if call.name in self._remote.agents:
             return self._remote
         if self._ask_user is not None and call.name == ASK_USER.name:
             return self._ask_user

@@ -5,9 +5,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.core.conversation import ROOT
 from mesh.core.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
 from mesh.core.messages import Message
+from mesh.core.places import ROOT, Place
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,7 +35,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     turn: int
     run: int
     user_message: str
-    at: str = ROOT
+    at: str = ROOT.text
     iteration: int = 0
     state: Mapping[str, str] = {}
     message_id: str = ""
@@ -47,6 +47,11 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_token: bool = False
     traceparent: str = ""
     watched: bool = False
+
+    @property
+    def place(self) -> Place:
+        """``at``, as a place."""
+        return Place(self.at)
 
     def __repr__(self) -> str:
         return f"TurnInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"

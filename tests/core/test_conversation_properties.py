@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.core.conversation import Conversation, fold, is_below
+from mesh.core.conversation import Conversation, fold
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -123,10 +123,10 @@ def test_a_turn_is_paused_until_something_happens_in_it(events: list[AnyEvent]) 
 @given(JOURNALED)
 def test_outcomes_are_the_steps_without_those_inside_of_completed_nodes(events: list[AnyEvent]) -> None:
     conversation = fold(events)
-    done = {event.step for event in conversation.steps if isinstance(event, NodeCompleted)}
+    done = {event.place for event in conversation.steps if isinstance(event, NodeCompleted)}
     for event in conversation.steps:
-        own = {event.step} if isinstance(event, NodeCompleted) else set()
-        inside = any(is_below(event.node, place) for place in done - own)
+        own = {event.place} if isinstance(event, NodeCompleted) else set()
+        inside = any(place.contains(event.place) for place in done - own)
         assert (event in conversation.outcomes) != inside
 
 

@@ -21,7 +21,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.tree.children import place
+from mesh.core.places import Place
 from mesh.tree.plan import Spot
 
 Past = Mapping[str, AnyEvent]
@@ -106,9 +106,9 @@ def _earlier_nodes(event: AnyEvent, root: Spot) -> Iterator[str]:
     for part in event.node.split(".")[1:]:
         index, iteration = (int(number or 0) for number in part.partition("#")[::2])
         if spot.node.type != "parallel" and index:
-            yield _done(event, place(at, index - 1, iteration))
+            yield _done(event, Place(at).child(index - 1, iteration).text)
         elif spot.node.type == "loop" and iteration > 1:
-            yield _done(event, place(at, len(spot.children) - 1, iteration - 1))
+            yield _done(event, Place(at).child(len(spot.children) - 1, iteration - 1).text)
         spot, at = spot.children[index], f"{at}.{part}"
 
 
@@ -181,11 +181,11 @@ def _all_of(root: Spot, event: AnyEvent, at: str, past: Past) -> set[str]:
         return _rounds(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
     done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
     if spot.node.type == "parallel":
-        return {_done(event, place(at, index)) for index in range(len(spot.children))}
+        return {_done(event, Place(at).child(index).text) for index in range(len(spot.children))}
     if done and done[-1].exits:
         return set()
     rounds = spot.node.max_iterations if spot.node.type == "loop" else 0
-    return {_done(event, place(at, len(spot.children) - 1, rounds))}
+    return {_done(event, Place(at).child(len(spot.children) - 1, rounds).text)}
 
 
 def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:

@@ -1,56 +1,16 @@
-"""Places in the tree, and what a parent makes of how its child's pass ended."""
+"""What a parent makes of how its child's pass ended."""
 
 from collections.abc import Sequence
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from mesh.core.conversation import is_below
 from mesh.core.errors import Unavailable
 from mesh.core.events import AnyEvent, LlmCall, NodeCompleted
-from mesh.tree.children import Child, Children, path_of, place
+from mesh.tree.children import Child, Children
 from mesh.tree.node import PAUSED, REJECTED
-from mesh.tree.step import Steps, Superseded
+from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import Ack, Decisions, Status, TurnInput, TurnOutput
-
-STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4)
-
-
-def reached(steps: list[tuple[int, int]]) -> str:
-    at = "0"
-    for index, iteration in steps:
-        at = place(at, index, iteration)
-    return at
-
-
-# -- places
-
-
-@settings(deadline=None)
-@given(STEPS)
-def test_the_path_of_a_place_is_the_place_without_its_rounds(steps: list[tuple[int, int]]) -> None:
-    assert path_of(reached(steps)) == ".".join(["0", *(str(index) for index, _ in steps)])
-
-
-@settings(deadline=None)
-@given(STEPS, STEPS)
-def test_different_ways_down_the_tree_are_different_places(
-    one: list[tuple[int, int]], other: list[tuple[int, int]]
-) -> None:
-    assert (reached(one) == reached(other)) == (one == other)
-
-
-@settings(deadline=None)
-@given(STEPS, STEPS)
-def test_below_a_place_is_what_a_way_through_it_reaches(
-    one: list[tuple[int, int]], other: list[tuple[int, int]]
-) -> None:
-    assert is_below(reached(one), reached(other)) == (one[: len(other)] == other)
-
-
-# -- a child's pass
 
 
 class Alone:
@@ -109,7 +69,7 @@ async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Sta
         case "interrupted":
             with pytest.raises(Unavailable, match="text"):
                 await running
-    kept, _ = await parent.finish()
+    kept, _ = await parent.close()
     assert [e.step for e in kept] == (["0.1.0"] if status in ("completed", "failed") else [])
 
 
@@ -136,5 +96,5 @@ async def test_what_a_child_learned_goes_up_before_the_record_that_it_is_done() 
     learned = LlmCall(model="m", turn=1, step="0.1.0/llm/0")
     parent = steps()
     await Children([Child("it", Called(TurnOutput("completed", events=[learned])))]).run(parent, 0, {})
-    kept, _ = await parent.finish()
+    kept, _ = await parent.close()
     assert [type(e) for e in kept] == [LlmCall, NodeCompleted]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mesh.config.model import Config, parse
-from mesh.tree.children import path_of
+from mesh.core.places import Place
 from mesh.tree.plan import Spot, hints, tree_of
 from mesh.tree.template import BUILT_IN
 from tests.tree.trees import Node, config, llm, loop, parallel, sequential
@@ -47,7 +47,7 @@ def test_the_path_of_a_node_is_the_indices_of_agents_from_the_root() -> None:
         "c": "0.1.1.0",
         "d": "0.1.1.1",
     }
-    assert all(path_of(path) == path for path in paths.values())
+    assert all(Place(path).path == path for path in paths.values())
 
 
 def test_a_tree_is_walked_from_the_root_down_and_in_the_order_of_the_file() -> None:

@@ -24,7 +24,7 @@ from mesh.core.events import (
 )
 from mesh.core.view import view
 from mesh.keeper import watching
-from mesh.tree import step
+from mesh.tree import steps
 from mesh.tree.plan import tree_of
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Script, Trouble, cases, troubles
@@ -86,7 +86,7 @@ def live(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watching, "WAIT_S", 0.01)  # one may be asked that died before it could answer
         if trouble.sent_at_once:
-            patch.setattr(step, "SEND_AHEAD_S", 0.0)
+            patch.setattr(steps, "SEND_AHEAD_S", 0.0)
         return asyncio.run(lived())
 
 

@@ -11,7 +11,6 @@ import msgspec
 from a2a.types import a2a_pb2 as pb
 
 from mesh.a2a.server.task import ARTIFACT, artifact_id, file_of, status_of
-from mesh.core.conversation import ROOT
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -23,6 +22,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
+from mesh.core.places import ROOT
 from mesh.core.view import ConversationView, TurnState, TurnView
 
 _WORK = ToolIntent | ToolResult | ApprovalRequired | Paused | Error
@@ -48,7 +48,7 @@ class Narration:
         """What a client is told of an event; of most, nothing."""
         self.is_work = self.is_work or isinstance(event, _WORK)
         match event:
-            case TextDelta() if event.node == ROOT:
+            case TextDelta() if event.place == ROOT:
                 yield from self._said(event)
             case ToolResult(artifacts=files):
                 for file in files:

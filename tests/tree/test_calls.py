@@ -3,7 +3,7 @@
 import pytest
 
 from mesh.core.events import Artifact
-from mesh.tree.result import bounded, fitting
+from mesh.tree.calls import bounded, fitting
 
 FILE = Artifact("a.txt", "text/plain", data="x" * 85)  # 100 characters in all
 

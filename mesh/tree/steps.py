@@ -18,18 +18,16 @@ from typing import TypeVar
 
 import msgspec
 
-from mesh.core.conversation import is_below
 from mesh.core.errors import JournalError, Unavailable
 from mesh.core.events import (
     AnyEvent,
-    ApprovalRequired,
-    ApprovalResolved,
     Live,
     LlmCall,
     TextDelta,
     ToolIntent,
     now,
 )
+from mesh.core.places import Place, StepKey
 from mesh.runtime.logs import fields
 from mesh.tree.turn import Recorder, TurnInput, TurnOutput
 
@@ -62,22 +60,17 @@ class Steps:
         self._timer: asyncio.TimerHandle | None = None
         self._sender: asyncio.Task[None] | None = None
 
-    def known(self, step: str, kind: type[E]) -> E | None:
+    def known(self, step: StepKey, kind: type[E]) -> E | None:
         """The latest event of this kind for this step."""
-        return next((e for e in reversed(self._known) if e.step == step and isinstance(e, kind)), None)
+        key = step.text
+        return next((e for e in reversed(self._known) if e.step == key and isinstance(e, kind)), None)
 
-    def told(self, step: str) -> list[AnyEvent]:
+    def of(self, step: StepKey) -> list[AnyEvent]:
         """All that is known of this step, in its order."""
-        return [event for event in self._known if event.step == step]
+        key = step.text
+        return [event for event in self._known if event.step == key]
 
-    def decision(self, approval: ApprovalRequired) -> ApprovalResolved | None:
-        """What was decided about an approval."""
-        for event in reversed(self._known):
-            if isinstance(event, ApprovalResolved) and event.uuid == approval.uuid:
-                return event
-        return None
-
-    async def once(self, step: str, kind: type[E], effect: Callable[[], Awaitable[E]]) -> E:
+    async def once(self, step: StepKey, kind: type[E], effect: Callable[[], Awaitable[E]]) -> E:
         """The recorded outcome of a repeatable effect, or the effect's, recorded now."""
         return self.known(step, kind) or self.record(step, await effect())
 
@@ -89,14 +82,14 @@ class Steps:
         unsent = sum(isinstance(event, LlmCall) for event in self._unsent)
         return max(self.turn.llm_calls + self.llm_calls_made, self._llm_calls_durable + unsent)
 
-    def record(self, step: str, event: E) -> E:
+    def record(self, step: StepKey, event: E) -> E:
         """Notes an outcome. It is durable when the pass returns, or earlier."""
         stamped = self._stamp(step, event)
         self.llm_calls_made += isinstance(event, LlmCall)
         self._note([stamped])
         return stamped
 
-    def show(self, step: str, event: Live) -> None:
+    def show(self, step: StepKey, event: Live) -> None:
         """Lets whoever watches know; with nobody watching, nothing happens."""
         if not self.watched or len(self._unsent) >= _MOST_UNSENT:
             return
@@ -108,12 +101,13 @@ class Steps:
             self._unsent.append(stamped)
         self._send_soon()
 
-    async def claim(self, step: str, intent: ToolIntent) -> None:
-        """Returns when this pass, and no other, may run the effect. Raises `Superseded`."""
+    async def claim(self, step: StepKey, intent: ToolIntent) -> ToolIntent:
+        """The claim as it was journaled: this pass, and no other, may run the effect. Raises `Superseded`."""
         stamped = self._stamp(step, intent)
         self._known.append(stamped)
         self._unsent.append(stamped)
         await self._send()
+        return stamped
 
     async def send_ahead(self) -> None:
         """Makes what was recorded durable now, or lets it ride on the return if that cannot be.
@@ -127,14 +121,14 @@ class Steps:
 
     # -- children
 
-    def below(self, at: str, state: Mapping[str, str], iteration: int, *, history: bool) -> TurnInput:
+    def below(self, place: Place, state: Mapping[str, str], iteration: int, *, history: bool) -> TurnInput:
         """The call to the child at a place: what is known there, and all that must be journaled first."""
         return msgspec.structs.replace(
             self.turn,
-            at=at,
+            at=place.text,
             state=state,
             iteration=iteration,
-            known=[event for event in self._known if is_below(event.node, at)],
+            known=[event for event in self._known if place.contains(event.place)],
             pending=[*self._pending, *_journaled(self._unsent)],
             llm_calls=self.llm_calls,
             watched=self.watched,
@@ -148,7 +142,7 @@ class Steps:
         self._sent += output.sent
         self._note(output.events)
 
-    async def wait_for_decisions(self) -> list[str]:
+    async def wait_for_decisions(self) -> list[StepKey]:
         """The steps about which something was decided since this pass knew last. Raises `Superseded`."""
         after = max((event.seq for event in self._known), default=0)
         while True:
@@ -160,11 +154,11 @@ class Steps:
                 lost = turn.lost_token and not news.token
                 self.turn = msgspec.structs.replace(turn, token=news.token, lost_token=lost)
                 self._known += news.events
-                return [event.step for event in news.events]
+                return [StepKey(event.step) for event in news.events]
 
     # -- the end
 
-    async def finish(self) -> tuple[list[AnyEvent], list[AnyEvent]]:
+    async def close(self) -> tuple[list[AnyEvent], list[AnyEvent]]:
         """What must ride on the return, and what was sent ahead. Nothing is recorded after this."""
         if self._timer is not None:
             self._timer.cancel()
@@ -188,8 +182,8 @@ class Steps:
     def _about(self) -> str:
         return f"sid={self.turn.session_id} conversation={self.turn.conversation_id} node={self.turn.at}"
 
-    def _stamp(self, step: str, event: E) -> E:
-        return msgspec.structs.replace(event, turn=self.turn.turn, step=step, time=event.time or now())
+    def _stamp(self, step: StepKey, event: E) -> E:
+        return msgspec.structs.replace(event, turn=self.turn.turn, step=step.text, time=event.time or now())
 
     def _send_soon(self) -> None:
         # Invariant: what is recorded right before the return still rides on it: a timer, even of no time at

@@ -1,0 +1,121 @@
+"""Places in the tree and keys of steps: parsed and written here, and nowhere else.
+
+    place       0              the root
+                0.2            its third child
+                0.2#3.1        the second child of that one, which is a loop's child in iteration 3
+    node path   0.2.1          the node that is there, whatever the iteration: it names the node's actor
+    step key    0.2/llm/1      the second model call of the node
+                0.2/tool/1.0   the first tool call of the answer to it
+                0.2/a2a/0      what an a2a node says to its agent
+                0.2            the node itself, as a step of its parent
+
+Events and calls carry both as text, because text is what a journal, a log and a client read.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_INDEX = re.compile(r"\.(\d+)")
+_ITERATION = re.compile(r"#(\d+)")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where in the tree a node runs. ``text`` is its written form; it is not checked."""
+
+    text: str
+
+    @property
+    def path(self) -> str:
+        """The node path: the place without iterations.
+
+        >>> Place("0.2#3.1").path
+        '0.2.1'
+        """
+        if "#" not in self.text:
+            return self.text
+        return ".".join(part.partition("#")[0] for part in self.text.split("."))
+
+    @property
+    def indices(self) -> list[int]:
+        """The child indices from the root, which has none.
+
+        >>> Place("0.2#3.1").indices
+        [2, 1]
+        """
+        return [int(index) for index in _INDEX.findall(self.text)]
+
+    @property
+    def iterations(self) -> list[str]:
+        """The iterations of the loops around the node, the outermost first.
+
+        >>> Place("0.2#3.1").iterations
+        ['3']
+        """
+        return _ITERATION.findall(self.text)
+
+    @property
+    def enclosing(self) -> Iterator["Place"]:
+        """The places of the nodes around it, the nearest first.
+
+        >>> [place.text for place in Place("0.2#3.1").enclosing]
+        ['0.2#3', '0']
+        """
+        text = self.text
+        while "." in text:
+            text = text.rpartition(".")[0]
+            yield Place(text)
+
+    def child(self, index: int, iteration: int = 0) -> "Place":
+        """The place of a child, in an iteration if this is a loop.
+
+        >>> Place("0").child(2, 3).text
+        '0.2#3'
+        """
+        return Place(f"{self.text}.{index}#{iteration}" if iteration else f"{self.text}.{index}")
+
+    def contains(self, other: "Place") -> bool:
+        """Whether the other place is this one or lies below it.
+
+        >>> Place("0.2").contains(Place("0.2.1")), Place("0.2").contains(Place("0.21"))
+        (True, False)
+        """
+        return other.text == self.text or other.text.startswith(f"{self.text}.")
+
+    @property
+    def step(self) -> "StepKey":
+        """The key of the node itself, as a step of its parent."""
+        return StepKey(self.text)
+
+    def model_call(self, number: int) -> "StepKey":
+        """The key of a model call of the node, counted from 0."""
+        return StepKey(f"{self.text}/llm/{number}")
+
+    def agent_call(self) -> "StepKey":
+        """The key of what an a2a node says to its agent."""
+        return StepKey(f"{self.text}/a2a/0")
+
+
+class StepKey(msgspec.Struct, frozen=True):
+    """Which step of a turn it is. ``text`` is its written form; it is not checked."""
+
+    text: str
+
+    @property
+    def place(self) -> Place:
+        """The place of the node that the step belongs to."""
+        return Place(self.text.partition("/")[0])
+
+    def tool_call(self, index: int) -> "StepKey":
+        """The key of a tool call, from that of the model call that asked for it. The position in the answer
+        tells the calls apart, because some providers repeat their ids in each answer.
+
+        >>> StepKey("0.1/llm/3").tool_call(0).text
+        '0.1/tool/3.0'
+        """
+        place, _, number = self.text.partition("/llm/")
+        return StepKey(f"{place}/tool/{number}.{index}")
+
+
+ROOT = Place("0")

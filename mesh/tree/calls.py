@@ -1,0 +1,377 @@
+"""Runs durable calls: does what `mesh.core.durable_call` says, and journals what comes of it.
+
+    llm node, a2a node
+      └ `run_call`          the loop: next action, effect, event
+          └ `CallDriver`    how one kind of call is made, recovered and described:
+                            tools (`tool_call`), other agents (`remote_call`), the person (`ask_user`)
+
+A driver makes effects and never records anything; the loop records and makes no effects.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from mesh.core.approvals import APPROVAL_KINDS
+from mesh.core.durable_call import (
+    Action,
+    Answer,
+    Ask,
+    Done,
+    History,
+    MakeClaim,
+    Recover,
+    Refuse,
+    Run,
+    Skip,
+    Stop,
+    Wait,
+    next_action,
+)
+from mesh.core.events import (
+    ApprovalKindName,
+    ApprovalRequired,
+    Artifact,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    moment,
+)
+from mesh.core.ids import approval_id
+from mesh.core.places import StepKey
+from mesh.tree.node import PAUSED, REJECTED, Outcome
+from mesh.tree.steps import Steps
+
+_MOST_CLAIMS = 5
+"""Claims in one pass. Each further one means that the session ended between the claim and the call."""
+MOST_SHOWN = 2_000
+"""Bytes of what a question shows of a call."""
+_EARLIER = "\nIt is not known whether an earlier attempt ran."
+
+T = TypeVar("T")
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The callee answered, or failed in a way that is its answer."""
+
+    content: str
+    is_error: bool = False
+    artifacts: Sequence[Artifact] = ()
+
+
+class NotRun(msgspec.Struct, frozen=True):
+    """It did not run; ``why`` is what its result says. ``by_decision``: a person wanted it so."""
+
+    why: str
+    by_decision: bool = False
+
+
+class NotBegun(msgspec.Struct, frozen=True):
+    """It did not begin, and in the name of this claim it never will."""
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """Nobody knows what came of it."""
+
+
+class Asks(msgspec.Struct, frozen=True):
+    """The callee asks a person. Its question, without what only the loop knows (uuid, attempt, deadline)."""
+
+    question: ApprovalRequired
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """It took the person's rejection, which had no reason: the turn ends."""
+
+
+Ended = Returned | NotRun | NotBegun | Unknown | Asks | Stopped
+"""How the attempt to make or recover a claimed call ended."""
+
+
+class CallDriver:
+    """One call of one kind, for one pass: a `Callee` with its effects and its words. The base class is a
+    callee without effects; a kind of call that is claimed overrides the second part."""
+
+    is_repeatable = False
+    lacks_token = False
+    may_know_later = False
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """See `Callee`."""
+        return self.call.arguments
+
+    def problem(self, arguments: dict[str, Any]) -> str:
+        """See `Callee`."""
+        raise NotImplementedError
+
+    def kind_of_approval(self) -> ApprovalKindName | None:
+        """See `Callee`."""
+        return None
+
+    def changes_since(self, asked: ApprovalRequired) -> str:
+        """See `Callee`."""
+        return ""
+
+    def question(self, action: Ask) -> ApprovalRequired:
+        """The question that asks a person to agree, without what only the loop knows."""
+        raise NotImplementedError
+
+    def refusal(self, action: Refuse) -> NotRun:
+        """The result of a call that cannot be made, or that a person rejected."""
+        raise NotImplementedError
+
+    # -- kinds that claim their calls
+
+    async def claim(self, action: MakeClaim) -> ToolIntent | NotRun:
+        """The claim that is about to be journaled; ``run`` and ``attempt`` are the loop's."""
+        raise NotImplementedError
+
+    async def run(self, arguments: dict[str, Any]) -> Returned:
+        """Makes the call without a claim. Only for callees that are repeatable."""
+        raise NotImplementedError
+
+    async def run_claimed(self, claim: ToolIntent) -> Ended:
+        """Makes the call that this pass has claimed. Runs to its end, even if the pass is cancelled."""
+        raise NotImplementedError
+
+    async def recover(self, claim: ToolIntent, *, is_retry: bool) -> Ended:
+        """Finds out what came of a claim, and repeats what can be repeated."""
+        raise NotImplementedError
+
+    async def settle(self, claim: ToolIntent) -> None:
+        """The pass is cancelled: a claimed call that has not begun must not begin any more."""
+
+    async def skip(self, claim: ToolIntent) -> None:
+        """A person decided against repeating the claim: what may still be on its way is withdrawn."""
+
+    async def cancel(self, task_id: str) -> None:
+        """Nobody will answer this task of another agent any more."""
+
+    def question_about_unknown(self, claim: ToolIntent) -> ApprovalRequired:
+        """The question whether to repeat a claim of which nobody knows the outcome."""
+        raise NotImplementedError
+
+    def skipped(self) -> str:
+        """The text of the result of a call that is not repeated."""
+        raise NotImplementedError
+
+
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What calls of one node have in common. ``name`` and ``output_key`` are the node's, for its questions.
+    ``asks``: whether destructive tools wait for a person; ``expire_after_s`` how long, None for ever.
+    ``max_result_bytes`` bounds the text of a result."""
+
+    name: str = ""
+    output_key: str = ""
+    asks: bool = True
+    expire_after_s: float | None = None
+    max_result_bytes: int = 65_536
+
+
+async def run_call(
+    driver: CallDriver, steps: Steps, step: StepKey, call: ToolCall, settings: CallSettings
+) -> ToolResult | Outcome:
+    """The call's result, recorded; or how the node's pass ends, if there is none yet."""
+    return await _DurableCall(driver, steps, step, call, settings).run()
+
+
+class _DurableCall:
+    """One call in one pass."""
+
+    def __init__(
+        self, driver: CallDriver, steps: Steps, step: StepKey, call: ToolCall, settings: CallSettings
+    ) -> None:
+        self._driver = driver
+        self._steps = steps
+        self._step = step
+        self._call = call
+        self._settings = settings
+        self._started: float | None = None  # when the effect began; None: nothing was called
+
+    @property
+    def _history(self) -> History:
+        return History(self._steps.of(self._step))
+
+    async def run(self) -> ToolResult | Outcome:
+        history = self._history
+        for _ in range(_MOST_CLAIMS + 1):
+            action = next_action(history, self._driver)
+            match action:
+                case MakeClaim():
+                    claim = await self._claim(action)
+                    if isinstance(claim, NotRun):
+                        return self._not_run(claim)
+                    settle = partial(self._driver.settle, claim)
+                    done = await run_to_completion(
+                        self._effect(self._driver.run_claimed(claim), claim), settle
+                    )
+                case Recover(claim=claim, is_retry=is_retry):
+                    effect = self._driver.recover(claim, is_retry=is_retry)
+                    done = await run_to_completion(self._effect(effect, claim))
+                case _:
+                    return await self._act(action)
+            if done is not None:
+                return done
+            history = self._history.before(claim)
+        why = f"{self._call.name} could not be started: its session ends again and again"
+        return self._not_run(NotRun(why))
+
+    async def _act(self, action: Action) -> ToolResult | Outcome:
+        """Everything but claims."""
+        driver = self._driver
+        match action:
+            case Done(result=result):
+                return result
+            case Wait():
+                return PAUSED
+            case Stop(cancels=task):
+                if task:
+                    await driver.cancel(task)
+                return REJECTED
+            case Refuse(cancels=task):
+                if task:
+                    await driver.cancel(task)
+                return self._not_run(driver.refusal(action))
+            case Skip(claim=claim):
+                await driver.skip(claim)
+                return self._record(driver.skipped(), is_error=True, skipped=True)
+            case Answer(text=text):
+                return self._record(text)
+            case Ask():
+                return self._ask(driver.question(action))
+            case Run(arguments=arguments):
+                self._started = time.monotonic()
+                return self._returned(await driver.run(arguments))
+            case MakeClaim() | Recover():
+                raise AssertionError("claims are made by run")
+
+    async def _claim(self, action: MakeClaim) -> ToolIntent | NotRun:
+        history = self._history
+        prepared = await self._driver.claim(action)
+        if isinstance(prepared, NotRun):
+            return prepared
+        attempt = history.last_claim.attempt + 1 if history.claims else 0
+        claim = msgspec.structs.replace(prepared, run=self._steps.turn.run, attempt=attempt)
+        history.check(claim)
+        return await self._steps.claim(self._step, claim)
+
+    async def _effect(
+        self, effect: Coroutine[Any, Any, Ended], claim: ToolIntent
+    ) -> ToolResult | Outcome | None:
+        """Awaits an effect of a claimed call and records how it ended. None: it did not begin.
+
+        What came of it is journaled at once: while it is not, a crash leaves an outcome that nobody knows.
+        """
+        self._started = time.monotonic()
+        ended = await effect
+        if isinstance(ended, NotBegun):
+            return None
+        recorded = self._recorded(ended, claim)
+        await self._steps.send_ahead()
+        return recorded
+
+    def _recorded(
+        self, ended: Returned | NotRun | Unknown | Asks | Stopped, claim: ToolIntent
+    ) -> ToolResult | Outcome:
+        match ended:
+            case Returned():
+                return self._returned(ended)
+            case NotRun():
+                return self._not_run(ended)
+            case Unknown():
+                return self._ask(self._driver.question_about_unknown(claim))
+            case Asks(question=question):
+                return self._ask(question)
+            case Stopped():
+                return REJECTED
+
+    def _ask(self, question: ApprovalRequired) -> Outcome:
+        """Records a question; the pass pauses then."""
+        history, settings = self._history, self._settings
+        expires = settings.expire_after_s if APPROVAL_KINDS[question.kind].expires else None
+        question = msgspec.structs.replace(
+            question,
+            uuid=approval_id(self._steps.turn.conversation_id),
+            attempt=history.next_attempt(question.kind),
+            asked_by=settings.name,
+            output_key=settings.output_key,
+            expires_at="" if expires is None else moment(timedelta(seconds=expires)),
+        )
+        history.check(question)
+        self._steps.record(self._step, question)
+        return PAUSED
+
+    def _returned(self, returned: Returned) -> ToolResult:
+        return self._record(returned.content, is_error=returned.is_error, artifacts=returned.artifacts)
+
+    def _not_run(self, ended: NotRun) -> ToolResult:
+        """Records that the call was not run; if nobody knows that of an earlier attempt, says so."""
+        content = f"{ended.why}{_EARLIER}" if self._history.has_unknown_outcome else ended.why
+        return self._record(content, is_error=True, skipped=ended.by_decision)
+
+    def _record(self, content: str, **more: Any) -> ToolResult:
+        duration_ms = 0 if self._started is None else round((time.monotonic() - self._started) * 1000)
+        most = self._settings.max_result_bytes
+        result = result_of(self._call, content, most=most, duration_ms=duration_ms, **more)
+        self._history.check(result)
+        return self._steps.record(self._step, result)
+
+
+async def run_to_completion(
+    effect: Coroutine[Any, Any, T], settle: Callable[[], Coroutine[Any, Any, object]] | None = None
+) -> T:
+    """Awaits an effect of a claimed call and the recording of its outcome. If the pass is cancelled, both
+    are waited for, within the callee's own bound: an outcome that nobody records would be unknown. ``settle``
+    sees to it that a call which has not begun by then does not begin."""
+    task = asyncio.create_task(effect)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        settling = [asyncio.create_task(settle())] if settle and not task.done() else []
+        await asyncio.wait({task})
+        for each in settling:
+            each.cancel()
+        # The cancellation is what this call ends in; how these ended, nobody asks.
+        await asyncio.gather(task, *settling, return_exceptions=True)
+        raise
+
+
+def result_of(call: ToolCall, content: str, *, most: int, **more: Any) -> ToolResult:
+    """The result of a call as an event, with at most ``most`` bytes of text."""
+    return ToolResult(call_id=call.id, tool=call.name, content=bounded(content, most), **more)
+
+
+def fitting(artifacts: Sequence[Artifact], room: int) -> tuple[Artifact, ...]:
+    """The files for which there is room: so many characters of all that they say."""
+    kept = []
+    for artifact in artifacts:
+        size = sum(map(len, (artifact.data, artifact.url, artifact.name, artifact.media_type)))
+        if size <= room:
+            kept.append(artifact)
+            room -= size
+    return tuple(kept)
+
+
+def bounded(text: str, limit: int) -> str:
+    """The text, cut to a number of UTF-8 bytes, saying so where it was cut."""
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return text
+    kept = encoded[:limit].decode(errors="ignore")
+    return f"{kept}\n[cut: {len(encoded)} bytes in all, {limit} kept]"
+
+
+def listed(arguments: Mapping[str, Any]) -> str:
+    """Arguments for a person to read, one a line."""
+    lines = (f"  {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    return bounded("\n".join(lines) or "  (no arguments)", MOST_SHOWN)

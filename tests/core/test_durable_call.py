@@ -1,0 +1,333 @@
+"""The life of a call: every row of the table of `mesh.core.durable_call`, and what must never happen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh.core.durable_call import (
+    MESSAGE_REFUSED,
+    Action,
+    Answer,
+    Ask,
+    Done,
+    History,
+    IllegalTransition,
+    MakeClaim,
+    Recover,
+    Refuse,
+    Run,
+    Skip,
+    State,
+    Stop,
+    Wait,
+    next_action,
+)
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalKindName,
+    ApprovalRequired,
+    ApprovalResolved,
+    Choice,
+    RemoteQuestion,
+    ToolIntent,
+    ToolResult,
+)
+
+ARGUMENTS = {"line": "a"}
+EDITED = {"line": "b"}
+
+
+@dataclass
+class Tool:
+    """A `Callee` that says what it is told to say."""
+
+    arguments: dict[str, Any] = field(default_factory=lambda: ARGUMENTS)
+    is_repeatable: bool = False
+    lacks_token: bool = False
+    may_know_later: bool = False
+    wrong: str = ""
+    asks: ApprovalKindName | None = None
+    changed: str = ""
+
+    def problem(self, arguments: dict[str, Any]) -> str:
+        return self.wrong
+
+    def kind_of_approval(self) -> ApprovalKindName | None:
+        return self.asks
+
+    def changes_since(self, asked: ApprovalRequired) -> str:
+        return self.changed
+
+
+def required(uuid: str = "u", kind: ApprovalKindName = "tool_call", **more: Any) -> ApprovalRequired:
+    fields = {"call_id": "c", "tool_name": "add", "tool_args": ARGUMENTS, "description": "", **more}
+    return ApprovalRequired(uuid=uuid, kind=kind, **fields)
+
+
+def resolved(decision: Choice, uuid: str = "u", **more: Any) -> ApprovalResolved:
+    return ApprovalResolved(uuid=uuid, decision=decision, **more)
+
+
+def claimed(attempt: int = 0, answers: str = "") -> ToolIntent:
+    return ToolIntent(run=1, tool="add", arguments=ARGUMENTS, attempt=attempt, answers=answers)
+
+
+RESULT = ToolResult(call_id="c", tool="add", content="done")
+FROM_AGENT = required("r", remote_task_id="t", remote_question=RemoteQuestion("x", "q", "mesh"))
+WANTS_TOKEN = required("k", "auth_required", remote_question=RemoteQuestion("x", "", "text"))
+REFUSED_US = required("k", "auth_required", remote_question=RemoteQuestion("x", MESSAGE_REFUSED, "text"))
+
+
+def action(events: Sequence[AnyEvent], tool: Tool | None = None) -> Action:
+    return next_action(History(events), tool or Tool())
+
+
+ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
+    ("a call that cannot be made is refused", [], Tool(wrong="no"), Refuse("no")),
+    ("a call that cannot be made asks nobody", [], Tool(wrong="no", asks="tool_call"), Refuse("no")),
+    ("a person is asked first", [], Tool(asks="tool_call"), Ask("tool_call", ARGUMENTS)),
+    (
+        "a person is asked also about what could be repeated",
+        [],
+        Tool(is_repeatable=True, asks="tool_call"),
+        Ask("tool_call", ARGUMENTS),
+    ),
+    ("what may run twice is run", [], Tool(is_repeatable=True), Run(ARGUMENTS)),
+    ("what must not run twice is claimed", [], Tool(), MakeClaim(ARGUMENTS)),
+    ("an approval is waited for", [required()], Tool(), Wait()),
+    ("a rejection without a reason stops", [required(), resolved("reject")], Tool(), Stop()),
+    (
+        "a rejection with a reason is told to the model",
+        [required(), resolved("reject", reason="later")],
+        Tool(),
+        Refuse(reason="later"),
+    ),
+    (
+        "what nobody knows and a person skips is not run",
+        [claimed(), required(kind="unknown_outcome"), resolved("skip")],
+        Tool(),
+        Skip(claimed()),
+    ),
+    (
+        "an answer is the result",
+        [required(kind="question"), resolved("answer", answer="blue")],
+        Tool(),
+        Answer("blue"),
+    ),
+    ("what was approved is claimed", [required(), resolved("approve")], Tool(), MakeClaim(ARGUMENTS)),
+    (
+        "what was approved is claimed even if it could be repeated",
+        [required(), resolved("approve")],
+        Tool(is_repeatable=True),
+        MakeClaim(ARGUMENTS),
+    ),
+    (
+        "what was edited is claimed as it was edited",
+        [required(), resolved("approve", edited_args=EDITED)],
+        Tool(),
+        MakeClaim(EDITED),
+    ),
+    (
+        "what was approved and cannot be made any more is refused",
+        [required(), resolved("approve")],
+        Tool(wrong="gone"),
+        Refuse("gone", was_approved=True),
+    ),
+    (
+        "a tool that has changed since is asked about again",
+        [required(), resolved("approve")],
+        Tool(changed="schema"),
+        Ask("tool_call", ARGUMENTS, "schema"),
+    ),
+    (
+        "a retry is claimed",
+        [claimed(), required(kind="unknown_outcome"), resolved("retry")],
+        Tool(),
+        MakeClaim(ARGUMENTS),
+    ),
+    (
+        "a retry asks first whom can tell by now",
+        [claimed(), required(kind="unknown_outcome"), resolved("retry")],
+        Tool(may_know_later=True),
+        Recover(claimed(), is_retry=True),
+    ),
+    ("a claim is recovered", [required(), resolved("approve"), claimed()], Tool(), Recover(claimed())),
+    ("a result is the end", [claimed(), RESULT], Tool(), Done(RESULT)),
+    (
+        "a late result ends what waits",
+        [claimed(), required(kind="unknown_outcome"), RESULT],
+        Tool(),
+        Done(RESULT),
+    ),
+    # other agents
+    (
+        "the decision is told to who asked",
+        [claimed(), FROM_AGENT, resolved("approve", "r")],
+        Tool(),
+        MakeClaim(ARGUMENTS, "r"),
+    ),
+    ("a rejection, too", [claimed(), FROM_AGENT, resolved("reject", "r")], Tool(), MakeClaim(ARGUMENTS, "r")),
+    (
+        "a token that is refused to a task cancels it",
+        [claimed(), required(kind="auth_required", remote_task_id="t"), resolved("reject")],
+        Tool(),
+        Stop(cancels="t"),
+    ),
+    ("a lost token is asked for before a claim", [], Tool(lacks_token=True), Ask("auth_required", ARGUMENTS)),
+    (
+        "a lost token is asked for before a recovery",
+        [claimed()],
+        Tool(lacks_token=True),
+        Ask("auth_required", ARGUMENTS),
+    ),
+    (
+        "a token that came is as if it had always been there",
+        [claimed(), required("k", "auth_required"), resolved("approve", "k")],
+        Tool(),
+        Recover(claimed()),
+    ),
+    (
+        "also where another agent wanted it, and took the message",
+        [claimed(), WANTS_TOKEN, resolved("approve", "k")],
+        Tool(),
+        Recover(claimed()),
+    ),
+    (
+        "a message that was refused for want of a token is sent again",
+        [claimed(answers="r"), REFUSED_US, resolved("approve", "k")],
+        Tool(),
+        MakeClaim(ARGUMENTS, "r"),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "tool", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+def test_what_follows(events: list[AnyEvent], tool: Tool, expected: Action) -> None:
+    assert action(events, tool) == expected
+
+
+def test_a_claim_that_never_began_is_as_if_it_had_not_been_made() -> None:
+    events = [required(), resolved("approve", edited_args=EDITED), claimed()]
+    assert next_action(History(events).before(claimed()), Tool()) == MakeClaim(EDITED)
+
+
+def test_a_claim_that_never_began_is_asked_about_if_the_tool_is_destructive_by_now() -> None:
+    assert next_action(History([claimed()]).before(claimed()), Tool(asks="tool_call")) == Ask(
+        "tool_call", ARGUMENTS
+    )
+
+
+def test_no_two_approvals_of_a_step_and_kind_have_the_same_number() -> None:
+    history = History([required("a", attempt=0), resolved("approve", "a"), required("b", attempt=3)])
+    assert history.next_attempt("tool_call") == 4
+    assert history.next_attempt("unknown_outcome") == 0
+
+
+IN_STATE: dict[State, list[AnyEvent]] = {
+    State.NEW: [],
+    State.WAITING: [required()],
+    State.DECIDED: [required(), resolved("approve")],
+    State.CLAIMED: [claimed()],
+    State.DONE: [RESULT],
+}
+LEGAL = {
+    (State.NEW, ApprovalRequired),
+    (State.NEW, ToolIntent),
+    (State.NEW, ToolResult),
+    (State.WAITING, ApprovalResolved),
+    (State.WAITING, ToolResult),
+    (State.DECIDED, ApprovalRequired),
+    (State.DECIDED, ToolIntent),
+    (State.DECIDED, ToolResult),
+    (State.CLAIMED, ApprovalRequired),
+    (State.CLAIMED, ToolIntent),
+    (State.CLAIMED, ToolResult),
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize(
+    "event", [required("n"), resolved("approve"), claimed(1), RESULT], ids=lambda e: e.wire_name
+)
+def test_only_legal_transitions_may_be_recorded(state: State, event: AnyEvent) -> None:
+    history = History(IN_STATE[state])
+    assert history.state is state
+    if (state, type(event)) in LEGAL:
+        history.check(event)
+    else:
+        with pytest.raises(IllegalTransition, match=state.value):
+            history.check(event)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.builds(claimed, st.integers(0, 2), st.sampled_from(["", "r"])),
+        st.builds(
+            required,
+            st.sampled_from("ab"),
+            st.sampled_from(["tool_call", "unknown_outcome", "auth_required"]),
+        ),
+        st.sampled_from([FROM_AGENT, WANTS_TOKEN, REFUSED_US]),
+        st.builds(
+            resolved,
+            st.sampled_from(["approve", "reject", "answer"]),
+            st.sampled_from("abrk"),
+        ),
+    ),
+    max_size=8,
+)
+TOOLS = st.builds(
+    Tool,
+    is_repeatable=st.booleans(),
+    lacks_token=st.booleans(),
+    may_know_later=st.booleans(),
+    wrong=st.sampled_from(["", "wrong"]),
+    asks=st.sampled_from([None, "tool_call"]),
+    changed=st.sampled_from(["", "changed"]),
+)
+
+
+@settings(deadline=None)
+@given(EVENTS, TOOLS)
+def test_whatever_the_journal_has_there_is_a_next_action_and_it_may_be_recorded(
+    events: list[AnyEvent], tool: Tool
+) -> None:
+    history = History(events)
+    match next_action(history, tool):
+        case MakeClaim():
+            history.check(claimed())
+        case Ask():
+            history.check(required())
+        case Refuse() | Skip() | Answer() | Run():
+            history.check(RESULT)
+        case Wait():
+            assert history.state is State.WAITING
+        case Recover(claim=claim):
+            assert claim in history.claims
+        case _:
+            pass
+
+
+@settings(deadline=None)
+@given(EVENTS, TOOLS)
+def test_nothing_is_claimed_while_a_person_is_asked(events: list[AnyEvent], tool: Tool) -> None:
+    history = History(events)
+    if history.state is State.WAITING:
+        assert next_action(history, tool) == Wait()
+
+
+@settings(deadline=None)
+@given(EVENTS, TOOLS)
+def test_a_callee_that_needs_a_person_is_never_claimed_without_one(
+    events: list[AnyEvent], tool: Tool
+) -> None:
+    tool.asks = "tool_call"
+    history = History(events)
+    if isinstance(next_action(history, tool), MakeClaim | Run):
+        assert any(history.decision_on(asked) is not None for asked in history.approvals)
