@@ -43,6 +43,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import (
     AnyEvent,
     ApprovalKindName,
@@ -299,7 +300,7 @@ def _decided(history: History, callee: Callee) -> Action:
     asked, arguments = history.asked, history.arguments(callee.arguments)
     decision = history.decision_on(asked)
     assert decision is not None  # that is what DECIDED means
-    is_denied_token = asked.kind == "auth_required" and decision.decision == "reject"
+    is_denied_token = APPROVAL_KINDS[asked.kind].needs_token and decision.decision == "reject"
     if asked.remote_task_id and not is_denied_token:
         return MakeClaim(arguments, asked.uuid)
     match decision.decision:
@@ -327,7 +328,7 @@ def _approved(history: History, callee: Callee, arguments: dict[str, Any]) -> Ac
 def _is_granted(asked: ApprovalRequired, events: Sequence[AnyEvent]) -> bool:
     """Whether it asked for a token that has come since, and nothing but that. A message that another agent
     did not take for want of a token has to be sent again, so there the approval counts."""
-    if asked.kind != "auth_required" or asked.remote_task_id:
+    if asked.remote_task_id or not APPROVAL_KINDS[asked.kind].needs_token:
         return False
     question = asked.remote_question
     if question is not None and question.question_id == MESSAGE_REFUSED:

@@ -202,9 +202,8 @@ class _ToolCall(CallDriver):
         return NotRun(f"{action.problem}\nThe call was not run." if action.was_approved else action.problem)
 
     def skipped(self) -> str:
-        return (
-            "It is not known whether this call ran. A person looked into it and decided not to run it again."
-        )
+        about = "It is not known whether this call ran."
+        return f"{about} A person looked into it and decided not to run it again."
 
     def _question(
         self, kind: ApprovalKindName, arguments: dict[str, Any], description: str

@@ -96,7 +96,13 @@ def test_a_decision_has_the_keys_of_the_a2a_extension() -> None:
     assert set(get_args(Choice)) == {choice for kind in KINDS for choice in kind.choices}
 
 
-ASKING = {"core/approvals.py", "tree/ask_user.py", "tree/remote_call.py", "tree/tool_call.py"}
+ASKING = {
+    "core/approvals.py",
+    "core/durable_call.py",
+    "tree/ask_user.py",
+    "tree/remote_call.py",
+    "tree/tool_call.py",
+}
 """Where approvals are asked for: by the name of their kind."""
 
 
