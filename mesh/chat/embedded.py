@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from mesh.core.errors import MeshError
 
@@ -102,7 +102,7 @@ async def _read(output: asyncio.StreamReader, take: Callable[[str], None]) -> No
 async def _up(child: asyncio.subprocess.Process, url: str, said: deque[str]) -> None:
     ended = asyncio.create_task(child.wait())
     try:
-        async with asyncio.timeout(UP_WITHIN_S), httpx.AsyncClient(trust_env=False) as http:
+        async with asyncio.timeout(UP_WITHIN_S), httpx2.AsyncClient(trust_env=False) as http:
             while not await _is_ready(http, url):
                 if (await asyncio.wait({ended}, timeout=_LOOK_S))[0]:
                     status = child.returncode or 1
@@ -123,10 +123,10 @@ def _problems(said: Iterable[str], status: int) -> list[str]:
     return problems or [f"mesh up ended with status {status}", *lines[-_LAST_WORDS:]]
 
 
-async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
+async def _is_ready(http: httpx2.AsyncClient, url: str) -> bool:
     try:
         return (await http.get(f"{url}/ready")).status_code == 200
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
 
 

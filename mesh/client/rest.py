@@ -13,14 +13,13 @@ Raises `Unreachable` when nobody answers, `Refused` when the mesh says no. No me
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
-import httpx
+import httpx2
 import msgspec
 
 from mesh.client.replies import ConversationPage, ToolInfo, TreeNode
@@ -28,7 +27,8 @@ from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, CutOff, decode
 from mesh.core.view import ConversationView
-from mesh.net.sse import SseError, payloads
+from mesh.net.backoff import Backoff, Patience
+from mesh.net.sse import data_of_events
 
 CONNECT_S = 10.0
 ANSWER_S = 30.0
@@ -38,7 +38,7 @@ CANCEL_S = 600.0
 """A cancellation waits for the destructive tool that runs."""
 TRIES_FOR_S = 20.0
 COMES_BACK_WITHIN_S = 60.0
-_PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_RETRIES = Backoff(first_s=0.1, longest_s=2.0)
 _MOST_ERROR = 500
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NO_KEY = 401
@@ -110,10 +110,10 @@ class MeshClient:
             headers["Authorization"] = f"Bearer {token}"
         if key:
             headers["X-API-Key"] = key
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=parts.hostname not in _LOOPBACK,
             follow_redirects=False,  # it would take the key to wherever the other side says
         )
@@ -183,7 +183,7 @@ class MeshClient:
         Comes back by itself for `COMES_BACK_WITHIN_S`, and tries for `TRIES_FOR_S` at first; then raises
         `Unreachable`. An event of a type that is not known here is left out.
         """
-        patience = _Patience(TRIES_FOR_S)
+        patience = Patience(_RETRIES, TRIES_FOR_S)
         while True:
             why = "the mesh ended the stream"
             try:
@@ -193,16 +193,16 @@ class MeshClient:
                             after = item.seq or after
                             continue
                         if isinstance(item, Up):
-                            patience = _Patience(COMES_BACK_WITHIN_S)
+                            patience = Patience(_RETRIES, COMES_BACK_WITHIN_S)
                         yield item
                         if isinstance(item, CutOff):
                             break
-            except (httpx.TransportError, SseError, _Busy) as problem:
+            except (httpx2.TransportError, _Busy) as problem:
                 why = _words(problem)
             if patience.is_over:
                 raise Unreachable(f"{self._where}: {why}")
             yield Down(why)
-            await patience.pause()
+            await asyncio.sleep(patience.next_delay())
 
     async def _stream(
         self, conversation_id: str, after: int | None
@@ -211,14 +211,14 @@ class MeshClient:
         headers = {"Accept": "text/event-stream"}
         if after is not None:
             headers["Last-Event-ID"] = str(after)
-        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S)
+        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
         path = f"{_path(conversation_id)}/events"
         async with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
             if response.status_code != 200:
                 await response.aread()
                 raise self._refusal(response)
             yield Up()
-            async for data in payloads(response.aiter_bytes()):
+            async for data in data_of_events(response):
                 number = _number(data)
                 if number.seq and number.seq <= (after or 0):
                     continue
@@ -227,15 +227,15 @@ class MeshClient:
                     yield event
                 yield number
 
-    async def _get(self, path: str, query: dict[str, str] | None = None) -> httpx.Response:
+    async def _get(self, path: str, query: dict[str, str] | None = None) -> httpx2.Response:
         return await self._send("GET", path, params=query or {})
 
     async def _post(
         self, path: str, body: dict[str, Any], key: str = "", answer_s: float = ANSWER_S
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Sends again what got no answer, under one key."""
         headers = {"Idempotency-Key": key or new_key(), "Prefer": "respond-async"}
-        patience = _Patience(TRIES_FOR_S)
+        patience = Patience(_RETRIES, TRIES_FOR_S)
         while True:
             try:
                 return await self._send(
@@ -243,23 +243,23 @@ class MeshClient:
                     path,
                     json=body,
                     headers=headers,
-                    timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
+                    timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
                 )
             except (Unreachable, _Busy):
                 if patience.is_over:
                     raise
-            await patience.pause()
+            await asyncio.sleep(patience.next_delay())
 
-    async def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
+    async def _send(self, method: str, path: str, **more: Any) -> httpx2.Response:
         try:
             response = await self._http.request(method, path, **more)
-        except httpx.TransportError as problem:
+        except httpx2.TransportError as problem:
             raise Unreachable(f"{self._where}: {_words(problem)}") from problem
         if not response.is_success:
             raise self._refusal(response)
         return response
 
-    def _refusal(self, response: httpx.Response) -> Refused:
+    def _refusal(self, response: httpx2.Response) -> Refused:
         try:
             message = msgspec.json.decode(response.content, type=_Problem).error
         except msgspec.DecodeError:
@@ -271,7 +271,7 @@ class MeshClient:
         kind = _Busy if response.status_code in _BUSY else Refused
         return kind(response.status_code, message[:_MOST_ERROR])
 
-    def _read(self, response: httpx.Response, kind: type[Body]) -> Body:
+    def _read(self, response: httpx2.Response, kind: type[Body]) -> Body:
         try:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.DecodeError as problem:
@@ -283,33 +283,18 @@ class _Busy(Refused):
     """Not now."""
 
 
-class _Patience:
-    """How long, and how often, something is tried again."""
-
-    def __init__(self, for_s: float) -> None:
-        self._until = time.monotonic() + for_s
-        self._pauses = iter(_PAUSES_S)
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._until
-
-    async def pause(self) -> None:
-        await asyncio.sleep(next(self._pauses, _PAUSES_S[-1]))
-
-
 def _path(conversation_id: str) -> str:
     return f"/conversations/{quote(conversation_id, safe='')}"
 
 
-def _number(data: bytes) -> _Numbered:
+def _number(data: str) -> _Numbered:
     try:
         return msgspec.json.decode(data, type=_Numbered)
     except msgspec.DecodeError as problem:
-        raise SseError(f"the stream has something that is no event: {problem}") from problem
+        raise httpx2.SSEError(f"the stream has something that is no event: {problem}") from problem
 
 
-def _event(data: bytes) -> AnyEvent | None:
+def _event(data: str) -> AnyEvent | None:
     """The event; None: of a type that is not known here."""
     try:
         event: AnyEvent = decode(data)
@@ -319,9 +304,9 @@ def _event(data: bytes) -> AnyEvent | None:
 
 
 def _words(problem: Exception) -> str:
-    """What happened on the wire, for a person: some of httpx's errors have no text."""
-    if isinstance(problem, httpx.ConnectError | httpx.ConnectTimeout):
+    """What happened on the wire, for a person: some of httpx2's errors have no text."""
+    if isinstance(problem, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "nobody answers"
-    if isinstance(problem, httpx.TimeoutException):
+    if isinstance(problem, httpx2.TimeoutException):
         return "no answer in time"
     return str(problem) or "the connection broke off"

@@ -6,15 +6,14 @@ one that goes away leaves it running.
 
 import asyncio
 import logging
-import random
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from mesh.core.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
 from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult
 from mesh.keeper.cell import Cell
+from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
 from mesh.tree.node import CANCELLED
@@ -22,6 +21,7 @@ from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput, UnsettledCall
 
 _log = logging.getLogger("mesh.keeper")
 _GOODBYE_S = 5.0
+LOST_PASSES = Backoff(first_s=0.1, longest_s=10.0)
 
 
 class Cancelled(Exception):
@@ -33,27 +33,18 @@ class _Trouble:
 
     def __init__(self) -> None:
         self.problem = ""
-        self._since = time.monotonic()
-        self._pauses = pauses()
+        self._patience = Patience(LOST_PASSES)
 
     @property
     def lasted_s(self) -> float:
-        return time.monotonic() - self._since
+        return self._patience.lasted_s
 
     def pause(self, problem: Unavailable | JournalError) -> float:
         """How many seconds to wait after this problem."""
         self.problem = str(problem)
         if isinstance(problem, Unavailable):
-            return problem.retry_after_s * random.uniform(0.5, 1)
-        return next(self._pauses)
-
-
-def pauses() -> Iterator[float]:
-    """Seconds to wait between tries of what fails again and again: from 0.1 doubling to 10, with jitter."""
-    longest = 0.1
-    while True:
-        yield longest * random.uniform(0.5, 1)
-        longest = min(longest * 2, 10.0)
+            return jittered(problem.retry_after_s)  # our own actors: they are back sooner than they say
+        return self._patience.next_delay()
 
 
 class Driver:

@@ -12,10 +12,11 @@ from heapq import heappop, heappush
 
 from mesh.core.errors import MeshError, NotFound
 from mesh.core.events import moment, now
+from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields
 
-_FIRST_PAUSE_S = 5.0
-_LONGEST_PAUSE_S = 300.0
+# Without jitter: what fails here is the journal, and this timer alone tries again.
+_RETRIES = Backoff(first_s=5.0, longest_s=300.0, jitter=0)
 _AT_ONCE = 32
 _log = logging.getLogger("mesh.keeper")
 
@@ -98,7 +99,6 @@ class Expiry:
 
     def _try_later(self, conversation_id: str, problem: Exception) -> None:
         failures = self._failures[conversation_id] = self._failures.get(conversation_id, 0) + 1
-        pause = min(_FIRST_PAUSE_S * 2.0 ** min(failures - 1, 20), _LONGEST_PAUSE_S)
         if failures == 1:
             _log.warning(
                 "event=not_expired conversation=%s %s",
@@ -106,4 +106,4 @@ class Expiry:
                 fields(message=problem),
                 exc_info=None if isinstance(problem, MeshError) else problem,
             )
-        self.note(moment(timedelta(seconds=pause)), conversation_id)
+        self.note(moment(timedelta(seconds=_RETRIES.delay(failures))), conversation_id)

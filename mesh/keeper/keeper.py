@@ -40,7 +40,7 @@ from mesh.keeper.approvals import Approvals
 from mesh.keeper.carried import exported, imported
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
-from mesh.keeper.driver import Driver, pauses
+from mesh.keeper.driver import Driver
 from mesh.keeper.pushes import Pushes
 from mesh.keeper.requests import (
     WITHDRAWN,
@@ -69,6 +69,7 @@ from mesh.keeper.requests import (
     reply,
 )
 from mesh.keeper.watching import Watching
+from mesh.net.backoff import Backoff
 from mesh.push.push import Push
 from mesh.runtime.logs import fields
 from mesh.tree.turn import Ack, Decisions, Tree
@@ -76,6 +77,7 @@ from mesh.tree.turn import Ack, Decisions, Tree
 _log = logging.getLogger("mesh.keeper")
 
 _LISTEN_S = 20.0
+_RECOVERY = Backoff(first_s=0.1, longest_s=10.0)
 """How long a node that listens for decisions is kept waiting before it asks again."""
 
 
@@ -444,7 +446,7 @@ class Keeper:
     async def _recover(self, conversation_id: str) -> None:
         """Ends when the turn is over, waits for a person, or can certainly not go on here."""
         async with self._recovering:
-            for pause in pauses():
+            for delay in _RECOVERY.delays():
                 try:
                     cell = await self._cells.get(conversation_id)
                     _log.info("event=recover %s", cell.about)
@@ -459,7 +461,7 @@ class Keeper:
                     _log.warning(
                         "event=recover_later conversation=%s %s", conversation_id, fields(message=problem)
                     )
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(delay)
 
 
 def _without_unseen(conversation: Conversation, request: Decide) -> Decide:

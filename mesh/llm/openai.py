@@ -154,7 +154,7 @@ class OpenAI:
         stream = post_stream(self._client, _PATH, body, request.timeout_s, security=_SECURITY)
         async with aclosing(stream) as payloads:
             async for data in payloads:
-                if ended := data == b"[DONE]":
+                if ended := data == "[DONE]":
                     break
                 chunk = _decode(data)
                 _check(chunk)

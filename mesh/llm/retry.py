@@ -1,28 +1,27 @@
-"""When a model call is tried again, and when it ends: the only place that retries (the SDKs' own
-retries are off, because only one of the three honours Retry-After as it should).
+"""When a model call is tried again, and when it ends. No other place retries: the SDKs' own retries are off,
+because only one of the three honours Retry-After correctly.
 
-Tried again: 408, 409, 429, 5xx, lost connections, timeouts and streams that broke off. At most
-`ATTEMPTS` requests; between them what Retry-After says (capped), else exponential back-off with
-jitter. Everything else ends at once.
+Tried again are 408, 409, 429, 5xx, lost connections, timeouts and streams that broke off: at most `ATTEMPTS`
+requests, with the delays of `MODEL_CALLS` between them unless the server says when it can be asked again.
+Everything else ends at once.
 """
 
 import asyncio
-import email.utils
 import logging
-import random
 import re
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 from mesh.core.errors import LlmError
 from mesh.core.events import Event, Trace
+from mesh.net.backoff import Backoff, retry_after
 
 ATTEMPTS = 4
-FIRST_WAIT_S = 0.5
-MOST_WAIT_S = 8.0
+MODEL_CALLS = Backoff(first_s=0.5, longest_s=8.0)
+# A turn waits for this call: a server that asks for more than a minute is one that does not answer.
 MOST_RETRY_AFTER_S = 60.0
 _MOST_MESSAGE = 500
+_TRANSIENT = (408, 409, 429)
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|\bBearer\s+\S+", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
@@ -41,33 +40,16 @@ class Failure(Exception):
 
 
 def status_failure(status: int, message: str, headers: Mapping[str, str]) -> Failure:
-    """The failure an HTTP status means. ``x-should-retry: false`` is believed."""
-    transient = status in (408, 409, 429) or status >= 500
-    if headers.get("x-should-retry") == "false":
-        transient = False
-    return Failure(message, transient=transient, status=status, retry_after_s=retry_after(headers))
+    """The failure that an HTTP status means. ``x-should-retry: false`` overrules the status: it is what the
+    servers of OpenAI and Anthropic send when another attempt would be in vain."""
+    transient = is_transient(status) and headers.get("x-should-retry") != "false"
+    asked = retry_after(headers, MOST_RETRY_AFTER_S)
+    return Failure(message, transient=transient, status=status, retry_after_s=asked)
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a Retry-After header (a number or an HTTP date), within 0 and the cap.
-
-    >>> retry_after({"retry-after": "3"})
-    3.0
-    >>> retry_after({"retry-after": "soon"}) is None
-    True
-    """
-    value = headers.get("retry-after", "").strip()
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    # `not >=` also catches NaN.
-    return 0.0 if not seconds >= 0 else min(seconds, MOST_RETRY_AFTER_S)
+def is_transient(status: int) -> bool:
+    """Whether a request that was answered with this status may succeed later."""
+    return status in _TRANSIENT or status >= 500
 
 
 async def retried(
@@ -76,11 +58,12 @@ async def retried(
     who: str,
     secret: str = "",
 ) -> AsyncIterator[Event]:
-    """The events of the attempt that succeeds, after those of the ones that broke off and a `Trace` for each.
+    """Yields the events of the attempt that succeeds, after those of the attempts that broke off and a
+    `Trace` for each of these.
 
-    ``failure_of`` understands the provider's exceptions; what it does not understand is a defect
-    and is raised as it is. ``who`` names provider and model in the `LlmError`; ``secret`` is taken
-    out of the provider's message.
+    ``failure_of`` translates the provider's exceptions. An exception that it does not know is a defect and is
+    raised as it is. ``who`` names the provider and the model in the `LlmError`; ``secret`` is removed from
+    the provider's message, because some providers repeat the key that they refuse.
     """
     for number in range(1, ATTEMPTS + 1):
         try:
@@ -93,22 +76,16 @@ async def retried(
             if failure is None:
                 raise
             message = _describe(who, failure, secret)
+        # Raised outside the handler, so that no traceback leads to an SDK's error with the key in its text.
         if not failure.transient:
             raise LlmError(message)
         if number == ATTEMPTS:
             raise LlmError(f"{message} (tried {ATTEMPTS} times)")
-        wait = _wait_s(number, failure.retry_after_s)
-        follows = f"{message}; attempt {number + 1} of {ATTEMPTS} follows in {wait:.1f} s"
+        delay = MODEL_CALLS.delay(number, failure.retry_after_s)
+        follows = f"{message}; attempt {number + 1} of {ATTEMPTS} follows in {delay:.1f} s"
         log.info(follows)
         yield Trace(message=follows)
-        await asyncio.sleep(wait)
-
-
-def _wait_s(number: int, asked: float | None) -> float:
-    # Jitter in both cases: clients that failed together must not come back together.
-    if asked is not None:
-        return asked * random.uniform(1.0, 1.1)
-    return min(FIRST_WAIT_S * 2.0 ** (number - 1), MOST_WAIT_S) * random.uniform(0.5, 1.0)
+        await asyncio.sleep(delay)
 
 
 def _describe(who: str, failure: Failure, secret: str) -> str:

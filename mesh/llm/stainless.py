@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.llm.http import LlmHttp
 from mesh.llm.retry import Failure, status_failure
-from mesh.net.sse import SseError, payloads
+from mesh.net.sse import data_of_events
 
 
 class Sdk(Protocol):
@@ -75,7 +75,7 @@ async def post(client: Client, path: str, body: bytes, timeout_s: float, **optio
 
 async def post_stream(
     client: Client, path: str, body: bytes, timeout_s: float, **options: Any
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[str, None]:
     """One streaming call: the data of each server-sent event. Raises what `failure_of` understands."""
     response: httpx2.Response = await client.post(
         path,
@@ -86,7 +86,7 @@ async def post_stream(
         stream_cls=None,
     )
     try:
-        async for data in payloads(response.aiter_bytes()):
+        async for data in data_of_events(response):
             yield data
     finally:
         await response.aclose()
@@ -103,9 +103,11 @@ def failure_of(sdk: Sdk, error: Exception) -> Failure | None:
         return Failure("no answer in time", transient=True)
     if isinstance(error, sdk.APIConnectionError):
         return Failure(f"connection lost: {error.__cause__ or error}", transient=True)
+    if isinstance(error, httpx2.SSEError):
+        return Failure(f"the answer cannot be read: {error}", transient=True)
     if isinstance(error, httpx2.TransportError):
         return Failure(f"connection lost: {error}", transient=True)
-    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError | SseError):
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
         return Failure(f"the answer cannot be read: {error}", transient=True)
     return None
 

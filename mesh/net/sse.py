@@ -1,39 +1,54 @@
-"""Server-sent events, as far as the model providers use them: the data of each event, no more.
+"""Server-sent events: one place where they are read, and one where they are written.
 
-Lines end at CR LF, LF or CR; an event ends at an empty line; several data lines join with a newline
-(https://html.spec.whatwg.org/multipage/server-sent-events.html). The last event of a stream that
-ends without an empty line is dropped, as the specification says: it may be cut.
+Reading is httpx2's `EventSource`, which is incremental and bounds the size of one event; see
+``docs/decisions/server-sent-events.md`` for what was compared. Writing is `encode`.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterator
+
+import httpx2
 
 MOST_EVENT_BYTES = 8 * 1024 * 1024
+HEARTBEAT = b": heartbeat\n\n"
+"""A comment: it keeps a connection open and means nothing."""
 
 
-class SseError(Exception):
-    """The stream is no stream of events: one of them is over the bound."""
+async def data_of_events(response: httpx2.Response, limit: int = MOST_EVENT_BYTES) -> AsyncIterator[str]:
+    """Yields the data of each event of a response that was opened as a stream.
+
+    An event without data (a new ``retry`` or ``id`` alone) is passed over, and so is the last one if the
+    stream ends within it, since it may be incomplete. Raises `httpx2.SSEError` for an event of more than
+    ``limit`` bytes and for a response that is no event stream, and whatever else reading it raises.
+    """
+    async for event in httpx2.EventSource(response, max_event_size=limit):
+        if event.data:
+            yield event.data
 
 
-async def payloads(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The data of each event. Raises `SseError`, and whatever ``chunks`` raises."""
-    buffer = b""
-    data: list[bytes] = []
-    async for chunk in chunks:
-        lines, buffer = _lines(buffer + chunk)
-        if len(buffer) > MOST_EVENT_BYTES:
-            raise SseError(f"one event is larger than {MOST_EVENT_BYTES} bytes")
-        for line in lines:
-            if not line:
-                if data:
-                    yield b"\n".join(data)
-                    data = []
-            elif line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
+def encode(data: bytes = b"", *, event: str = "", id: str = "", retry_ms: int | None = None) -> bytes:
+    """One event. Fields that are empty are left out.
+
+    Raises `ValueError` if ``event`` or ``id`` has a line break: what follows it would be another field.
+
+    >>> encode(b"{}", event="completed", id="7")
+    b'event: completed\\nid: 7\\ndata: {}\\n\\n'
+    """
+    if _has_line_break(event.encode()) or _has_line_break(id.encode()):
+        raise ValueError("a field of a server-sent event cannot hold a line break")
+    head = f"retry: {retry_ms}\n" if retry_ms is not None else ""
+    head += f"event: {event}\n" if event else ""
+    head += f"id: {id}\n" if id else ""
+    return b"%b%b\n" % (head.encode(), _data_lines(data) if data else b"")
 
 
-def _lines(text: bytes) -> tuple[list[bytes], bytes]:
-    """Whole lines, and the rest. A CR at the very end stays: its LF may still come."""
-    keep = text.endswith(b"\r")
-    lines = (text[:-1] if keep else text).splitlines(keepends=True)
-    rest = lines.pop() if lines and not lines[-1].endswith((b"\n", b"\r")) else b""
-    return [line.rstrip(b"\r\n") for line in lines], rest + (b"\r" if keep else b"")
+def _data_lines(data: bytes) -> bytes:
+    # JSON, which most data is, has no line break outside of an escape.
+    if _has_line_break(data):
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
+    return b"data: %b\n" % data
+
+
+def _has_line_break(text: bytes) -> bool:
+    return b"\n" in text or b"\r" in text

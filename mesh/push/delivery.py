@@ -7,7 +7,6 @@ What was acknowledged, or given up, is noted before the next one is sent.
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ import msgspec
 from mesh.core.errors import JournalDamaged, JournalError
 from mesh.core.events import AnyEvent
 from mesh.journal.port import Journal
+from mesh.net.backoff import Backoff
 from mesh.push.gates import Gates
 from mesh.push.post import Outcome, Post
 from mesh.push.webhook import Webhook
@@ -41,7 +41,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     def pause(self, failures: int) -> float:
         """How long to wait after so many failures in a row."""
-        return min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30)) * random.uniform(0.5, 1)
+        return Backoff(self.first_s, self.most_s).delay(failures)
 
 
 class Deliveries:
@@ -101,6 +101,7 @@ class Deliveries:
             failures = 1 if done else failures + 1
             if failures == 1:
                 _log.warning("event=push_delayed %s %s", self._about(place), fields(why=trouble.why))
+            # The longer of the two: a receiver that keeps saying "at once" and keeps failing is spared too.
             await asyncio.sleep(max(self._pace.pause(failures), trouble.retry_after_s))
 
     async def _round(self, place: Place) -> tuple[int, Outcome | None]:

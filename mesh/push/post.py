@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from mesh.net.backoff import retry_after
 from mesh.push.webhook import Webhook
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ def _outcome(response: "aiohttp.ClientResponse") -> Outcome:
         return Outcome("refused", f"{why}: a redirect, which is not followed")
     if status < 500 and status not in _LATER:
         return Outcome("refused", why)
-    asked = response.headers.get("Retry-After", "")
-    return Outcome("failed", why, min(float(asked), _MOST_WAIT_S) if asked.isdecimal() else 0.0)
+    return Outcome("failed", why, retry_after(response.headers, _MOST_WAIT_S) or 0.0)
 
 
 def _not_connected(problem: "aiohttp.ClientConnectorError") -> Outcome:

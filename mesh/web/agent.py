@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
-import httpx
+import httpx2
 
 from mesh.access.principal import bearer_in, is_key
 from mesh.core.errors import MeshError, Unavailable
@@ -90,18 +90,18 @@ class Agent:
         has_own = is_key(bearer_in(headers.get("authorization", "")))
         return {**headers, "X-API-Key": self._key} if self._key and not has_own else dict(headers)
 
-    async def _bytes(self, response: httpx.Response) -> AsyncIterator[bytes]:
+    async def _bytes(self, response: httpx2.Response) -> AsyncIterator[bytes]:
         with self._in_words():
             async for chunk in response.aiter_bytes():
                 yield chunk
 
-    async def _read(self, response: httpx.Response) -> bytes:
+    async def _read(self, response: httpx2.Response) -> bytes:
         try:
             return await read_body(response.aiter_bytes(), MAX_ANSWER_BYTES)
         except BodyTooLarge as error:
             raise AgentUnreachable(f"the answer of {self._shown} is over {error.limit:,} bytes") from None
 
-    def _check_json(self, response: httpx.Response) -> None:
+    def _check_json(self, response: httpx2.Response) -> None:
         if _kind(response) != "application/json":
             raise AgentUnreachable(
                 f"what answers at {self._shown} is no mesh (HTTP {response.status_code}, "
@@ -112,36 +112,36 @@ class Agent:
     def _in_words(self) -> Iterator[None]:
         try:
             yield
-        except httpx.PoolTimeout:
+        except httpx2.PoolTimeout:
             raise Unavailable(
                 "too many requests are under way (max_streams); close some tabs and try again"
             ) from None
-        except (httpx.ConnectError, httpx.ConnectTimeout):
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
             raise AgentUnreachable(
                 f"the agent at {self._shown} cannot be reached; is it running (mesh up), is agent_url right?"
             ) from None
-        except (httpx.TimeoutException, TimeoutError):
+        except (httpx2.TimeoutException, TimeoutError):
             raise AgentUnreachable(
                 f"the agent at {self._shown} did not answer within {self._timeout_s:g} s (timeout_s)"
             ) from None
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             raise AgentUnreachable(f"the connection to the agent at {self._shown} broke; try again") from None
 
 
-def _client(config: WebConfig, connections: int, silence_s: float) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(silence_s, connect=_CONNECT_S, pool=1.0),
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=20),
+def _client(config: WebConfig, connections: int, silence_s: float) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(silence_s, connect=_CONNECT_S, pool=1.0),
+        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=20),
         # A proxy of the environment is for what is elsewhere, and could not reach this machine.
-        trust_env=not is_loopback(httpx.URL(config.agent_url).host),
+        trust_env=not is_loopback(httpx2.URL(config.agent_url).host),
         follow_redirects=False,
     )
 
 
-def _kind(response: httpx.Response) -> str:
+def _kind(response: httpx2.Response) -> str:
     return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
 
 
-def _passed_on(response: httpx.Response) -> dict[str, str]:
+def _passed_on(response: httpx2.Response) -> dict[str, str]:
     names = ("X-Session-ID", "Location", "Retry-After")
     return {name: response.headers[name] for name in names if name in response.headers}

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from mesh.core.errors import BadRequest, MeshError, RequestError, TooLarge, Unavailable
 from mesh.net.bodies import BodyTooLarge, read_body
+from mesh.net.sse import encode
 from mesh.web import requests, search
 from mesh.web.agent import Agent, Answer
 from mesh.web.config import WebConfig
@@ -154,7 +155,7 @@ async def _with_a_last_word(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes
     except MeshError as problem:
         if end == b"\n\n":  # otherwise the browser drops the half event, as it should
             said = msgspec.json.encode({"type": "cut_off", "message": str(problem)})
-            yield b"event: cut_off\ndata: %b\n\n" % said
+            yield encode(said, event="cut_off")
 
 
 async def _page(_: Request) -> Response:

@@ -15,6 +15,7 @@ from mesh.core.events import moment
 from mesh.journal.files import FileJournal
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import Show
+from mesh.net.backoff import Backoff
 from tests.support import LocalMesh, ScriptedLlm, calls, says
 
 ADD = ("add", {"n": 1})
@@ -73,8 +74,7 @@ async def test_a_conversation_that_cannot_expire_holds_no_other_up(problem: Exce
 async def test_it_is_tried_again_after_pauses_that_grow_and_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(expiry, "_FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(expiry, "_LONGEST_PAUSE_S", 0.08)
+    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.02, 0.08, jitter=0))
     conversations = Conversations()
     conversations.problems["bad"] = JournalDamaged("bad.jsonl, line 3: is damaged")
     timer = Expiry(conversations.expire)
@@ -116,7 +116,7 @@ async def test_what_became_due_while_it_failed_waits_for_the_next_try(
 
 
 async def test_what_is_gone_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.001, 300, jitter=0))
     conversations = Conversations()
     conversations.problems["gone"] = NotFound("there is no conversation gone")
     timer = Expiry(conversations.expire)
@@ -178,7 +178,7 @@ async def ended(mesh: LocalMesh, conversation_id: str) -> Any:
 async def test_approvals_expire_on_time_beside_a_conversation_that_cannot_be_read_and_there_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "_FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.1, 300, jitter=0))
     journal = FileJournal(tmp_path)
     model = ScriptedLlm(calls(ADD), calls(ADD), says("Nothing was added."), says("Nothing was added."))
     async with LocalMesh(model, journal, EXPIRING, max_loaded=0) as mesh:
@@ -196,7 +196,7 @@ async def test_approvals_expire_on_time_beside_a_conversation_that_cannot_be_rea
 async def test_what_could_not_be_read_when_the_keeper_started_expires_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "_FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.1, 300, jitter=0))
     journal = FileJournal(tmp_path)
     async with LocalMesh(ScriptedLlm(calls(ADD), says("Nothing was added.")), journal, EXPIRING) as mesh:
         conversation_id = (await mesh.create("go"))[1]["conversation"]["id"]

@@ -3,8 +3,9 @@
 import pytest
 
 from mesh.llm import retry
+from mesh.net.backoff import Backoff
 
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retry, "MODEL_CALLS", Backoff(first_s=0.01, longest_s=8.0))

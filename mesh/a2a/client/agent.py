@@ -7,9 +7,9 @@ on there any more or the time is over. What was found out about the agent is kep
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import aiohttp
@@ -22,13 +22,14 @@ from mesh.a2a.client.questions import still_waits
 from mesh.a2a.client.reading import Standing, newest_of, standing_of
 from mesh.a2a.client.wire import MOST_BYTES, Request, Unreachable, Wire, said
 from mesh.a2a.extensions import MESH, OF_MESSAGE
+from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields
 
 logger = logging.getLogger("mesh.a2a")
 
 CANCEL_S = 2.0
 SETTLE_S = 1.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
+POLLING = Backoff(first_s=0.2, longest_s=2.0, factor=1.5, jitter=0.25)
 LOOKS = 3
 GUESS_S = 10.0
 MOST_TRAILS = 1_000
@@ -139,10 +140,10 @@ class HttpAgent:
 
     async def _recovered(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
         until, crashes = self._rest_of(message), 0
-        for tries, pause in enumerate(_pauses(0.0)):
+        for tries, delay in enumerate(chain([0.0], POLLING.delays())):
             try:
                 async with asyncio.timeout_at(until):
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(delay)
                     standing = await self._sent_or_found(message, hop, tries)
                 return await self._followed(message, standing, hop, until) if standing else None
             except NeedsToken as error:
@@ -231,11 +232,11 @@ class HttpAgent:
         """Asks how the task stands until nothing goes on there any more; at the deadline, asks it to stop."""
         if standing.state is None:
             self._trail(message, unsaid=False).task_id = standing.task_id
-        pauses, failures = _pauses(FIRST_PAUSE_S), 0
+        delays, failures = POLLING.delays(), 0
         try:
             async with asyncio.timeout_at(until):
                 while standing.state is None:
-                    await asyncio.sleep(next(pauses))
+                    await asyncio.sleep(next(delays))
                     try:
                         standing, failures = await self._task(standing.task_id, hop), 0
                     except NotKnown as error:
@@ -463,11 +464,3 @@ def _looking() -> Iterator[None]:
         raise _Crashed(str(error)) from None
     except RemoteFailed as error:
         raise NotKnown(str(error), is_offered=not isinstance(error, NotSpoken)) from None
-
-
-def _pauses(first: float) -> Iterator[float]:
-    """Seconds to wait before each try: growing, and not in step with anybody else's."""
-    pause = first
-    while True:
-        yield pause * random.uniform(0.75, 1.0)
-        pause = min(max(pause * 1.5, FIRST_PAUSE_S), LONGEST_PAUSE_S)

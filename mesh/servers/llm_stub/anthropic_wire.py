@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.net.sse import encode
 from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
 from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
 
@@ -95,7 +96,7 @@ def _block(index: int, block: dict[str, Any], deltas: list[dict[str, str]]) -> l
 
 
 def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + dumps({"type": kind, **fields}) + b"\n\n"
+    return encode(dumps({"type": kind, **fields}), event=kind)
 
 
 def _envelope(call: Call, number: int) -> dict[str, Any]:

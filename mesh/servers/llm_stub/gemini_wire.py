@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.net.sse import encode
 from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
 from mesh.servers.llm_stub.wire import dumps, pieces, usage_of
 
@@ -88,7 +89,8 @@ def error(status: int, message: str) -> bytes:
 
 
 def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\r\n\r\n"
+    # Gemini ends its lines with CR LF. JSON holds no line break outside of an escape.
+    return encode(data).replace(b"\n", b"\r\n")
 
 
 def _calls(answer: Answer) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.net.sse import encode
 from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
 from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
 
@@ -89,7 +90,7 @@ def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
     ]
     sent.append({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]})
     tail = {"choices": [], "usage": _usage(call, answer)}
-    return [_event({**envelope, **each}) for each in [*sent, tail]] + [b"data: [DONE]\n\n"]
+    return [_event({**envelope, **each}) for each in [*sent, tail]] + [encode(b"[DONE]")]
 
 
 def error(status: int, message: str) -> bytes:
@@ -98,7 +99,7 @@ def error(status: int, message: str) -> bytes:
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + dumps(data) + b"\n\n"
+    return encode(dumps(data))
 
 
 def _envelope(call: Call, number: int, kind: str) -> dict[str, Any]:
