@@ -84,6 +84,6 @@ def demand(blueprint: Blueprint) -> dict[str, float]:
 def placements(config: Config) -> dict[str, Placement]:
     """The nodes of a config's tree, by path."""
     return {
-        spot.path: Placement(spot.node.name, spot.node.replicas, dict(spot.node.resources))
-        for spot in tree_of(config).walk()
+        planned.path: Placement(planned.node.name, planned.node.replicas, dict(planned.node.resources))
+        for planned in tree_of(config).walk()
     }

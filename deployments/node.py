@@ -16,9 +16,9 @@ from mesh.llm.routing import provider_for
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.build import a2a_node, composite_node, llm_node, reach, remote_of, toolbox_of, tools_of
 from mesh.tree.node import Node
-from mesh.tree.plan import Spot, tree_of
+from mesh.tree.plan import PlannedNode, tree_of
 from mesh.tree.tools import Calls
-from mesh.tree.turn import LeftOver, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, TurnInput, TurnOutput, UnsettledCall
 
 
 class NodeActor(Actor):
@@ -27,13 +27,13 @@ class NodeActor(Actor):
     async def __init__(self, blueprint: Blueprint, path: str) -> None:  # type: ignore[misc]  # Ray awaits it
         await self._begin()
         config = blueprint.config()
-        spot = next(spot for spot in tree_of(config).walk() if spot.path == path)
+        planned = next(planned for planned in tree_of(config).walk() if planned.path == path)
         self._recorder = RemoteRecorder(blueprint)
         self._toolbox = Toolbox((), ())
         self._calls: Calls | None = None
-        self._node = self._built(blueprint, config, spot)
+        self._node = self._built(blueprint, config, planned)
         self._started = asyncio.create_task(self._toolbox.start())
-        leaves = blueprint.leaves or not spot.node.replicas
+        leaves = blueprint.leaves or not planned.node.replicas
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
         self._serve(NODE, self, blueprint)
 
@@ -55,10 +55,10 @@ class NodeActor(Actor):
             await self.ready()
             return await self._calls.settle(call) if self._calls else None
 
-    async def call_off(self, task: LeftOver) -> None:
+    async def cancel(self, task: AbandonedTask) -> None:
         with self._idle:
             if self._calls is not None:
-                await self._calls.call_off(task)
+                await self._calls.cancel(task)
 
     async def ready(self) -> None:
         """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
@@ -67,14 +67,14 @@ class NodeActor(Actor):
         # Shielded: one caller that leaves must not stop the start that others wait for.
         await asyncio.shield(self._started)
 
-    def _built(self, blueprint: Blueprint, config: Config, spot: Spot) -> Node:
-        if spot.children:
-            return composite_node(spot, lambda path: RemoteNode(blueprint, path).run)
-        if spot.node.type == "a2a":
-            self._calls = remote = remote_of(config, spot, reach)
-            return a2a_node(spot, remote)
+    def _built(self, blueprint: Blueprint, config: Config, planned: PlannedNode) -> Node:
+        if planned.children:
+            return composite_node(planned, lambda path: RemoteNode(blueprint, path).run)
+        if planned.node.type == "a2a":
+            self._calls = remote = remote_of(config, planned, reach)
+            return a2a_node(planned, remote)
         sessions = [RemoteSession(blueprint, server.name, server.timeout_s) for server in config.servers]
-        self._toolbox = toolbox_of(config, spot, sessions)
-        self._calls = tools = tools_of(config, spot, self._toolbox, reach)
-        llm = provider_for(spot.node.model or config.llm.model)
-        return llm_node(config, spot, llm, tools)
+        self._toolbox = toolbox_of(config, planned, sessions)
+        self._calls = tools = tools_of(config, planned, self._toolbox, reach)
+        llm = provider_for(planned.node.model or config.llm.model)
+        return llm_node(config, planned, llm, tools)

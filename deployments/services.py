@@ -11,7 +11,7 @@ from deployments.rpc import FOREVER, Policy, Service
 from mesh.core.events import ToolCall, ToolResult
 from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
 from mesh.mcp.port import ToolSession
-from mesh.tree.turn import LeftOver, Recorder, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Recorder, TurnInput, TurnOutput, UnsettledCall
 
 
 class KeeperService(Recorder, Protocol):
@@ -45,8 +45,8 @@ class NodeService(Protocol):
         """See `Tree.settle`."""
         ...
 
-    async def call_off(self, task: LeftOver) -> None:
-        """See `Tree.call_off`."""
+    async def cancel(self, task: AbandonedTask) -> None:
+        """See `Tree.cancel`."""
         ...
 
 
@@ -70,7 +70,7 @@ NODE = Service(
         NodeService.run: Policy(cancels=True),
         NodeService.problems: Policy(),
         NodeService.settle: Policy(),
-        NodeService.call_off: Policy(),
+        NodeService.cancel: Policy(),
     },
 )
 

@@ -13,7 +13,7 @@ from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolResult
 from mesh.core.places import ROOT, Place
 from mesh.disk import atomic as durable
-from mesh.tree.turn import LeftOver, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, TurnInput, TurnOutput, UnsettledCall
 
 
 class RemoteNode:
@@ -38,8 +38,8 @@ class RemoteNode:
             # may have run: the keeper asks again for a while before it gives up on the result.
             raise Unavailable(str(problem)) from problem
 
-    async def call_off(self, task: LeftOver) -> None:
-        await self._next().call_off(task)
+    async def cancel(self, task: AbandonedTask) -> None:
+        await self._next().cancel(task)
 
     def _next(self) -> NodeService:
         return self._replicas[next(self._calls) % len(self._replicas)]
@@ -67,12 +67,12 @@ class RemoteTree:
             return str(problem)
         return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
 
-    async def call_off(self, task: LeftOver) -> None:
+    async def cancel(self, task: AbandonedTask) -> None:
         try:
             node = self._node(task.digest, Place(task.node).path)
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
-        await node.call_off(task)
+        await node.cancel(task)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         try:

@@ -23,7 +23,7 @@ from mesh.push.post import Post
 from mesh.push.push import Push
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import Ack, Decisions, LeftOver, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, TurnInput, TurnOutput, UnsettledCall
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -156,8 +156,8 @@ class LocalMesh:
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         return await self.tree.problems(digest, node, tool, arguments)
 
-    async def call_off(self, task: LeftOver) -> None:
-        await self.tree.call_off(task)
+    async def cancel(self, task: AbandonedTask) -> None:
+        await self.tree.cancel(task)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         return await self.tree.settle(call)

@@ -21,7 +21,7 @@ def check(config: ConfigFile) -> None:
         agent = loaded(config)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]
-        spots = list(tree_of(agent).walk())
+        planned_nodes = list(tree_of(agent).walk())
         for hint in [*warnings(agent), *hints(agent)]:
             typer.echo(f"warning: {hint}", err=True)
         typer.echo(f"{config}: fine")
@@ -33,8 +33,8 @@ def check(config: ConfigFile) -> None:
             ("digest", agent.digest),
         ):
             typer.echo(f"  {label:<12} {value}")
-        typer.echo(f"  {'nodes':<12} {len(spots)}")
-        for spot in spots[:_NODES_SHOWN]:
-            typer.echo(f"  {'  ' * spot.path.count('.')}- {spot.node.name} ({spot.node.type})")
-        if len(spots) > _NODES_SHOWN:
-            typer.echo(f"  … and {len(spots) - _NODES_SHOWN} more")
+        typer.echo(f"  {'nodes':<12} {len(planned_nodes)}")
+        for planned in planned_nodes[:_NODES_SHOWN]:
+            typer.echo(f"  {'  ' * planned.path.count('.')}- {planned.node.name} ({planned.node.type})")
+        if len(planned_nodes) > _NODES_SHOWN:
+            typer.echo(f"  … and {len(planned_nodes) - _NODES_SHOWN} more")

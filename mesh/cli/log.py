@@ -119,5 +119,5 @@ def _screen(where: Where, as_json: bool) -> "Screen":
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
     if where.config is None:
         return ForPeople(console, Names(), Prices())
-    known = {spot.path: spot.node.name for spot in tree_of(where.config).walk()}
+    known = {planned.path: planned.node.name for planned in tree_of(where.config).walk()}
     return ForPeople(console, Names(known, where.config.digest), Prices(where.config.llm.prices))

@@ -62,7 +62,7 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     from mesh.tree.plan import tree_of
 
     bound = max((server.start_timeout_s + server.timeout_s for server in config.servers), default=1.0)
-    own = [agent for spot in tree_of(config).walk() for agent in spot.node.a2a]
+    own = [agent for planned in tree_of(config).walk() for agent in planned.node.a2a]
     toolbox = Toolbox(
         [McpSession(server) for server in config.servers],
         reserved=reserved([*config.a2a, *own]),

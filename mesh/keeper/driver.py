@@ -17,10 +17,10 @@ from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
 from mesh.tree.node import CANCELLED
-from mesh.tree.turn import LeftOver, Tree, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Tree, TurnInput, TurnOutput, UnsettledCall
 
 _log = logging.getLogger("mesh.keeper")
-_GOODBYE_S = 5.0
+_CANCEL_WITHIN_S = 5.0
 LOST_PASSES = Backoff(first_s=0.1, longest_s=10.0)
 
 
@@ -71,17 +71,17 @@ class Driver:
         """Ends the open turn: no new step of it starts; a tool that must not run twice, and runs, is
         waited for."""
         turn = cell.cancelled = cell.turn
-        left_over: list[LeftOver] = []
+        abandoned: list[AbandonedTask] = []
         try:
             if cell.work is not None:
                 cell.work.cancel()
             while cell.needs_pass and cell.turn == turn:
                 await asyncio.shield(self.start(cell))
-            left_over = _left_over(cell)
+            abandoned = _abandoned_tasks(cell)
             await self._append_cancelled(cell, turn)
         finally:
             cell.cancelled = 0
-        await self._call_off(left_over)
+        await self._cancel_tasks(abandoned)
 
     async def _passes(self, cell: Cell) -> None:
         """A pass that nobody took to its end is followed by another: what the lost one learned and
@@ -112,9 +112,9 @@ class Driver:
         try:
             await self._pass(cell)
         except Cancelled:
-            left_over = _left_over(cell)
+            abandoned = _abandoned_tasks(cell)
             await self._append_cancelled(cell, cell.turn)
-            await self._call_off(left_over)
+            await self._cancel_tasks(abandoned)
 
     async def _pass(self, cell: Cell) -> None:
         if cell.cancelled == cell.turn:
@@ -122,10 +122,10 @@ class Driver:
         turn = await cell.begin_pass()
         output = await self._output(cell, turn)
         failpoint("keeper.pass_returned")
-        left_over = _left_over(cell)
+        abandoned = _abandoned_tasks(cell)
         await cell.append_of_run(turn.turn, turn.run, _closing(output, turn))
         if not cell.conversation.turn_open:
-            await self._call_off(left_over)
+            await self._cancel_tasks(abandoned)
         if output.status == "interrupted":
             raise Unavailable(output.text)
         if output.status == "superseded" and cell.is_current(turn.turn, turn.run):
@@ -156,15 +156,15 @@ class Driver:
             return None
         return msgspec.structs.replace(result, turn=call.intent.turn, step=call.intent.step)
 
-    async def _call_off(self, left_over: Sequence[LeftOver]) -> None:
+    async def _cancel_tasks(self, abandoned: Sequence[AbandonedTask]) -> None:
         """Nobody will answer what other agents ask for a turn that is over: they are told so, as well as that
         can be. A decision there would do what nobody wants any more."""
-        await asyncio.gather(*(self._say_goodbye(task) for task in left_over))
+        await asyncio.gather(*(self._cancel_task(task) for task in abandoned))
 
-    async def _say_goodbye(self, task: LeftOver) -> None:
+    async def _cancel_task(self, task: AbandonedTask) -> None:
         try:
-            async with asyncio.timeout(_GOODBYE_S):
-                await self._tree.call_off(task)
+            async with asyncio.timeout(_CANCEL_WITHIN_S):
+                await self._tree.cancel(task)
         except Exception as problem:  # noqa: BLE001 - the turn is over, whatever comes of it
             about = fields(agent=task.agent, task=task.task_id, message=problem)
             _log.warning("event=not_called_off %s", about)
@@ -191,11 +191,11 @@ class Driver:
             cell.work = None
 
 
-def _left_over(cell: Cell) -> list[LeftOver]:
+def _abandoned_tasks(cell: Cell) -> list[AbandonedTask]:
     """What other agents wait for in the open turn."""
     conversation = cell.conversation
     return [
-        LeftOver(
+        AbandonedTask(
             conversation.digest,
             asked.node,
             asked.remote_agent_name,

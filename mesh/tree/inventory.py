@@ -13,7 +13,7 @@ from mesh.llm.port import ToolSpec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered
 from mesh.tree.llm import EXIT_LOOP
-from mesh.tree.plan import Spot, tree_of
+from mesh.tree.plan import PlannedNode, tree_of
 from mesh.tree.remote_call import spec_of
 
 Entry = dict[str, Any]
@@ -21,47 +21,47 @@ Entry = dict[str, Any]
 
 def inventory(config: Config, tools: Sequence[Entry]) -> list[Entry]:
     """``tools`` are those of the servers, as `mesh.mcp.port.Tool.shown` gives them."""
-    spots = list(tree_of(config).walk())
-    models = [spot for spot in spots if spot.node.type == "llm"]
+    planned_nodes = list(tree_of(config).walk())
+    models = [planned for planned in planned_nodes if planned.node.type == "llm"]
     return [
         *({**tool, "source": "mcp", "nodes": _users(models, str(tool["name"]))} for tool in tools),
-        *_agents(config, spots),
-        *_built_in(ASK_USER, [spot for spot in models if spot.node.can_ask_user]),
-        *_built_in(EXIT_LOOP, [spot for spot in models if spot.node.can_exit_loop]),
+        *_agents(config, planned_nodes),
+        *_built_in(ASK_USER, [planned for planned in models if planned.node.can_ask_user]),
+        *_built_in(EXIT_LOOP, [planned for planned in models if planned.node.can_exit_loop]),
     ]
 
 
-def _users(models: Sequence[Spot], tool: str) -> list[str]:
+def _users(models: Sequence[PlannedNode], tool: str) -> list[str]:
     return [
-        spot.node.name
-        for spot in models
-        if (names := offered(spot)) is None or any(fnmatch(tool, name) for name in names)
+        planned.node.name
+        for planned in models
+        if (names := offered(planned)) is None or any(fnmatch(tool, name) for name in names)
     ]
 
 
-def _agents(config: Config, spots: Sequence[Spot]) -> Iterator[Entry]:
+def _agents(config: Config, planned_nodes: Sequence[PlannedNode]) -> Iterator[Entry]:
     """One entry for an agent that several nodes may ask. Nodes may call different agents by one name."""
     users: dict[tuple[str, str], tuple[A2aAgent, list[str]]] = {}
-    for spot in spots:
-        for agent in _asked_by(config, spot):
-            users.setdefault((agent.name, agent.url), (agent, []))[1].append(spot.node.name)
+    for planned in planned_nodes:
+        for agent in _asked_by(config, planned):
+            users.setdefault((agent.name, agent.url), (agent, []))[1].append(planned.node.name)
     for agent, nodes in users.values():
         spec = spec_of(agent.name, agent.description)
         yield _entry(spec, destructive=agent.destructive, server=agent.name, source="a2a", nodes=nodes)
 
 
-def _asked_by(config: Config, spot: Spot) -> list[A2aAgent]:
-    match spot.node.type:
+def _asked_by(config: Config, planned: PlannedNode) -> list[A2aAgent]:
+    match planned.node.type:
         case "llm":
-            return agents_of(config, spot)
+            return agents_of(config, planned)
         case "a2a":
-            return [spot.node.as_agent()]
+            return [planned.node.as_agent()]
     return []
 
 
-def _built_in(spec: ToolSpec, users: Sequence[Spot]) -> Iterator[Entry]:
+def _built_in(spec: ToolSpec, users: Sequence[PlannedNode]) -> Iterator[Entry]:
     if users:
-        nodes = [spot.node.name for spot in users]
+        nodes = [planned.node.name for planned in users]
         yield _entry(spec, destructive=False, server="", source="built_in", nodes=nodes)
 
 

@@ -22,21 +22,21 @@ from mesh.tree.build import (
     tools_of,
 )
 from mesh.tree.node import Node
-from mesh.tree.plan import Spot, tree_of
+from mesh.tree.plan import PlannedNode, tree_of
 from mesh.tree.tools import Calls
 from mesh.tree.turn import (
-    LeftOver,
+    AbandonedTask,
     Recorder,
     TurnInput,
     TurnOutput,
     UnsettledCall,
+    decode_abandoned,
     decode_input,
-    decode_left_over,
     decode_output,
     decode_settled,
     decode_unsettled,
+    encode_abandoned,
     encode_input,
-    encode_left_over,
     encode_output,
     encode_settled,
     encode_unsettled,
@@ -60,8 +60,8 @@ class LocalTree:
         self._toolboxes: list[Toolbox] = []
         self._callable: dict[str, Calls] = {}
         self._nodes: dict[str, Node] = {}
-        for spot in tree_of(config).walk():
-            self._nodes[spot.path] = self._node(config, spot, sessions, llm_for)
+        for planned in tree_of(config).walk():
+            self._nodes[planned.path] = self._node(config, planned, sessions, llm_for)
 
     async def start(self) -> None:
         """Learns the tools."""
@@ -83,8 +83,8 @@ class LocalTree:
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         return self._callable[Place(node).path].problems(ToolCall(id="", name=tool, arguments=arguments))
 
-    async def call_off(self, task: LeftOver) -> None:
-        await self._callable[Place(task.node).path].call_off(decode_left_over(encode_left_over(task)))
+    async def cancel(self, task: AbandonedTask) -> None:
+        await self._callable[Place(task.node).path].cancel(decode_abandoned(encode_abandoned(task)))
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         calls = self._callable[call.intent.place.path]
@@ -95,15 +95,19 @@ class LocalTree:
         return self._agents[-1]
 
     def _node(
-        self, config: Config, spot: Spot, sessions: Sequence[ToolSession], llm_for: Callable[[str], Llm]
+        self,
+        config: Config,
+        planned: PlannedNode,
+        sessions: Sequence[ToolSession],
+        llm_for: Callable[[str], Llm],
     ) -> Node:
-        if spot.children:
-            return composite_node(spot, lambda _: self.run)
-        if spot.node.type == "a2a":
-            self._callable[spot.path] = remote = remote_of(config, spot, self._agent_for)
-            return a2a_node(spot, remote)
-        toolbox = toolbox_of(config, spot, sessions)
+        if planned.children:
+            return composite_node(planned, lambda _: self.run)
+        if planned.node.type == "a2a":
+            self._callable[planned.path] = remote = remote_of(config, planned, self._agent_for)
+            return a2a_node(planned, remote)
+        toolbox = toolbox_of(config, planned, sessions)
         self._toolboxes.append(toolbox)
-        self._callable[spot.path] = tools = tools_of(config, spot, toolbox, self._agent_for)
-        llm = llm_for(spot.node.model or config.llm.model)
-        return llm_node(config, spot, llm, tools)
+        self._callable[planned.path] = tools = tools_of(config, planned, toolbox, self._agent_for)
+        llm = llm_for(planned.node.model or config.llm.model)
+        return llm_node(config, planned, llm, tools)

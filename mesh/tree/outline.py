@@ -3,7 +3,7 @@
 import msgspec
 
 from mesh.config.model import Config
-from mesh.tree.plan import Spot, tree_of
+from mesh.tree.plan import PlannedNode, tree_of
 
 
 class Outline(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,8 +22,8 @@ def outline(config: Config) -> Outline:
     return _outline(config, tree_of(config))
 
 
-def _outline(config: Config, spot: Spot) -> Outline:
-    node = spot.node
+def _outline(config: Config, planned: PlannedNode) -> Outline:
+    node = planned.node
     model = (node.model or config.llm.model) if node.type == "llm" else ""
-    below = tuple(_outline(config, child) for child in spot.children)
-    return Outline(node.name, node.type, spot.path, node.description, model, below)
+    below = tuple(_outline(config, child) for child in planned.children)
+    return Outline(node.name, node.type, planned.path, node.description, model, below)

@@ -54,7 +54,7 @@ from mesh.tree.calls import (
 )
 from mesh.tree.node import Outcome
 from mesh.tree.steps import Steps
-from mesh.tree.turn import LeftOver, UnsettledCall
+from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 PREFIX = "a2a_"
 """Begins the names of the tools that are other agents."""
@@ -117,8 +117,8 @@ class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
         """See `Tree.settle`. What came of a message is the other agent's; its task is cancelled instead."""
         return None
 
-    async def call_off(self, task: LeftOver) -> None:
-        """See `Tree.call_off`."""
+    async def cancel(self, task: AbandonedTask) -> None:
+        """See `Tree.cancel`."""
         tool = self.agents.get(f"{PREFIX}{task.agent}")
         if tool is not None:
             await tool.agent.cancel(

@@ -10,7 +10,7 @@ from mesh.tree.node import Outcome
 from mesh.tree.remote_call import RemoteCalls
 from mesh.tree.steps import Steps
 from mesh.tree.tool_call import ToolCalls
-from mesh.tree.turn import LeftOver, UnsettledCall
+from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 
 class _Kind(Protocol):
@@ -32,8 +32,8 @@ class Calls(Protocol):
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
         ...
 
-    async def call_off(self, task: LeftOver) -> None:
-        """See `Tree.call_off`."""
+    async def cancel(self, task: AbandonedTask) -> None:
+        """See `Tree.cancel`."""
         ...
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
@@ -66,8 +66,8 @@ class Tools:
     def problems(self, call: ToolCall) -> str:
         return self._of(call).problems(call)
 
-    async def call_off(self, task: LeftOver) -> None:
-        await self._remote.call_off(task)
+    async def cancel(self, task: AbandonedTask) -> None:
+        await self._remote.cancel(task)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         return await self._mcp.settle(call)

@@ -132,7 +132,7 @@ class RunNode(Protocol):
         ...
 
 
-class LeftOver(msgspec.Struct, frozen=True, omit_defaults=True):
+class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task of another agent that waits for an answer which nobody here will give any more. ``node`` is the
     place of the node that asked, the rest as in `TurnInput`."""
 
@@ -145,11 +145,11 @@ class LeftOver(msgspec.Struct, frozen=True, omit_defaults=True):
     token: str = ""
 
     def __repr__(self) -> str:
-        return f"LeftOver({self.agent}, {self.task_id})"
+        return f"AbandonedTask({self.agent}, {self.task_id})"
 
 
-encode_left_over = msgspec.msgpack.Encoder().encode
-decode_left_over = msgspec.msgpack.Decoder(LeftOver).decode
+encode_abandoned = msgspec.msgpack.Encoder().encode
+decode_abandoned = msgspec.msgpack.Decoder(AbandonedTask).decode
 
 
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -184,6 +184,6 @@ class Tree(Protocol):
         never will, and its result says so. None: nobody knows. Raises `Unavailable`."""
         ...
 
-    async def call_off(self, task: LeftOver) -> None:
+    async def cancel(self, task: AbandonedTask) -> None:
         """Asks another agent to cancel a task; whether it does is its affair. Raises `Unavailable`."""
         ...

@@ -15,7 +15,7 @@ from mesh.net.origin import is_loopback
 from mesh.web.app import app
 from mesh.web.config import WebConfig
 
-_GOODBYE_S = 1
+_CANCEL_WITHIN_S = 1
 """How long open streams are waited for at the end: they would never end by themselves."""
 MAX_PENDING = 256
 _REQUEST_WITHIN_S = 10.0
@@ -43,7 +43,7 @@ def serve_on(listening: socket.socket, config: WebConfig) -> None:
         server_header=False,
         backlog=BACKLOG,
         limit_concurrency=config.max_streams + _MAX_REQUESTS + MAX_PENDING,
-        timeout_graceful_shutdown=_GOODBYE_S,
+        timeout_graceful_shutdown=_CANCEL_WITHIN_S,
     )
     uvicorn.Server(settings).run(sockets=[listening])
 

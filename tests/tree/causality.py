@@ -22,7 +22,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.core.places import Place
-from mesh.tree.plan import Spot
+from mesh.tree.plan import PlannedNode
 
 Past = Mapping[str, AnyEvent]
 NEVER = "what cannot be"
@@ -30,7 +30,7 @@ NEVER = "what cannot be"
 _CREATED, _FINAL = "0||ConversationCreated", "ConversationCompleted"
 
 
-def violations(journal: Sequence[AnyEvent], root: Spot) -> list[str]:
+def violations(journal: Sequence[AnyEvent], root: PlannedNode) -> list[str]:
     """What is wrong with the order of a journal of this tree."""
     past: dict[str, AnyEvent] = {}
     found: list[str] = []
@@ -45,7 +45,7 @@ def violations(journal: Sequence[AnyEvent], root: Spot) -> list[str]:
     return found
 
 
-def depends_on(event: AnyEvent, past: Past, root: Spot) -> set[str]:
+def depends_on(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
     """The keys of what must be before an event. ``past``: what is, by key, in its order."""
     if isinstance(event, ConversationCreated):
         return set()
@@ -72,7 +72,7 @@ def excludes(event: AnyEvent) -> set[str]:
     return ends | {f"{turn}||{_FINAL}" for turn in range(event.turn + 1)}
 
 
-def _within(event: AnyEvent, past: Past, root: Spot) -> set[str]:
+def _within(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
     """What an event depends on in its own node, or of its own turn."""
     match event:
         case LlmCall():
@@ -100,16 +100,16 @@ def _closed(turn: int, past: Past) -> set[str]:
     return set() if turn == 0 or ends & past.keys() else {f"the end of turn {turn}"}
 
 
-def _earlier_nodes(event: AnyEvent, root: Spot) -> Iterator[str]:
+def _earlier_nodes(event: AnyEvent, root: PlannedNode) -> Iterator[str]:
     """The ends of the nodes that come before it in the sequences and loops it is in."""
-    spot, at = root, root.path
+    planned, at = root, root.path
     for part in event.node.split(".")[1:]:
         index, iteration = (int(number or 0) for number in part.partition("#")[::2])
-        if spot.node.type != "parallel" and index:
+        if planned.node.type != "parallel" and index:
             yield _done(event, Place(at).child(index - 1, iteration).text)
-        elif spot.node.type == "loop" and iteration > 1:
-            yield _done(event, Place(at).child(len(spot.children) - 1, iteration - 1).text)
-        spot, at = spot.children[index], f"{at}.{part}"
+        elif planned.node.type == "loop" and iteration > 1:
+            yield _done(event, Place(at).child(len(planned.children) - 1, iteration - 1).text)
+        planned, at = planned.children[index], f"{at}.{part}"
 
 
 def _rounds(turn: int, node: str, answers: int, past: Past) -> set[str]:
@@ -171,21 +171,21 @@ def _ends_turn(event: AnyEvent) -> bool:
     return isinstance(event, ApprovalResolved) and event.decision == "reject" and not event.reason
 
 
-def _all_of(root: Spot, event: AnyEvent, at: str, past: Past) -> set[str]:
+def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]:
     """All that happened in a node that completed: of an llm its answers, of the others their children."""
-    spot = root
+    planned = root
     for part in at.split(".")[1:]:
-        spot = spot.children[int(part.partition("#")[0])]
-    if not spot.children:
+        planned = planned.children[int(part.partition("#")[0])]
+    if not planned.children:
         answers = [e for e in past.values() if _is_answer(e, event.turn, at)]
         return _rounds(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
     done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
-    if spot.node.type == "parallel":
-        return {_done(event, Place(at).child(index).text) for index in range(len(spot.children))}
+    if planned.node.type == "parallel":
+        return {_done(event, Place(at).child(index).text) for index in range(len(planned.children))}
     if done and done[-1].exits:
         return set()
-    rounds = spot.node.max_iterations if spot.node.type == "loop" else 0
-    return {_done(event, Place(at).child(len(spot.children) - 1, rounds).text)}
+    rounds = planned.node.max_iterations if planned.node.type == "loop" else 0
+    return {_done(event, Place(at).child(len(planned.children) - 1, rounds).text)}
 
 
 def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.config.model import Config, parse
 from mesh.core.places import Place
-from mesh.tree.plan import Spot, hints, tree_of
+from mesh.tree.plan import PlannedNode, hints, tree_of
 from mesh.tree.template import BUILT_IN
 from tests.tree.trees import Node, config, llm, loop, parallel, sequential
 
@@ -16,13 +16,15 @@ def read(tree: Node, **more: Any) -> Config:
     return parse(config(tree, **more), "agent.yaml", {})
 
 
-def spots(tree: Node) -> dict[str, Spot]:
-    return {spot.node.name: spot for spot in tree_of(read(tree)).walk()}
+def planned_nodes(tree: Node) -> dict[str, PlannedNode]:
+    return {planned.node.name: planned for planned in tree_of(read(tree)).walk()}
 
 
 def asking(tree: Node) -> set[str]:
     """The llm nodes that ask before they act."""
-    return {name for name, spot in spots(tree).items() if spot.asks and spot.node.type == "llm"}
+    return {
+        name for name, planned in planned_nodes(tree).items() if planned.asks and planned.node.type == "llm"
+    }
 
 
 def unset(tree: Node, **more: Any) -> set[tuple[str, str]]:
@@ -37,7 +39,7 @@ def unset(tree: Node, **more: Any) -> set[tuple[str, str]]:
 
 def test_the_path_of_a_node_is_the_indices_of_agents_from_the_root() -> None:
     tree = sequential(llm("a"), parallel(llm("b"), loop(llm("c"), llm("d"))))
-    paths = {name: spot.path for name, spot in spots(tree).items()}
+    paths = {name: planned.path for name, planned in planned_nodes(tree).items()}
     assert paths == {
         "steps": "0",
         "a": "0.0",
@@ -52,7 +54,7 @@ def test_the_path_of_a_node_is_the_indices_of_agents_from_the_root() -> None:
 
 def test_a_tree_is_walked_from_the_root_down_and_in_the_order_of_the_file() -> None:
     tree = sequential(parallel(llm("a"), llm("b")), llm("c"))
-    assert list(spots(tree)) == ["steps", "branches", "a", "b", "c"]
+    assert list(planned_nodes(tree)) == ["steps", "branches", "a", "b", "c"]
 
 
 def test_an_agent_without_a_tree_is_one_llm_node_with_the_prompt_of_the_config() -> None:
@@ -68,14 +70,16 @@ def test_an_agent_without_a_tree_is_one_llm_node_with_the_prompt_of_the_config()
 
 def test_an_llm_node_without_a_prompt_has_that_of_the_config_and_others_have_none() -> None:
     tree = sequential({"name": "bare", "type": "llm"}, llm("own", "mine"))
-    found = {spot.node.name: spot.prompt for spot in tree_of(read(tree, prompt="shared")).walk()}
+    found = {planned.node.name: planned.prompt for planned in tree_of(read(tree, prompt="shared")).walk()}
     assert found == {"steps": "", "bare": "shared", "own": "own: mine"}
 
 
 @pytest.mark.parametrize("around", [sequential, parallel, loop])
 def test_history_is_read_by_what_has_it_in_its_prompt_and_by_all_above(around: Any) -> None:
-    found = spots(sequential(around(llm("in", "{history}"), llm("beside"), name="around"), llm("after")))
-    assert {name for name, spot in found.items() if spot.reads_history} == {"steps", "around", "in"}
+    found = planned_nodes(
+        sequential(around(llm("in", "{history}"), llm("beside"), name="around"), llm("after"))
+    )
+    assert {name for name, planned in found.items() if planned.reads_history} == {"steps", "around", "in"}
 
 
 # -- who asks

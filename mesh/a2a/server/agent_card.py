@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from mesh.a2a.extensions import HITL, MESH
 from mesh.config.model import A2aAgent, Config
-from mesh.tree.plan import Spot, other_agents, tree_of
+from mesh.tree.plan import PlannedNode, other_agents, tree_of
 
 ENDPOINT = "/a2a"
 _TEXT = "text/plain"
@@ -127,12 +127,12 @@ def _agent_skill(agent: A2aAgent) -> "pb.AgentSkill":
     return pb.AgentSkill(id=f"a2a_{agent.name}", name=agent.name, description=about, tags=tags)
 
 
-def _is_offered(tree: Spot, tool: str) -> bool:
+def _is_offered(tree: PlannedNode, tool: str) -> bool:
     """Whether some node of the tree may use a tool."""
     return any(
-        spot.node.tools is None or _fits(tool, spot.node.tools)
-        for spot in tree.walk()
-        if spot.node.type == "llm"
+        planned.node.tools is None or _fits(tool, planned.node.tools)
+        for planned in tree.walk()
+        if planned.node.type == "llm"
     )
 
 
