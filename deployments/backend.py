@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from deployments import addresses
 from deployments.blueprint import Blueprint
 from deployments.tool_session import RemoteSession
-from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
+from mesh.keeper.requests import Ask, Follow, Request, Watch
 
+R = TypeVar("R")
 _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
 
@@ -24,16 +26,16 @@ class RayBackend:
             for server in blueprint.config().servers
         ]
 
-    async def ask(self, owner: str, request: Request) -> Reply:
-        return await self._keepers[self._blueprint.shard_of(owner)].ask(request)
+    async def ask(self, owner: str, request: Ask[R]) -> R:
+        return await self._ask(self._blueprint.shard_of(owner), request)
 
-    async def ask_all(self, request: Request) -> list[Reply]:
-        return await asyncio.gather(*(keeper.ask(request) for keeper in self._keepers))
+    async def ask_all(self, request: Ask[R]) -> list[R]:
+        return await asyncio.gather(*(self._ask(shard, request) for shard in range(self.shards)))
 
-    async def watch(self, request: Watch) -> Seen:
-        return await self._keepers[self._blueprint.shard_of(request.id)].watch(request)
+    async def watch(self, request: Watch) -> WatchedEvents:
+        return raise_for_refusal(await self._keepers[self._blueprint.shard_of(request.id)].watch(request))
 
-    async def follow(self, shard: int, request: Follow) -> Seen:
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
         return await self._keepers[shard].follow(request)
 
     @property
@@ -64,3 +66,7 @@ class RayBackend:
             *(asyncio.wait_for(probe, _PROBE_S) for probe in probes.values()), return_exceptions=True
         )
         return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
+
+    async def _ask(self, shard: int, request: Ask[R]) -> R:
+        reply = raise_for_refusal(await self._keepers[shard].ask(cast(Request, request)))
+        return cast(R, reply)

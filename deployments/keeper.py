@@ -13,7 +13,8 @@ from mesh.core.errors import JournalError, NotFound, Unavailable
 from mesh.core.events import AnyEvent
 from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
-from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
+from mesh.keeper.requests import Follow, Request, Watch
 from mesh.push.files import FilePushStore
 from mesh.push.post import Post
 from mesh.push.push import Push
@@ -54,10 +55,10 @@ class KeeperActor(Actor):
     async def ask(self, request: Request) -> Reply:
         return await self._keeper.handle(request)
 
-    async def watch(self, request: Watch) -> Seen:
+    async def watch(self, request: Watch) -> WatchReply:
         return await self._keeper.watch(request)
 
-    async def follow(self, request: Follow) -> Seen:
+    async def follow(self, request: Follow) -> FollowedEvents:
         return await self._keeper.follow(request)
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:

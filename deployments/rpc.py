@@ -63,7 +63,6 @@ FOREVER = math.inf
 class _Unavailable(msgspec.Struct, frozen=True, array_like=True, tag="unavailable"):
     message: str
     retry_after_s: int
-    status: int
 
 
 class _ToolSessionError(msgspec.Struct, frozen=True, array_like=True, tag="tool_session"):
@@ -86,7 +85,7 @@ def _described(error: Unavailable | ToolSessionError) -> _Error:
         case ToolSessionError():
             return _ToolSessionError(str(error), error.may_have_run)
         case Unavailable():
-            return _Unavailable(str(error), error.retry_after_s, error.status)
+            return _Unavailable(str(error), error.retry_after_s)
 
 
 def _raised(error: _Error) -> MeshError:
@@ -96,7 +95,7 @@ def _raised(error: _Error) -> MeshError:
         case _ToolSessionError():
             return ToolSessionError(error.message, error.may_have_run)
         case _Unavailable():
-            return Unavailable(error.message, error.retry_after_s, error.status)
+            return Unavailable(error.message, error.retry_after_s)
 
 
 _pack = msgspec.msgpack.Encoder().encode

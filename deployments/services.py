@@ -9,7 +9,8 @@ from typing import Protocol
 
 from deployments.rpc import FOREVER, Policy, Service
 from mesh.core.events import ToolCall, ToolResult
-from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
+from mesh.keeper.requests import Follow, Request, Watch
 from mesh.mcp.port import ToolSession
 from mesh.tree.turn import AbandonedTask, Recorder, TurnInput, TurnOutput, UnsettledCall
 
@@ -21,11 +22,11 @@ class KeeperService(Recorder, Protocol):
         """Answers any request; what is wrong becomes a reply too."""
         ...
 
-    async def watch(self, request: Watch) -> Seen:
+    async def watch(self, request: Watch) -> WatchReply:
         """See `Backend.watch`."""
         ...
 
-    async def follow(self, request: Follow) -> Seen:
+    async def follow(self, request: Follow) -> FollowedEvents:
         """See `Backend.follow`."""
         ...
 

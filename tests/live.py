@@ -10,32 +10,28 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import msgspec
 import uvicorn
 
 from mesh.core.events import Event, LlmCall, TextDelta, ToolCallDelta
 from mesh.http.face import http_app
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.requests import (
-    Follow,
-    Reply,
-    Request,
-    Seen,
-    Watch,
-    pack,
-    unpack_follow,
-    unpack_reply,
-    unpack_request,
-    unpack_seen,
-    unpack_watch,
-)
+from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
+from mesh.keeper.requests import Ask, Follow, Request, Watch
 from mesh.llm.port import Llm, LlmRequest
 from tests.ports import free_port
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm
 
 _WITHIN_S = 10.0
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+def travelled(message: Any, kind: Any) -> Any:
+    """A message as it arrives in another process."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind)
 
 
 class LocalBackend:
@@ -46,17 +42,22 @@ class LocalBackend:
     def __init__(self, mesh: LocalMesh) -> None:
         self._mesh = mesh
 
-    async def ask(self, owner: str, request: Request) -> Reply:
-        return unpack_reply(pack(await self._mesh.keeper.handle(unpack_request(pack(request)))))
+    async def ask(self, owner: str, request: Ask[R]) -> R:
+        asked: Request = travelled(request, Request)
+        reply = travelled(await self._mesh.keeper.handle(asked), Reply)
+        return cast(R, raise_for_refusal(reply))
 
-    async def ask_all(self, request: Request) -> list[Reply]:
+    async def ask_all(self, request: Ask[R]) -> list[R]:
         return [await self.ask("", request)]
 
-    async def watch(self, request: Watch) -> Seen:
-        return unpack_seen(pack(await self._mesh.keeper.watch(unpack_watch(pack(request)))))
+    async def watch(self, request: Watch) -> WatchedEvents:
+        reply = await self._mesh.keeper.watch(travelled(request, Watch))
+        seen: WatchedEvents = raise_for_refusal(travelled(reply, WatchReply))
+        return seen
 
-    async def follow(self, shard: int, request: Follow) -> Seen:
-        return unpack_seen(pack(await self._mesh.keeper.follow(unpack_follow(pack(request)))))
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
+        found: FollowedEvents = travelled(await self._mesh.keeper.follow(request), FollowedEvents)
+        return found
 
     async def tools(self) -> list[dict[str, Any]]:
         return [tool.shown() for tool in (await self._mesh.ledger.session().catalogue()).tools]

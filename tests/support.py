@@ -5,17 +5,31 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
 from mesh.core.ids import new_id
+from mesh.http.responses import error_response, json_response, turn_response
+from mesh.http.rest import conversation_page
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
-from mesh.keeper.requests import Caller, Create, Decide, Finish, Page, Reply, Request, Say, Show
+from mesh.keeper.replies import (
+    ConversationReply,
+    Conversations,
+    NothingTaken,
+    Refusal,
+    Reply,
+    TurnAccepted,
+    TurnAnswer,
+)
+from mesh.keeper.requests import Caller, Create, Decide, Finish, Import, Page, Request, Say, Show
 from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool
+from mesh.net.http_status import retry_after_of, status_of
 from mesh.push.delivery import Pace
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
@@ -105,6 +119,24 @@ async def until(what: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.002)
 
 
+def as_rest(request: Request, reply: Reply) -> tuple[int, dict[str, Any]]:
+    """What a client of the REST API sees of a reply: status and body."""
+    match reply:
+        case Refusal():
+            problem = reply.error()
+            shown = error_response(status_of(problem), str(problem), retry_after_of(problem))
+        case Conversations():
+            assert isinstance(request, Page)
+            shown = json_response(conversation_page([reply], request.limit))
+        case NothingTaken():
+            return 204, {}
+        case TurnAnswer() | TurnAccepted() | ConversationReply():
+            shown = turn_response(reply, 201 if isinstance(request, Create | Import) else 200)
+        case _:  # what REST does not show
+            return 200, {key: value for key, value in msgspec.to_builtins(reply).items() if key != "type"}
+    return shown.status_code, json.loads(bytes(shown.body))
+
+
 class LocalMesh:
     """A keeper and a tree in this process. `crash` forgets the keeper and starts another."""
 
@@ -186,8 +218,8 @@ class LocalMesh:
         self.keeper = keeper
 
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
-        found = await asyncio.wait_for(self.keeper.handle(request), 10)
-        return found.status, json.loads(found.body)
+        """The reply as REST shows it: status and body."""
+        return as_rest(request, await asyncio.wait_for(self.keeper.handle(request), 10))
 
     async def create(self, message: str | None = None, **caller: str) -> tuple[int, dict[str, Any]]:
         return await self.ask(Create(new_id(), Caller(session_id="s1", **caller), message))
@@ -218,4 +250,4 @@ class LocalMesh:
         return shown
 
 
-__all__ = ["Caller", "Create", "Decide", "Finish", "LocalMesh", "Page", "Reply", "Say", "ScriptedLlm", "Show"]
+__all__ = ["Caller", "Create", "Decide", "Finish", "LocalMesh", "Page", "Say", "ScriptedLlm", "Show"]

@@ -3,11 +3,12 @@
     MeshError
     ├─ ConfigError            fix the file; carries every problem of it at once
     ├─ RequestError           the client's fault: do not send the same again
-    │  ├─ BadRequest          400
-    │  ├─ NotFound            404
-    │  ├─ Conflict            409
-    │  └─ TooLarge            413
-    ├─ Unavailable            429/503: send the same again after `retry_after_s`
+    │  ├─ BadRequest          it cannot be understood
+    │  ├─ NotFound            there is no such thing
+    │  ├─ Conflict            the thing is in a state that does not allow it
+    │  └─ TooLarge            it is over a bound
+    ├─ Unavailable            send the same again after `retry_after_s`
+    │  └─ TooManyRequests     too much of the same waits already
     ├─ LlmError               a model call failed for good (retries are spent); ends the turn
     ├─ ToolSessionError       a tool call has no outcome; `may_have_run` says what is known
     │  └─ CallRevoked         its claim does not hold any more: it did not run; claim it anew, or leave it
@@ -16,7 +17,8 @@
        ├─ WrongSequence       the writer's picture of the journal is not the journal: read it again
        └─ JournalDamaged      one conversation cannot be read; the others can
 
-Every message is for a person: what is wrong, where, what to do. No message carries a secret.
+Every message is for a person: what is wrong, where, what to do. No message carries a secret. Which HTTP
+status or which error of A2A stands for an error is said where these are spoken (`mesh.net.http_status`).
 """
 
 
@@ -38,8 +40,6 @@ class ConfigError(MeshError):
 class RequestError(MeshError):
     """The client's fault."""
 
-    status = 400
-
 
 class BadRequest(RequestError):
     """The request cannot be understood."""
@@ -48,31 +48,28 @@ class BadRequest(RequestError):
 class NotFound(RequestError):
     """There is no such thing here."""
 
-    status = 404
-
 
 class Conflict(RequestError):
     """The thing is in a state that does not allow this."""
-
-    status = 409
 
 
 class TooLarge(RequestError):
     """Over a bound."""
 
-    status = 413
-
 
 class Unavailable(MeshError):
     """Not now: the same request may succeed after ``retry_after_s`` seconds."""
 
-    def __init__(self, message: str, retry_after_s: int = 1, status: int = 503) -> None:
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        self.status = status
 
-    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
-        return type(self), (str(self), self.retry_after_s, self.status)
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.retry_after_s)
+
+
+class TooManyRequests(Unavailable):
+    """Not now, because too much of the same waits already."""
 
 
 class LlmError(MeshError):

@@ -395,37 +395,3 @@ def decode(raw: bytes | str) -> AnyEvent:
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
     return event
-
-
-_NOT_SHOWN = ("key", "body_hash", "tool_fingerprint")
-
-
-def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
-    """An event as watchers see it: its own fields, and always where and when it happened. What only serves
-    idempotency is left out."""
-    head = {"type": "", "conversation_id": conversation_id, "turn": event.turn, "node": event.node}
-    fields: dict[str, Any] = msgspec.to_builtins(event)
-    for name in _NOT_SHOWN:
-        fields.pop(name, None)
-    return {**head, "step": event.step, "time": event.time, **fields}
-
-
-_as_json = msgspec.json.Encoder().encode
-
-
-def frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> bytes:
-    """An event as one Server-Sent Event: ``event`` is its type, ``id`` its ``seq`` if there is one and it is
-    ``numbered``, ``data`` one line of JSON."""
-    fields = shown(event, conversation_id)
-    number = f"id: {event.seq}\n" if event.seq and numbered else ""
-    return b"event: %b\n%bdata: %b\n\n" % (fields["type"].encode(), number.encode(), _as_json(fields))
-
-
-def unframe(frames: bytes) -> list[AnyEvent]:
-    """The inverse of `frame`, of any number of them: comments and other fields are passed over."""
-    return [
-        decode(line[6:])
-        for each in frames.split(b"\n\n")
-        for line in each.split(b"\n")
-        if line.startswith(b"data: ")
-    ]

@@ -5,10 +5,14 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.core.conversation import Conversation, MessageView, Status
-from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error
+from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, is_moment
+from mesh.core.ids import is_id
 from mesh.core.places import ROOT
 
 TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
+
+_TITLE = 80
+"""How many characters of the first message make the title of a conversation."""
 
 
 class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +42,15 @@ class PendingApproval(msgspec.Struct, frozen=True):
     expires_at: str | None = None
     remote_task_id: str | None = None
     remote_agent_name: str | None = None
+
+
+class TurnResult(msgspec.Struct, frozen=True):
+    """How a turn stands: its answer, or the oldest approval that it waits for."""
+
+    response: str
+    waiting_approval: bool
+    approval: PendingApproval | msgspec.UnsetType = msgspec.UNSET
+    auth_required: bool = False
 
 
 class PipelineState(msgspec.Struct, frozen=True):
@@ -71,6 +84,37 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.context_id or self.session_id
 
 
+class ConversationSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A conversation in a list. ``title`` is the beginning of its first message, ``turn_state`` that of its
+    newest turn, ``context_id`` as in `ConversationView`."""
+
+    id: str
+    session_id: str
+    status: Status
+    created_at: str
+    updated_at: str
+    title: str = ""
+    pending_approval: PendingApproval | None = None
+    turn_state: TurnState | None = None
+    context_id: str = ""
+
+    @property
+    def created_cursor(self) -> str:
+        """Its position among conversations by creation: what is older comes after it in a list."""
+        return f"{self.created_at}|{self.id}"
+
+    @property
+    def updated_cursor(self) -> str:
+        """Its position among conversations by their last change."""
+        return f"{self.updated_at}|{self.id}"
+
+
+def is_cursor(text: str) -> bool:
+    """Whether this has the form of a position in a list: a moment and an id."""
+    when, _, conversation_id = text.partition("|")
+    return is_moment(when) and is_id(conversation_id)
+
+
 def view(conversation: Conversation) -> ConversationView:
     """The conversation as clients see it."""
     pending = [pending_approval(conversation.id, event) for event in conversation.pending]
@@ -85,6 +129,23 @@ def view(conversation: Conversation) -> ConversationView:
         pending_approvals=pending,
         pipeline_state=_pipeline_state(conversation),
         turn=turn_view(conversation),
+        context_id=conversation.context_id,
+    )
+
+
+def summary(conversation: Conversation) -> ConversationSummary:
+    """The conversation as a list shows it."""
+    pending, turn = conversation.pending, turn_view(conversation)
+    first = next((message.content for message in conversation.messages if message.role == "user"), "")
+    return ConversationSummary(
+        id=conversation.id,
+        session_id=conversation.session_id,
+        status=conversation.status,
+        created_at=conversation.created_at,
+        updated_at=conversation.updated_at,
+        title=first[:_TITLE],
+        pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
+        turn_state=turn.state if turn else None,
         context_id=conversation.context_id,
     )
 

@@ -16,7 +16,7 @@ from mesh.core.approvals import YES_OR_NO, Decision
 from mesh.core.errors import BadRequest, TooLarge
 from mesh.core.events import Choice
 from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
-from mesh.keeper.index import is_cursor
+from mesh.core.view import is_cursor
 from mesh.keeper.requests import Caller
 
 _ACTIONS: dict[str, Choice] = {

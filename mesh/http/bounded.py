@@ -1,10 +1,13 @@
 """Back-pressure: a gateway takes so many requests at once, and refuses the next as JSON."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from mesh.core.errors import Unavailable
 from mesh.http.port import Backend
-from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.keeper.replies import FollowedEvents, WatchedEvents
+from mesh.keeper.requests import Ask, Follow, Watch
+
+R = TypeVar("R")
 
 
 class Bounded:
@@ -17,7 +20,7 @@ class Bounded:
         self._limit = limit
         self._under_way = 0
 
-    async def ask(self, owner: str, request: Request) -> Reply:
+    async def ask(self, owner: str, request: Ask[R]) -> R:
         if self._under_way >= self._limit:
             raise Unavailable(
                 f"this gateway has {self._under_way} requests under way "
@@ -29,13 +32,13 @@ class Bounded:
         finally:
             self._under_way -= 1
 
-    async def ask_all(self, request: Request) -> list[Reply]:
+    async def ask_all(self, request: Ask[R]) -> list[R]:
         return await self._backend.ask_all(request)
 
-    async def watch(self, request: Watch) -> Seen:
+    async def watch(self, request: Watch) -> WatchedEvents:
         return await self._backend.watch(request)
 
-    async def follow(self, shard: int, request: Follow) -> Seen:
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
         return await self._backend.follow(shard, request)
 
     @property

@@ -9,17 +9,15 @@ from fastapi import FastAPI, Request, Response
 from mesh.a2a.server.place import public_url
 from mesh.config.model import Config
 from mesh.core.errors import MeshError
-from mesh.http.answered import response
+from mesh.core.view import ConversationSummary
 from mesh.http.page import HEADERS, Section, page, prefers_html
 from mesh.http.port import Backend
-from mesh.keeper.answer import Listing
-from mesh.keeper.index import Entry
-from mesh.keeper.requests import Page, reply
+from mesh.http.responses import json_response
+from mesh.keeper.requests import Page
 
 _MOST_WAITING = 20
 _WITHIN_S = 2.0
 """How long the page waits for keepers: it is there for people who look whether anything works."""
-_unpack_listing = msgspec.json.Decoder(Listing).decode
 _PATHS = {
     "docs": ("/docs", "the API, to try out"),
     "card": ("/.well-known/agent-card.json", "what other agents see of it"),
@@ -55,27 +53,22 @@ def add_routes(api: FastAPI, backend: Backend, config: Config, links: Links) -> 
         waiting = await _waiting(backend, base)
         if prefers_html(request.headers.get("accept", "")):
             return _page(config, base, links, waiting)
-        answer = response(reply(200, _json(config, base, links, waiting)))
-        answer.headers.update(HEADERS)
-        return answer
+        return json_response(_json(config, base, links, waiting), headers=HEADERS)
 
 
 async def _waiting(backend: Backend, base: str) -> Waiting:
     try:
         async with asyncio.timeout(_WITHIN_S):
-            replies = await backend.ask_all(Page(_MOST_WAITING, "", "waiting_approval"))
+            shards = await backend.ask_all(Page(_MOST_WAITING, "", "waiting_approval"))
     except (MeshError, TimeoutError):
         return Waiting()
-    if any(each.status != 200 for each in replies):
-        return Waiting()
-    pages = [_unpack_listing(each.body) for each in replies]
-    entries = [entry for each in pages for entry in each.conversations]
-    entries.sort(key=lambda entry: entry.updated_at, reverse=True)
-    total = sum(each.summary["waiting_approval"] for each in pages)
-    return Waiting(total, [_shown(entry, base) for entry in entries[:_MOST_WAITING]])
+    found = [summary for shard in shards for summary in shard.conversations]
+    found.sort(key=lambda summary: summary.updated_at, reverse=True)
+    total = sum(shard.counts.get("waiting_approval", 0) for shard in shards)
+    return Waiting(total, [_shown(summary, base) for summary in found[:_MOST_WAITING]])
 
 
-def _shown(entry: Entry, base: str) -> dict[str, Any]:
+def _shown(entry: ConversationSummary, base: str) -> dict[str, Any]:
     asked = entry.pending_approval
     return {
         "conversation": f"{base}/conversations/{entry.id}",

@@ -10,12 +10,12 @@ from mesh.core.errors import BadRequest
 from mesh.core.events import NAMES
 from mesh.core.ids import SESSION_IDS, is_session_id
 from mesh.http import openapi_live as openapi
-from mesh.http.answered import answered, response
 from mesh.http.body import read
 from mesh.http.port import Backend
+from mesh.http.responses import answered, json_response, turn_response
 from mesh.http.stream import EventStream, Streams, last_seen
 from mesh.keeper.carried import created_in
-from mesh.keeper.requests import Export, Follow, Import, Reply, reply
+from mesh.keeper.requests import Export, Follow, Import
 from mesh.tree.outline import outline
 
 _PLACES = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
@@ -24,11 +24,11 @@ _PLACES = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
 
 def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config) -> None:
     """Adds the routes."""
-    tree = reply(200, {"tree": outline(config)})
+    tree = outline(config)
 
     @api.get("/tree", **openapi.TREE)
     async def show_tree() -> Response:
-        return response(tree)
+        return json_response({"tree": tree})
 
     @api.get("/conversations/{conversation_id}/events", **openapi.EVENTS)
     async def events(conversation_id: str, request: Request) -> Response:
@@ -47,7 +47,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config)
         return await answered(_import(backend, config.limits.max_log_bytes, request))
 
 
-async def _events(streams: Streams, conversation_id: str, request: Request) -> Reply | EventStream:
+async def _events(streams: Streams, conversation_id: str, request: Request) -> EventStream:
     return await streams.conversation(conversation_id, last_seen(request))
 
 
@@ -74,13 +74,14 @@ def _cursors(request: Request, shards: int) -> list[int]:
     return cursors if len(cursors) == shards else [0] * shards
 
 
-async def _log(backend: Backend, conversation_id: str) -> Reply | Response:
+async def _log(backend: Backend, conversation_id: str) -> Response:
     lines = await backend.ask(conversation_id, Export(conversation_id))
-    return response(lines, openapi.Lines.media_type) if lines.status == 200 else lines
+    return openapi.Lines(lines.content, headers={"X-Session-ID": lines.session_id})
 
 
-async def _import(backend: Backend, limit: int, request: Request) -> Reply:
+async def _import(backend: Backend, limit: int, request: Request) -> Response:
     content = await read(request, limit, "limits.max_log_bytes")
     created, principal = created_in(content), principal_in(request.scope)
     by = principal.name if principal else ""
-    return await backend.ask(created.conversation_id, Import(created.conversation_id, content, by))
+    owner = created.conversation_id
+    return turn_response(await backend.ask(owner, Import(owner, content, by)), 201)

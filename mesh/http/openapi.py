@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
-from mesh.keeper.answer import Answer, Listing
+from mesh.http.schema import ConversationPage, TurnBody
 
 DESCRIPTION = """
 Talk to the agent: create a conversation, send messages, decide what it may do.
@@ -177,7 +177,7 @@ BAD = {
     413: error("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
 }
 _FAILED = {502: error("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key")}
-_ACCEPTED = {202: json("Durable; the turn goes on (Prefer: respond-async)", ref("Answer"), accepted=SHOWN)}
+_ACCEPTED = {202: json("Durable; the turn goes on (Prefer: respond-async)", ref("TurnBody"), accepted=SHOWN)}
 
 
 def body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[str, Any]:
@@ -259,7 +259,7 @@ CREATE = route(
     "conversations",
     "Create a conversation, with a first message or without",
     {
-        201: json("Created", ref("Answer"), created=SHOWN, answered={**_TURN}, **_WAITING),
+        201: json("Created", ref("TurnBody"), created=SHOWN, answered={**_TURN}, **_WAITING),
         **_ACCEPTED,
         **BAD,
         409: error(
@@ -276,7 +276,7 @@ LIST = route(
     "conversations",
     "List conversations, newest first",
     {
-        200: json("A page", ref("Listing"), page=_PAGE),
+        200: json("A page", ref("ConversationPage"), page=_PAGE),
         400: error("Not understood", "limit must be a number from 1 to 500"),
         **BUSY,
     },
@@ -293,13 +293,13 @@ LIST = route(
 SHOW = route(
     "conversations",
     "One conversation",
-    {200: json("The conversation", ref("Answer"), shown=SHOWN), **NOT_FOUND, **BUSY},
+    {200: json("The conversation", ref("TurnBody"), shown=SHOWN), **NOT_FOUND, **BUSY},
 )
 SAY = route(
     "conversations",
     "Send a message",
     {
-        200: json("The turn's answer, or what it waits for", ref("Answer"), answered=_TURN, **_WAITING),
+        200: json("The turn's answer, or what it waits for", ref("TurnBody"), answered=_TURN, **_WAITING),
         **_ACCEPTED,
         **BAD,
         **NOT_FOUND,
@@ -314,7 +314,7 @@ FINISH = route(
     "Make a conversation final",
     {
         200: json(
-            "Completed", ref("Answer"), completed={"conversation": {**_CONVERSATION, "status": "completed"}}
+            "Completed", ref("TurnBody"), completed={"conversation": {**_CONVERSATION, "status": "completed"}}
         ),
         **NOT_FOUND,
         409: error("It waits for an approval", "conversation … waits for approval …; decide it first"),
@@ -325,7 +325,7 @@ CANCEL = route(
     "conversations",
     "Stop the turn, running or waiting: no new step starts; a destructive tool that runs is waited for",
     {
-        200: json("The conversation after that", ref("Answer"), cancelled=_CANCELLED),
+        200: json("The conversation after that", ref("TurnBody"), cancelled=_CANCELLED),
         **NOT_FOUND,
         **BUSY,
         **_FAILED,
@@ -335,7 +335,7 @@ DECIDE = route(
     "approvals",
     "Decide what a conversation waits for: approve, reject, answer, give a token",
     {
-        200: json("How the turn went on", ref("Answer"), answered=_TURN, **_WAITING),
+        200: json("How the turn went on", ref("TurnBody"), answered=_TURN, **_WAITING),
         **_ACCEPTED,
         **BAD,
         **NOT_FOUND,
@@ -364,7 +364,9 @@ DECIDE = route(
 def add_schemas(app: FastAPI) -> None:
     """Puts the schemas of our own types in place of what FastAPI finds by itself: it would promise a
     422 that no route gives."""
-    _, schemas = msgspec.json.schema_components([Answer, Listing], ref_template="#/components/schemas/{name}")
+    _, schemas = msgspec.json.schema_components(
+        [TurnBody, ConversationPage], ref_template="#/components/schemas/{name}"
+    )
     schemas["Problem"] = {
         "type": "object",
         "properties": {"error": {"type": "string"}},

@@ -93,7 +93,7 @@ IMPORT = route(
     "events",
     "Take in a conversation that another mesh gave as a log",
     {
-        201: json("It is here now; a turn that was open is ended", ref("Answer"), imported=SHOWN),
+        201: json("It is here now; a turn that was open is ended", ref("TurnBody"), imported=SHOWN),
         **BAD,
         409: error("It is here already", "conversation … is here already"),
         **BUSY,

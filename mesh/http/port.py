@@ -1,31 +1,35 @@
 """What the HTTP face needs of what is behind it."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from mesh.keeper.requests import Follow, Reply, Request, Seen, Watch
+from mesh.keeper.replies import FollowedEvents, WatchedEvents
+from mesh.keeper.requests import Ask, Follow, Watch
+
+R = TypeVar("R")
 
 
 class Backend(Protocol):
     """The keepers and what they need, wherever they run.
 
-    Does not promise that a request that ended in a reply of 503 had no effect: it may be sent again
-    under its idempotency key.
+    Every question raises the error that a keeper's refusal stands for, and `Unavailable` when the keeper
+    does not answer. Does not promise that a request that ended in `Unavailable` had no effect: it may be sent
+    again under its idempotency key.
     """
 
-    async def ask(self, owner: str, request: Request) -> Reply:
+    async def ask(self, owner: str, request: Ask[R]) -> R:
         """Asks the keeper that owns this id."""
         ...
 
-    async def ask_all(self, request: Request) -> list[Reply]:
+    async def ask_all(self, request: Ask[R]) -> list[R]:
         """Asks every keeper."""
         ...
 
-    async def watch(self, request: Watch) -> Seen:
-        """Asks the keeper of a conversation for news. Raises `Unavailable`."""
+    async def watch(self, request: Watch) -> WatchedEvents:
+        """Asks the keeper of a conversation for new events."""
         ...
 
-    async def follow(self, shard: int, request: Follow) -> Seen:
-        """Asks a keeper for news of any of its conversations. Raises `Unavailable`."""
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
+        """Asks a keeper for new events of any of its conversations."""
         ...
 
     @property

@@ -1,7 +1,8 @@
-"""The REST API. Each route reads, asks the keeper that owns the id, and passes its bytes on."""
+"""The REST API. Each route reads a request, asks the keeper that owns the id, and renders its reply."""
 
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -10,27 +11,17 @@ from fastapi import FastAPI, Request, Response
 from mesh.access.principal import is_stranger
 from mesh.config.model import Config, Limits
 from mesh.http import openapi
-from mesh.http.answered import answered, response
 from mesh.http.body import caller_of, decision_of, id_to_create, message_of, page_of, parsed, read
 from mesh.http.port import Backend
-from mesh.http.stream import Streams, wants_stream
-from mesh.keeper.answer import Listing, listing
-from mesh.keeper.index import Entry
-from mesh.keeper.requests import (
-    Cancel,
-    Create,
-    Decide,
-    Finish,
-    Page,
-    Reply,
-    Say,
-    Show,
-    refusal,
-    reply,
-)
+from mesh.http.responses import answered, error_response, json_response, turn_response
+from mesh.http.schema import ConversationPage
+from mesh.http.stream import EventStream, Streams, wants_stream
+from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
+from mesh.keeper.requests import Ask, Cancel, Create, Decide, Finish, Page, Say, Show
 from mesh.tree.inventory import inventory
 
-_unpack_listing = msgspec.json.Decoder(Listing).decode
+_STATUSES = ("active", "waiting_approval", "completed")
+_TurnWork = Coroutine[Any, Any, TurnReply | ConversationReply] | Coroutine[Any, Any, TurnReply]
 
 
 def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
@@ -38,21 +29,24 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
     ``secret``: see `mesh.access.secret`."""
     limits = config.limits
 
-    async def turn(request: Request, work: Coroutine[Any, Any, Reply]) -> Response:
+    async def turn(request: Request, work: _TurnWork, status: int = 200) -> Response:
         """How the turn ends; as a stream, if the client wants that and a turn goes on."""
-        return await answered(streams.turn(work) if wants_stream(request) else work)
+        return await answered(_turn(streams, request, work, status))
+
+    async def asked(owner: str, request: Ask[TurnReply | ConversationReply]) -> Response:
+        return turn_response(await backend.ask(owner, request))
 
     @api.get("/health", **openapi.HEALTH)
     async def health() -> Response:
-        return response(reply(200, {"status": "ok"}))
+        return json_response({"status": "ok"})
 
     @api.get("/ready", **openapi.READY)
     async def ready(request: Request) -> Response:
         missing = await backend.unready()
         if missing:
             which = "" if is_stranger(request.scope) else f": {', '.join(missing)}"
-            return response(refusal(503, f"not ready{which}", retry_after_s=1))
-        return response(reply(200, {"status": "ready"}))
+            return error_response(503, f"not ready{which}", 1)
+        return json_response({"status": "ready"})
 
     @api.get("/tools", **openapi.TOOLS)
     async def tools() -> Response:
@@ -60,7 +54,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
 
     @api.post("/conversations", **openapi.CREATE)
     async def create(request: Request) -> Response:
-        return await turn(request, _create(backend, limits, secret, request))
+        return await turn(request, _create(backend, limits, secret, request), 201)
 
     @api.get("/conversations", **openapi.LIST)
     async def page(request: Request) -> Response:
@@ -68,7 +62,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
 
     @api.get("/conversations/{conversation_id}", **openapi.SHOW)
     async def show(conversation_id: str) -> Response:
-        return await answered(backend.ask(conversation_id, Show(conversation_id)))
+        return await answered(asked(conversation_id, Show(conversation_id)))
 
     @api.post("/conversations/{conversation_id}/messages", **openapi.SAY)
     async def say(conversation_id: str, request: Request) -> Response:
@@ -76,18 +70,25 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
 
     @api.post("/conversations/{conversation_id}/complete", **openapi.FINISH)
     async def finish(conversation_id: str) -> Response:
-        return await answered(backend.ask(conversation_id, Finish(conversation_id)))
+        return await answered(asked(conversation_id, Finish(conversation_id)))
 
     @api.post("/conversations/{conversation_id}/cancel", **openapi.CANCEL)
     async def cancel(conversation_id: str) -> Response:
-        return await answered(backend.ask(conversation_id, Cancel(conversation_id)))
+        return await answered(asked(conversation_id, Cancel(conversation_id)))
 
     @api.post("/approvals/{uuid}", **openapi.DECIDE)
     async def decide(uuid: str, request: Request) -> Response:
         return await turn(request, _decide(backend, limits, uuid, request))
 
 
-async def _create(backend: Backend, limits: Limits, secret: bytes, request: Request) -> Reply:
+async def _turn(streams: Streams, request: Request, work: "_TurnWork", status: int) -> Response:
+    reply = await (streams.turn(work) if wants_stream(request) else work)
+    return reply if isinstance(reply, EventStream) else turn_response(reply, status)
+
+
+async def _create(
+    backend: Backend, limits: Limits, secret: bytes, request: Request
+) -> TurnReply | ConversationReply:
     raw = await read(request, limits.max_body_bytes)
     caller = caller_of(request, raw)
     if not caller.session_id:
@@ -97,7 +98,7 @@ async def _create(backend: Backend, limits: Limits, secret: bytes, request: Requ
     return await backend.ask(conversation_id, Create(conversation_id, caller, message, *_how(request)))
 
 
-async def _say(backend: Backend, limits: Limits, conversation_id: str, request: Request) -> Reply:
+async def _say(backend: Backend, limits: Limits, conversation_id: str, request: Request) -> TurnReply:
     raw = await read(request, limits.max_body_bytes)
     message = message_of(parsed(raw), limits.max_message_bytes)
     assert message is not None  # required
@@ -106,31 +107,32 @@ async def _say(backend: Backend, limits: Limits, conversation_id: str, request: 
     )
 
 
-async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request) -> Reply:
+async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request) -> TurnReply:
     raw = await read(request, limits.max_body_bytes)
     decision = decision_of(parsed(raw), uuid)
-    return await backend.ask(uuid, Decide(caller_of(request, raw), (decision,), *_how(request)))
+    reply = await backend.ask(uuid, Decide(caller_of(request, raw), (decision,), *_how(request)))
+    assert not isinstance(reply, NothingTaken)  # only a decision that says what its sender has seen
+    return reply
 
 
-async def _page(backend: Backend, request: Request) -> Reply:
+async def _page(backend: Backend, request: Request) -> Response:
     limit, cursor, status = page_of(request)
-    replies = await backend.ask_all(Page(limit, cursor, status))
-    failed = next((r for r in replies if r.status != 200), None)
-    if failed:
-        return failed
-    pages = [_unpack_listing(r.body) for r in replies]
-    entries: list[Entry] = [entry for page in pages for entry in page.conversations]
-    entries.sort(key=lambda entry: (entry.created_at, entry.id), reverse=True)
-    counts = {status: sum(page.summary[status] for page in pages) for status in pages[0].summary}
-    merged = listing(entries, limit, counts)
-    if merged.next_cursor is msgspec.UNSET and any(page.next_cursor is not msgspec.UNSET for page in pages):
-        last = merged.conversations[-1]
-        merged = msgspec.structs.replace(merged, next_cursor=f"{last.created_at}|{last.id}")
-    return reply(200, merged)
+    shards = await backend.ask_all(Page(limit, cursor, status))
+    return json_response(conversation_page(shards, limit))
 
 
-async def _tools(backend: Backend, config: Config) -> Reply:
-    return reply(200, {"tools": inventory(config, await backend.tools())})
+def conversation_page(shards: Sequence[Conversations], limit: int) -> ConversationPage:
+    """A page of the conversations of all shards, newest first."""
+    found = [summary for shard in shards for summary in shard.conversations]
+    found.sort(key=attrgetter("created_cursor"), reverse=True)
+    counts = {status: sum(shard.counts.get(status, 0) for shard in shards) for status in _STATUSES}
+    page = found[:limit]
+    cursor = page[-1].created_cursor if len(found) > limit else msgspec.UNSET
+    return ConversationPage(page, {"total": sum(counts.values()), **counts}, cursor)
+
+
+async def _tools(backend: Backend, config: Config) -> Response:
+    return json_response({"tools": inventory(config, await backend.tools())})
 
 
 def _how(request: Request) -> tuple[bool, bool]:

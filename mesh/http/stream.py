@@ -7,7 +7,7 @@ reads, whatever dies behind it; and what it was cut off from, it has again after
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -15,11 +15,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mesh.core.errors import BadRequest, MeshError, Unavailable
-from mesh.core.events import AnyEvent, CutOff, frame, now, unframe
+from mesh.core.events import AnyEvent, CutOff, now
 from mesh.core.ids import new_id
+from mesh.http.event_frames import frame
 from mesh.http.port import Backend
-from mesh.keeper.requests import Follow, Reply, Seen, Watch
+from mesh.http.responses import turn_headers
+from mesh.keeper.replies import FollowedEvents, TurnAccepted, WatchedEvents
+from mesh.keeper.requests import Follow, Watch
 
+R = TypeVar("R")
 _BEGIN = b"retry: 1000\n\n"
 _HEARTBEAT = b": heartbeat\n\n"
 _TAKEN_WITHIN_S = 30.0
@@ -52,28 +56,23 @@ class Streams:
 
     async def conversation(
         self, conversation_id: str, after: int | None, *, exclusive: bool = False
-    ) -> "Reply | EventStream":
+    ) -> "EventStream":
         """All that happens in a conversation after an event, or from now on."""
         with ExitStack() as place:
             place.enter_context(self._counted())
             watch = Watch(conversation_id, new_id(), after, exclusive=exclusive, wait=False)
-            return await self._watch(watch, place)
+            return await self._stream(watch, place, {})
 
-    async def turn(self, work: Coroutine[Any, Any, Reply]) -> "Reply | EventStream":
-        """What comes of a request, until its turn ends or pauses; the reply, if no turn goes on. Raises
-        `Unavailable` before the request is made if there is no room for a stream."""
+    async def turn(self, work: Coroutine[Any, Any, R]) -> "R | EventStream":
+        """The events of the turn that a request starts or continues, until it ends or pauses; the reply, if
+        no turn goes on. Raises `Unavailable` before the request is made if there is no room for a stream."""
         with closing(work), ExitStack() as place:
             place.enter_context(self._counted())
-            promise = await work
-            if promise.status != 202:
-                return promise
-            conversation_id = promise.location.rpartition("/")[2]
-            watch = Watch(conversation_id, new_id(), promise.seq, turn=promise.turn, wait=False)
-            stream = await self._watch(watch, place)
-        if isinstance(stream, EventStream):
-            stream.headers["Location"] = promise.location
-            stream.headers["X-Session-ID"] = promise.session_id
-        return stream
+            reply = await work
+            if not isinstance(reply, TurnAccepted):
+                return reply
+            watch = Watch(reply.conversation.id, new_id(), reply.seq, turn=reply.turn, wait=False)
+            return await self._stream(watch, place, turn_headers(reply.conversation))
 
     async def everything(self, follow: Follow, cursors: list[int]) -> "EventStream":
         """What is journaled from now on, or from where ``cursors`` stand, one for each keeper."""
@@ -81,27 +80,25 @@ class Streams:
             place.enter_context(self._counted())
             return EventStream(self._followed(follow, cursors), place.pop_all())
 
-    async def events(self, watch: Watch, seen: Seen) -> AsyncGenerator[AnyEvent, None]:
-        """What a watch sees, as events, after what it has ``seen`` first. Raises `MeshError` when it breaks
-        off."""
+    async def events(self, watch: Watch, seen: WatchedEvents) -> AsyncGenerator[AnyEvent, None]:
+        """The events of a watch, beginning with those of its first answer, ``seen``. Raises `MeshError` when
+        the stream breaks off."""
         with self._counted():
-            async with aclosing(self._watched(watch, seen)) as pieces:
-                async for piece in pieces:
-                    for event in unframe(piece):
+            async with aclosing(self._watched(watch, seen)) as batches:
+                async for batch in batches:
+                    for event in batch.events:
                         if isinstance(event, CutOff):
                             raise Unavailable(event.message)
                         yield event
 
-    async def begun(self, watch: Watch) -> Seen:
-        """The first look of a watch. Raises `MeshError`."""
-        seen = await self._backend.watch(watch)
-        if seen.refusal is not None:
-            raise Unavailable(msgspec.json.decode(seen.refusal.body)["error"])
-        return seen
+    async def begun(self, watch: Watch) -> WatchedEvents:
+        """The first answer of a watch. Raises `MeshError`."""
+        return await self._backend.watch(watch)
 
-    async def _watch(self, watch: Watch, place: ExitStack) -> "Reply | EventStream":
+    async def _stream(self, watch: Watch, place: ExitStack, headers: dict[str, str]) -> "EventStream":
+        # The first question is asked before the response begins, so that a refusal has a status of its own.
         seen = await self._backend.watch(watch)
-        return seen.refusal or EventStream(self._watched(watch, seen), place.pop_all())
+        return EventStream(self._frames(watch, seen), place.pop_all(), headers)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -115,19 +112,27 @@ class Streams:
         finally:
             self._open -= 1
 
-    async def _watched(self, watch: Watch, seen: Seen) -> AsyncGenerator[bytes, None]:
-        yield _BEGIN + seen.frames
+    async def _watched(self, watch: Watch, seen: WatchedEvents) -> AsyncGenerator[WatchedEvents, None]:
+        """The answers of a watch, one after the other; one without events says that nothing happened for a
+        while. Raises `MeshError`."""
+        yield seen
         while not seen.ended:
             watch = msgspec.structs.replace(watch, after=seen.after, cursor=seen.cursor, wait=True)
-            try:
-                seen = await self._backend.watch(watch)
-            except MeshError as problem:
-                yield _cut_off(watch.id, str(problem), seen.after)
-                return
-            if seen.refusal is not None:
-                yield _cut_off(watch.id, msgspec.json.decode(seen.refusal.body)["error"], watch.after or 0)
-                return
-            yield seen.frames or _HEARTBEAT
+            seen = await self._backend.watch(watch)
+            yield seen
+
+    async def _frames(self, watch: Watch, seen: WatchedEvents) -> AsyncGenerator[bytes, None]:
+        begin, after = _BEGIN, seen.after
+        try:
+            async with aclosing(self._watched(watch, seen)) as batches:
+                async for batch in batches:
+                    after = batch.after
+                    frames = b"".join(frame(event, watch.id) for event in batch.events)
+                    yield begin + frames or _HEARTBEAT
+                    begin = b""
+        except MeshError as problem:
+            # The status was sent long ago: what went wrong is told as the stream's last event.
+            yield _cut_off(watch.id, str(problem), after)
 
     async def _followed(self, follow: Follow, cursors: list[int]) -> AsyncGenerator[bytes, None]:
         yield _BEGIN
@@ -143,14 +148,15 @@ class Streams:
                     cursors[shard] = seen.cursor
                     asking[asyncio.create_task(self._follow(shard, follow, seen.cursor))] = shard
                     at = ".".join(map(str, cursors)).encode()
-                    yield seen.frames + b"id: %b\n\n" % at if seen.frames else _HEARTBEAT
+                    frames = [frame(e.event, e.conversation_id, numbered=False) for e in seen.events]
+                    yield b"".join(frames) + b"id: %b\n\n" % at if frames else _HEARTBEAT
         except MeshError as problem:
             yield _cut_off("", str(problem), 0)
         finally:
             for task in asking:
                 task.cancel()
 
-    async def _follow(self, shard: int, follow: Follow, cursor: int) -> Seen:
+    async def _follow(self, shard: int, follow: Follow, cursor: int) -> FollowedEvents:
         # The first question is answered at once: it says where "now" is.
         return await self._backend.follow(
             shard, msgspec.structs.replace(follow, cursor=cursor, wait=cursor != 0)
@@ -167,8 +173,10 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], place: ExitStack) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], place: ExitStack, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._pieces = pieces
         self._place = place

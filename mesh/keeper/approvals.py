@@ -8,7 +8,6 @@ from mesh.core.approvals import APPROVAL_KINDS, Decision, kind_of
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, now
-from mesh.keeper.answer import why_not
 from mesh.keeper.cell import Cell
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
@@ -141,8 +140,18 @@ def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
         if asked.uuid == uuid:
             return asked
     if uuid in conversation.asked:
-        raise Conflict(why_not(conversation, uuid))
+        raise Conflict(_why_not(conversation, uuid))
     raise NotFound(f"there is no approval {uuid[:64]!r} in conversation {conversation.id}")
+
+
+def _why_not(conversation: Conversation, uuid: str) -> str:
+    """Why an approval takes no decision any more: who decided what, and when."""
+    resolved = conversation.decided.get(uuid)
+    if resolved is None:
+        return f"approval {uuid} is not needed any more: the tool reported its result"
+    by = f" by {resolved.by}" if resolved.by else ""
+    why = f" ({resolved.reason})" if resolved.reason else ""
+    return f"approval {uuid} was decided already: {resolved.decision}{by} at {resolved.time}{why}"
 
 
 def _check_bounds(decision: Decision) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mesh.core.events import AnyEvent, frame
+from mesh.core.events import AnyEvent
 from mesh.keeper.tail import Tail
 
 _STAYS_S = 5.0
@@ -37,10 +37,10 @@ class Audience:
         self._until = asyncio.get_running_loop().time() + _STAYS_S
         return self._tail
 
-    def show(self, event: AnyEvent, conversation_id: str) -> None:
+    def show(self, event: AnyEvent) -> None:
         """Lets the watchers know, if there are any."""
         if self.is_there and self._tail is not None:
-            self._tail.add(event, frame(event, conversation_id))
+            self._tail.add(event)
         else:
             self._tail = None
 

@@ -164,7 +164,7 @@ class Cell:
                 self._on_change(self, fresh, size)
                 self._tell()
             for event in happened:
-                self.audience.show(event, self.conversation.id)
+                self.audience.show(event)
             return True
 
     async def append_of_run(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:

@@ -13,43 +13,14 @@ from operator import attrgetter
 
 import msgspec
 
-from mesh.core.conversation import Conversation, Status
-from mesh.core.events import is_moment
-from mesh.core.ids import is_id, tail
-from mesh.core.view import PendingApproval, TurnState, pending_approval, turn_view
+from mesh.core.conversation import Conversation
+from mesh.core.ids import tail
+from mesh.core.view import ConversationSummary, summary
 from mesh.keeper.requests import Recent
-
-_TITLE = 80
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A conversation in a list. ``title`` is the beginning of its first message, ``turn_state`` that of its
-    newest turn, ``context_id`` as in `ConversationView`."""
-
-    id: str
-    session_id: str
-    status: Status
-    created_at: str
-    updated_at: str
-    title: str = ""
-    pending_approval: PendingApproval | None = None
-    turn_state: TurnState | None = None
-    context_id: str = ""
-
-    @property
-    def moment(self) -> str:
-        """Its place among those that changed last, and the cursor behind it."""
-        return f"{self.updated_at}|{self.id}"
-
-
-def is_cursor(text: str) -> bool:
-    """Whether this has the form of a place in a list: a moment and an id, as in `Entry.moment`."""
-    when, _, conversation_id = text.partition("|")
-    return is_moment(when) and is_id(conversation_id)
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    entry: Entry
+    entry: ConversationSummary
     size: int
     can_go_on: bool
     expires_at: str = ""
@@ -62,7 +33,7 @@ class Index:
         self._kept: dict[str, _Kept] = {}
         self._order: list[tuple[str, str]] = []
         self._tails: defaultdict[str, list[str]] = defaultdict(list)
-        self.summary: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __contains__(self, conversation_id: str) -> bool:
         return conversation_id in self._kept
@@ -71,11 +42,11 @@ class Index:
         """Notes a conversation as it is now, and the size of its journal."""
         deadlines = [asked.expires_at for asked in conversation.pending if asked.expires_at]
         first = min(deadlines, default="")
-        self._put(_Kept(entry_of(conversation), size, conversation.can_go_on, first))
+        self._put(_Kept(summary(conversation), size, conversation.can_go_on, first))
 
-    def page(self, limit: int, before: str, status: str) -> list[Entry]:
+    def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
         """The newest ``limit`` entries that are older than ``before`` (``created_at|id``)."""
-        found: list[Entry] = []
+        found: list[ConversationSummary] = []
         for key in reversed(self._order):
             if before and "|".join(key) >= before:
                 continue
@@ -86,12 +57,12 @@ class Index:
                     break
         return found
 
-    def recent(self, request: Recent) -> tuple[list[Entry], int]:
+    def recent(self, request: Recent) -> tuple[list[ConversationSummary], int]:
         """Those that were asked for, and how many there are in all, whatever ``limit`` and ``before`` say.
         Looks at each conversation."""
         asked = [kept.entry for kept in self._kept.values() if _is_asked(kept.entry, request)]
-        later = [entry for entry in asked if not request.before or entry.moment < request.before]
-        return heapq.nlargest(request.limit, later, key=attrgetter("moment")), len(asked)
+        later = [entry for entry in asked if not request.before or entry.updated_cursor < request.before]
+        return heapq.nlargest(request.limit, later, key=attrgetter("updated_cursor")), len(asked)
 
     def with_tail(self, some_id: str) -> list[str]:
         """The conversations that an approval's uuid may belong to."""
@@ -127,29 +98,12 @@ class Index:
             insort(self._order, (entry.created_at, entry.id))
             self._tails[tail(entry.id)].append(entry.id)
         else:
-            self.summary[old.entry.status] -= 1
-        self.summary[entry.status] += 1
+            self.counts[old.entry.status] -= 1
+        self.counts[entry.status] += 1
         self._kept[entry.id] = kept
 
 
-def entry_of(conversation: Conversation) -> Entry:
-    """A conversation as a list shows it."""
-    pending = conversation.pending
-    first = next((m.content for m in conversation.messages if m.role == "user"), "")
-    return Entry(
-        id=conversation.id,
-        session_id=conversation.session_id,
-        status=conversation.status,
-        created_at=conversation.created_at,
-        updated_at=conversation.updated_at,
-        title=first[:_TITLE],
-        pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
-        turn_state=turn.state if (turn := turn_view(conversation)) else None,
-        context_id=conversation.context_id,
-    )
-
-
-def _is_asked(entry: Entry, request: Recent) -> bool:
+def _is_asked(entry: ConversationSummary, request: Recent) -> bool:
     return (
         (not request.context_id or (entry.context_id or entry.session_id) == request.context_id)
         and (request.states is None or (entry.turn_state or "") in request.states)

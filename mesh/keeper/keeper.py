@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mesh.core.approvals import is_no
-from mesh.core.conversation import Conversation
+from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import (
     Conflict,
     JournalDamaged,
     JournalError,
     MeshError,
     NotFound,
-    RequestError,
     StaleEpoch,
-    Unavailable,
+    TooManyRequests,
 )
 from mesh.core.events import (
     Answered,
@@ -35,13 +34,28 @@ from mesh.core.events import (
 )
 from mesh.core.view import view
 from mesh.journal.port import Journal
-from mesh.keeper.answer import answer, listed, rewound
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.carried import exported, imported
 from mesh.keeper.cell import Cell
 from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver
 from mesh.keeper.pushes import Pushes
+from mesh.keeper.replies import (
+    ConversationReply,
+    Conversations,
+    FollowedEvents,
+    JournalLines,
+    NothingTaken,
+    RecentConversations,
+    Reply,
+    TurnAccepted,
+    TurnAnswer,
+    TurnReply,
+    WatchReply,
+    conversation_reply,
+    refusal,
+    turn_answer,
+)
 from mesh.keeper.requests import (
     WITHDRAWN,
     Caller,
@@ -58,15 +72,11 @@ from mesh.keeper.requests import (
     PushSet,
     Recent,
     Repeat,
-    Reply,
     Request,
     Say,
-    Seen,
     Show,
     Told,
     Watch,
-    refusal,
-    reply,
 )
 from mesh.keeper.watching import Watching
 from mesh.net.backoff import Backoff
@@ -145,16 +155,16 @@ class Keeper:
         try:
             return await self._dispatch(request)
         except MeshError as problem:
-            return _refused(problem)
+            return refusal(problem)
 
-    async def watch(self, request: Watch) -> Seen:
+    async def watch(self, request: Watch) -> WatchReply:
         """What is new to a watcher of a conversation; waits a while for something."""
         try:
             return await self._watching.watch(await self._shown(request.id), request)
         except MeshError as problem:
-            return Seen(refusal=_refused(problem))
+            return refusal(problem)
 
-    async def follow(self, request: Follow) -> Seen:
+    async def follow(self, request: Follow) -> FollowedEvents:
         """What is new in the shard; waits a while for something."""
         return await self._watching.follow(request)
 
@@ -190,22 +200,27 @@ class Keeper:
             case Finish():
                 return await self._finish(request)
             case Show():
-                conversation = (await self._shown(request.id)).conversation
-                shown = reply(200, {"conversation": view(conversation)}, conversation.session_id)
-                return msgspec.structs.replace(shown, seq=conversation.seq)
+                return conversation_reply((await self._shown(request.id)).conversation)
             case Page() | Recent():
-                await self._cells.flush()
-                return listed(self._cells.index, request)
+                return await self._list(request)
             case Cancel():
                 return await self._cancel(request)
             case Export():
                 cell = await self._shown(request.id)
                 lines = exported(await self._journal.read(request.id))
-                return Reply(200, lines, cell.conversation.session_id)
+                return JournalLines(cell.conversation.session_id, lines)
             case Import():
                 return await self._import(request)
             case PushSet() | PushList() | PushDelete():
                 return await self._pushes.answer(request)
+
+    async def _list(self, request: Page | Recent) -> Conversations | RecentConversations:
+        await self._cells.flush()
+        index = self._cells.index
+        if isinstance(request, Recent):
+            return RecentConversations(*index.recent(request))
+        found = index.page(request.limit + 1, request.before, request.status)
+        return Conversations(found, dict(index.counts))
 
     async def _shown(self, conversation_id: str) -> Cell:
         """The cell of a conversation that is to be looked at: what was said in it is in its journal."""
@@ -213,13 +228,13 @@ class Keeper:
         await cell.flush()
         return cell
 
-    async def _repeat(self, request: Repeat) -> Reply:
+    async def _repeat(self, request: Repeat) -> TurnAnswer | NothingTaken:
         cell = await self._cells.get(request.id)
         if not self._is_repeated(cell, request.caller):
-            return reply(204, {})
+            return NothingTaken()
         return await self._first_answer(cell, request.caller.idempotency_key)
 
-    async def _create(self, request: Create) -> Reply:
+    async def _create(self, request: Create) -> TurnReply | ConversationReply:
         caller = request.caller
         if request.id in self._cells.index:
             cell = await self._cells.get(request.id)
@@ -234,10 +249,9 @@ class Keeper:
         keyed = msgspec.structs.replace(
             caller, idempotency_key=caller.idempotency_key and f"{caller.idempotency_key}/1"
         )
-        said = await self._say(
+        return await self._say(
             Say(request.id, keyed, request.message, request.wait, request.watched, request.message_id)
         )
-        return msgspec.structs.replace(said, status=201) if said.status == 200 else said
 
     async def _new_cell(self, request: Create) -> Cell:
         caller, settings = request.caller, self._settings
@@ -254,7 +268,7 @@ class Keeper:
         )
         return await self._cells.create(request.id, [created])
 
-    async def _say(self, request: Say) -> Reply:
+    async def _say(self, request: Say) -> TurnReply:
         cell = await self._cells.get(request.id)
         if cell.conversation.pending and not self._is_repeated(cell, request.caller):
             return await self._told_while_it_waits(cell, request)
@@ -262,7 +276,7 @@ class Keeper:
         if is_at_work and not request.wait and not self._is_repeated(cell, request.caller):
             raise Conflict(f"{request.id} is at work, and takes no message until it asks for something")
         if cell.queued >= self._settings.max_queue_per_conversation:
-            raise Unavailable(f"conversation {request.id}: {cell.queued} messages wait already", 1, 429)
+            raise TooManyRequests(f"conversation {request.id}: {cell.queued} messages wait already")
         cell.queued += 1
         try:
             async with cell.turns:
@@ -270,7 +284,7 @@ class Keeper:
         finally:
             cell.queued -= 1
 
-    async def _told_while_it_waits(self, cell: Cell, request: Say) -> Reply:
+    async def _told_while_it_waits(self, cell: Cell, request: Say) -> TurnReply:
         """A message does not go past a question. But whoever comes with a token may be who was waited for."""
         if is_no(request.message) or not (cell.conversation.needs_token and request.caller.token):
             return await self._not_taken(cell, request)
@@ -281,7 +295,7 @@ class Keeper:
         await self._approvals.authorize(cell, request.caller)
         return await self._outcome(cell, request.wait, before)
 
-    async def _say_in_turn(self, cell: Cell, request: Say) -> Reply:
+    async def _say_in_turn(self, cell: Cell, request: Say) -> TurnReply:
         caller, conversation = request.caller, cell.conversation
         if self._is_repeated(cell, caller):
             return await self._first_answer(cell, caller.idempotency_key)
@@ -312,29 +326,29 @@ class Keeper:
         )
         return await self._outcome(cell, request.wait, conversation.seq)
 
-    async def _not_taken(self, cell: Cell, request: Say) -> Reply:
+    async def _not_taken(self, cell: Cell, request: Say) -> TurnReply:
         """The answer to a message that came before what waits now. One that has an id of its own could come
         again, and then be taken for the decision of what its sender had not seen."""
         key, body_hash = request.caller.idempotency_key, request.caller.body_hash
         if request.message_id and body_hash:
             turn = cell.conversation.turn
             await cell.append([Answered(turn=turn, idempotency_key=key, body_hash=body_hash)])
-        return answer(cell.conversation, 200)
+        return turn_answer(cell.conversation)
 
-    async def _told(self, request: Told) -> Reply:
+    async def _told(self, request: Told) -> NothingTaken:
         cell = await self._cells.get(request.id)
         told = Answered(turn=cell.conversation.turn, uuid=request.uuid)
         await cell.append([told], only_if=lambda: any(e.uuid == told.uuid for e in cell.conversation.pending))
-        return reply(204, {})
+        return NothingTaken()
 
-    async def _decide(self, request: Decide) -> Reply:
+    async def _decide(self, request: Decide) -> TurnReply | NothingTaken:
         cell = await self._cells.that_asked(request.decisions[0].uuid)
         if self._is_repeated(cell, request.caller):
             return await self._first_answer(cell, request.caller.idempotency_key)
         if request.seen:
             request = _without_unseen(cell.conversation, request)
             if not request.decisions:
-                return reply(204, {})
+                return NothingTaken()
         before = cell.conversation.seq
         if request.watched:
             cell.audience.expect(before)
@@ -355,7 +369,7 @@ class Keeper:
         deadlines = [asked.expires_at for asked in cell.conversation.pending if asked.expires_at]
         self._approvals.note(cell.conversation.id, deadlines)
 
-    async def _finish(self, request: Finish) -> Reply:
+    async def _finish(self, request: Finish) -> ConversationReply:
         cell = await self._cells.get(request.id)
         async with cell.turns:
             await self._driver.finish(cell)
@@ -367,50 +381,46 @@ class Keeper:
                 )
             if not conversation.finished:
                 await cell.append([ConversationCompleted(turn=conversation.turn)])
-            return reply(200, {"conversation": view(conversation)}, conversation.session_id)
+            return conversation_reply(conversation)
 
-    async def _outcome(self, cell: Cell, wait: bool, before: int) -> Reply:
+    async def _outcome(self, cell: Cell, wait: bool, before: int) -> TurnReply:
         """The answer of the turn under way, or the promise of one once its message is durable; ``before``:
         the last event before that."""
         driver = self._driver.start(cell)
         if wait:
             await asyncio.shield(driver)
-            return answer(cell.conversation, 200)
+            return turn_answer(cell.conversation)
         try:
             await cell.append(())
         except JournalError:
             await cell.drop_held()  # a message that is refused is not to run later
             raise
-        conversation = cell.conversation
-        body = {"conversation": view(conversation)}
-        location = f"/conversations/{conversation.id}"
-        promise = reply(202, body, conversation.session_id, location)
-        return msgspec.structs.replace(promise, turn=conversation.turn, seq=before)
+        return TurnAccepted(view(cell.conversation), cell.conversation.turn, before)
 
-    async def _cancel(self, request: Cancel) -> Reply:
+    async def _cancel(self, request: Cancel) -> TurnAnswer:
         cell = await self._shown(request.id)
         with cell.used():
             await self._driver.cancel(cell)
-        return answer(cell.conversation, 200)
+        return turn_answer(cell.conversation)
 
-    async def _import(self, request: Import) -> Reply:
+    async def _import(self, request: Import) -> ConversationReply:
         if request.id in self._cells.index:
             raise Conflict(f"conversation {request.id} is here already")
         events = imported(request.content, self._settings.agent, self._settings.digest, request.by)
         cell = await self._cells.create(request.id, events)
-        return answer(cell.conversation, 201, with_result=False)
+        return conversation_reply(cell.conversation)
 
     def _adopt(self, cell: Cell, caller: Caller) -> None:
         """The open turn acts for this caller from now on."""
         cell.token = caller.token or cell.token
         cell.traceparent = caller.traceparent or cell.traceparent
 
-    async def _created(self, cell: Cell, key: str) -> Reply:
+    async def _created(self, cell: Cell, key: str) -> ConversationReply:
         """The answer to a creation without a message: the conversation as it was then."""
         conversation, seq = cell.conversation, cell.conversation.requests[key].seq if key else 0
         if seq and conversation.seq > seq:
-            conversation = rewound(await self._journal.read(conversation.id), seq)
-        return answer(conversation, 201, with_result=False)
+            conversation = _rewound(await self._journal.read(conversation.id), seq)
+        return conversation_reply(conversation)
 
     # -- idempotency
 
@@ -428,11 +438,11 @@ class Keeper:
             )
         return True
 
-    async def _first_answer(self, cell: Cell, key: str) -> Reply:
+    async def _first_answer(self, cell: Cell, key: str) -> TurnAnswer:
         if not cell.conversation.answered_at(key):
             await self._driver.finish(cell)
         seq = cell.conversation.answered_at(key)
-        return answer(rewound(await self._journal.read(cell.conversation.id), seq), 200)
+        return turn_answer(_rewound(await self._journal.read(cell.conversation.id), seq))
 
     # -- recovery
 
@@ -475,16 +485,6 @@ def _without_unseen(conversation: Conversation, request: Decide) -> Decide:
     return msgspec.structs.replace(request, decisions=seen)
 
 
-def _refused(problem: MeshError) -> Reply:
-    """What is wrong, as a reply."""
-    match problem:
-        case RequestError():
-            return refusal(problem.status, str(problem))
-        case Unavailable():
-            return refusal(problem.status, str(problem), retry_after_s=problem.retry_after_s)
-        case JournalDamaged():
-            return refusal(500, str(problem))
-        case JournalError():
-            return refusal(503, str(problem), retry_after_s=1)
-        case _:
-            raise problem
+def _rewound(events: Sequence[AnyEvent], seq: int) -> Conversation:
+    """The conversation as it was when event ``seq`` had just been journaled."""
+    return fold(event for event in events if event.seq <= seq)

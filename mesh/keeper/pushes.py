@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 
 from mesh.keeper.cell import Cell
-from mesh.keeper.requests import PushDelete, PushList, PushSet, Reply, reply
+from mesh.keeper.replies import Webhooks
+from mesh.keeper.requests import PushDelete, PushList, PushSet
 from mesh.push.push import Push
 
 
@@ -15,7 +16,7 @@ class Pushes:
         self._get = get
         self._push = push
 
-    async def answer(self, request: PushSet | PushList | PushDelete) -> Reply:
+    async def answer(self, request: PushSet | PushList | PushDelete) -> Webhooks:
         """Answers any of these. Raises `MeshError`."""
         conversation = (await self._get(request.id)).conversation
         match request:
@@ -27,5 +28,4 @@ class Pushes:
             case PushDelete():
                 await self._push.remove(request.id, request.webhook_id)
                 webhooks = self._push.of(request.id)
-        masked = [webhook.masked() for webhook in webhooks]
-        return reply(200, {"webhooks": masked}, conversation.session_id)
+        return Webhooks([webhook.masked() for webhook in webhooks])

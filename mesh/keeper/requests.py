@@ -1,14 +1,29 @@
-"""What a gateway asks of a keeper, and what it answers: small messages in one union.
+"""What a gateway asks of a keeper: small messages in one union. `mesh.keeper.replies` has the answers.
 
-A reply's body is finished JSON, so that a gateway passes bytes on and reads none of them.
+Each request names its reply as a type parameter, so that a type checker knows what `Backend.ask` returns.
 """
 
-from typing import Any
+from typing import Generic, TypeVar
 
 import msgspec
 
 from mesh.core.approvals import Decision
+from mesh.keeper.replies import (
+    ConversationReply,
+    Conversations,
+    JournalLines,
+    NothingTaken,
+    RecentConversations,
+    TurnReply,
+    Webhooks,
+)
 from mesh.push.webhook import Webhook
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Ask(msgspec.Struct, Generic[R_co], frozen=True):
+    """A request to a keeper, which is answered by an ``R_co``, or refused."""
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,7 +48,7 @@ WITHDRAWN = "withdrawn"
 """The ``body_hash`` of a message that is not to be taken when it comes."""
 
 
-class Create(msgspec.Struct, frozen=True, tag=True):
+class Create(Ask[TurnReply | ConversationReply], frozen=True, tag=True):
     """A new conversation, and its first message if there is one. ``context_id`` is A2A's, and the session's
     where the caller gives none. ``webhook`` is told all that happens in it."""
 
@@ -47,7 +62,7 @@ class Create(msgspec.Struct, frozen=True, tag=True):
     webhook: Webhook | None = None
 
 
-class Say(msgspec.Struct, frozen=True, tag=True):
+class Say(Ask[TurnReply], frozen=True, tag=True):
     """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched.
     ``message_id``: what the client calls it. ``is_to_turn``: it is for the newest turn, and refused (409)
     when that has ended, or (without ``wait``) is at work; otherwise it begins the next one."""
@@ -61,7 +76,7 @@ class Say(msgspec.Struct, frozen=True, tag=True):
     is_to_turn: bool = False
 
 
-class Decide(msgspec.Struct, frozen=True, tag=True):
+class Decide(Ask[TurnReply | NothingTaken], frozen=True, tag=True):
     """Decisions about approvals of one conversation, at least one: all of them are taken, or none is.
 
     ``seen`` is set for a word that may be the repetition of another: it was said when the conversation was at
@@ -74,33 +89,33 @@ class Decide(msgspec.Struct, frozen=True, tag=True):
     seen: int = 0
 
 
-class Told(msgspec.Struct, frozen=True, tag=True):
+class Told(Ask[NothingTaken], frozen=True, tag=True):
     """An answer that describes this approval is about to go to a client, which is there to take it. 204."""
 
     id: str
     uuid: str
 
 
-class Repeat(msgspec.Struct, frozen=True, tag=True):
+class Repeat(Ask[TurnReply | NothingTaken], frozen=True, tag=True):
     """The first answer to a request with the caller's Idempotency-Key. 204: none was taken."""
 
     id: str
     caller: Caller
 
 
-class Finish(msgspec.Struct, frozen=True, tag=True):
+class Finish(Ask[ConversationReply], frozen=True, tag=True):
     """Makes a conversation final."""
 
     id: str
 
 
-class Show(msgspec.Struct, frozen=True, tag=True):
+class Show(Ask[ConversationReply], frozen=True, tag=True):
     """One conversation."""
 
     id: str
 
 
-class Page(msgspec.Struct, frozen=True, tag=True):
+class Page(Ask[Conversations], frozen=True, tag=True):
     """Conversations, newest first, older than ``before`` (``created_at|id``), of one status or any."""
 
     limit: int = 50
@@ -108,7 +123,7 @@ class Page(msgspec.Struct, frozen=True, tag=True):
     status: str = ""
 
 
-class Recent(msgspec.Struct, frozen=True, tag=True):
+class Recent(Ask[RecentConversations], frozen=True, tag=True):
     """Conversations, those that changed last first, before ``before`` (``updated_at|id``), changed not before
     ``since``; of one A2A context and in one of ``states`` (`TurnState`, "" before the first turn), or any."""
 
@@ -119,19 +134,19 @@ class Recent(msgspec.Struct, frozen=True, tag=True):
     states: tuple[str, ...] | None = None
 
 
-class Cancel(msgspec.Struct, frozen=True, tag=True):
+class Cancel(Ask[TurnReply], frozen=True, tag=True):
     """Ends the open turn, running or waiting."""
 
     id: str
 
 
-class Export(msgspec.Struct, frozen=True, tag=True):
+class Export(Ask[JournalLines], frozen=True, tag=True):
     """A conversation's journal, one event a line."""
 
     id: str
 
 
-class Import(msgspec.Struct, frozen=True, tag=True):
+class Import(Ask[ConversationReply], frozen=True, tag=True):
     """A conversation as `Export` gave it, here or elsewhere. ``by``: the name of the API key that brought it;
     empty where no keys are asked for."""
 
@@ -140,20 +155,20 @@ class Import(msgspec.Struct, frozen=True, tag=True):
     by: str = ""
 
 
-class PushSet(msgspec.Struct, frozen=True, tag=True):
+class PushSet(Ask[Webhooks], frozen=True, tag=True):
     """News of a conversation from now on, to a webhook; instead of the one with the same id."""
 
     id: str
     webhook: Webhook
 
 
-class PushList(msgspec.Struct, frozen=True, tag=True):
+class PushList(Ask[Webhooks], frozen=True, tag=True):
     """Where news of a conversation go."""
 
     id: str
 
 
-class PushDelete(msgspec.Struct, frozen=True, tag=True):
+class PushDelete(Ask[Webhooks], frozen=True, tag=True):
     """No more news to this webhook, if there is such a one."""
 
     id: str
@@ -203,49 +218,3 @@ class Follow(msgspec.Struct, frozen=True, omit_defaults=True):
     types: tuple[str, ...] = ()
     session_id: str = ""
     wait: bool = True
-
-
-class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Server-Sent Events, as they go to the watcher; none: nothing happened for a while. ``ended``: there
-    will be no more. ``refusal`` is set instead of all else."""
-
-    frames: bytes = b""
-    after: int = 0
-    cursor: int = 0
-    ended: bool = False
-    refusal: "Reply | None" = None
-
-
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finished answer: an HTTP status and a JSON body (of `Export`, JSON lines). ``turn`` and ``seq`` are
-    set when a turn goes on: which, and the last event before what it does next. Of `Show`, ``seq`` is the
-    last event that is shown."""
-
-    status: int
-    body: bytes
-    session_id: str = ""
-    location: str = ""
-    retry_after_s: int = 0
-    turn: int = 0
-    seq: int = 0
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def reply(status: int, body: Any, session_id: str = "", location: str = "") -> Reply:
-    """A reply with anything that msgspec can make JSON of."""
-    return Reply(status, _encode(body), session_id, location)
-
-
-def refusal(status: int, message: str, session_id: str = "", retry_after_s: int = 0) -> Reply:
-    """A reply that says what is wrong."""
-    return Reply(status, _encode({"error": message}), session_id, retry_after_s=retry_after_s)
-
-
-pack = msgspec.msgpack.Encoder().encode
-unpack_request = msgspec.msgpack.Decoder(Request).decode
-unpack_reply = msgspec.msgpack.Decoder(Reply).decode
-unpack_watch = msgspec.msgpack.Decoder(Watch).decode
-unpack_follow = msgspec.msgpack.Decoder(Follow).decode
-unpack_seen = msgspec.msgpack.Decoder(Seen).decode

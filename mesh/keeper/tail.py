@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
-from mesh.core.events import AnyEvent
+from mesh.core.events import AnyEvent, encode
 
 MOST_ITEMS = 4_000
 MOST_BYTES = 4 * 1024 * 1024
@@ -22,12 +22,13 @@ class FellBehind(Exception):
 
 
 class Item(NamedTuple):
-    """An event of a session, and its frame (see `mesh.core.events.frame`)."""
+    """An event of a conversation. ``size`` is that of its JSON."""
 
     position: int
     event: AnyEvent
-    frame: bytes
-    session_id: str = ""
+    size: int
+    conversation_id: str
+    session_id: str
 
 
 class Tail:
@@ -45,14 +46,15 @@ class Tail:
         """The cursor of a reader that has read everything."""
         return self._next
 
-    def add(self, event: AnyEvent, frame: bytes, session_id: str = "") -> None:
+    def add(self, event: AnyEvent, conversation_id: str = "", session_id: str = "") -> None:
         """Notes what happened, and wakes who waits for it."""
-        self._items.append(Item(self._next, event, frame, session_id))
+        item = Item(self._next, event, size_of(event), conversation_id, session_id)
+        self._items.append(item)
         self._next += 1
-        self._bytes += len(frame)
+        self._bytes += item.size
         while len(self._items) > MOST_ITEMS or self._bytes > MOST_BYTES:
             dropped = self._items.popleft()
-            self._bytes -= len(dropped.frame)
+            self._bytes -= dropped.size
             self.base = dropped.event.seq or self.base
         self._more.set()
         self._more = asyncio.Event()
@@ -89,10 +91,15 @@ class Tail:
                     await self._more.wait()
 
 
+def size_of(event: AnyEvent) -> int:
+    """How many bytes an event has on its way to a watcher, nearly."""
+    return len(encode(event))
+
+
 def _bounded(items: list[Item]) -> list[Item]:
     size = 0
     for index, item in enumerate(items):
-        size += len(item.frame)
+        size += item.size
         if size > _BATCH_BYTES and index:
             return items[:index]
     return items

@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from mesh.core.conversation import Conversation
-from mesh.core.events import AnyEvent, Completed, CutOff, Error, Paused, frame, now
+from mesh.core.errors import Conflict
+from mesh.core.events import AnyEvent, Completed, CutOff, Error, Paused, now
 from mesh.journal.port import Journal
 from mesh.keeper.cell import Cell
-from mesh.keeper.requests import Follow, Seen, Watch, refusal
-from mesh.keeper.tail import FellBehind, Item, Tail
+from mesh.keeper.replies import FollowedEvent, FollowedEvents, WatchedEvents
+from mesh.keeper.requests import Follow, Watch
+from mesh.keeper.tail import FellBehind, Item, Tail, size_of
 
 WAIT_S = 15.0
 """How long a question for news waits for some."""
@@ -36,14 +38,14 @@ class Watching:
             self._all = None
             return
         for event in events:
-            framed = frame(event, cell.conversation.id, numbered=False)
-            self._all.add(event, framed, cell.conversation.session_id)
+            self._all.add(event, cell.conversation.id, cell.conversation.session_id)
 
-    async def watch(self, cell: Cell, request: Watch) -> Seen:
-        """What is new to a watcher of one conversation; waits a while for something."""
+    async def watch(self, cell: Cell, request: Watch) -> WatchedEvents:
+        """What is new to a watcher of one conversation; waits a while for something. Raises `Conflict`."""
         if request.exclusive and not cell.audience.hold(request.watcher):
-            message = f"the stream of conversation {request.id} is open elsewhere; there is one at a time"
-            return Seen(refusal=refusal(409, message))
+            raise Conflict(
+                f"the stream of conversation {request.id} is open elsewhere; there is one at a time"
+            )
         seq = cell.conversation.seq
         after = seq if request.after is None else min(request.after, seq)
         with cell.audience.attended(seq, request.watcher, WAIT_S) as tail:
@@ -57,10 +59,10 @@ class Watching:
             except FellBehind:
                 return _cut_off(cell.conversation, after)
             after = max((item.event.seq for item in items), default=0) or after
-            framed = [(item.event, item.frame) for item in items]
-            return _seen(cell.conversation, framed, request.turn, after, cursor + len(items))
+            events = [item.event for item in items]
+            return _watched(cell.conversation, events, request.turn, after, cursor + len(items))
 
-    async def follow(self, request: Follow) -> Seen:
+    async def follow(self, request: Follow) -> FollowedEvents:
         """What is new to a follower of the whole shard; waits a while for something."""
         if self._all is None or not self._is_followed:
             self._all = Tail()
@@ -74,35 +76,40 @@ class Watching:
             items = tail.since(cursor)
         except FellBehind:
             lost, items, cursor = True, [], tail.end
-        frames = [item.frame for item in items if _is_wanted(item, request)]
+        events = [
+            FollowedEvent(item.conversation_id, item.event) for item in items if _is_wanted(item, request)
+        ]
         if lost:
-            frames.insert(0, frame(CutOff(time=now(), message="some events before here were missed"), ""))
-        return Seen(b"".join(frames), cursor=cursor + len(items))
+            missed = CutOff(time=now(), message="some events before here were missed")
+            events.insert(0, FollowedEvent("", missed))
+        return FollowedEvents(events, cursor + len(items))
 
     @property
     def _is_followed(self) -> bool:
         return asyncio.get_running_loop().time() < self._followed_until
 
-    async def _caught_up(self, conversation: Conversation, request: Watch, after: int, cursor: int) -> Seen:
+    async def _caught_up(
+        self, conversation: Conversation, request: Watch, after: int, cursor: int
+    ) -> WatchedEvents:
         """What the journal has up to now; later events are in the tail, at the cursor."""
         until = conversation.seq
-        events = [e for e in await self._journal.read(conversation.id) if after < e.seq <= until]
-        framed = list(_bounded((event, frame(event, conversation.id)) for event in events))
-        last = framed[-1][0].seq
-        return _seen(conversation, framed, request.turn, last, cursor if last == until else 0)
+        journaled = await self._journal.read(conversation.id)
+        events = list(_bounded(event for event in journaled if after < event.seq <= until))
+        last = events[-1].seq
+        return _watched(conversation, events, request.turn, last, cursor if last == until else 0)
 
 
-def _seen(
-    conversation: Conversation, framed: Sequence[tuple[AnyEvent, bytes]], turn: int, after: int, cursor: int
-) -> Seen:
+def _watched(
+    conversation: Conversation, events: Sequence[AnyEvent], turn: int, after: int, cursor: int
+) -> WatchedEvents:
     if not turn:
-        return Seen(b"".join(each for _, each in framed), after=after, cursor=cursor)
-    mine = [(event, each) for event, each in framed if event.turn == turn]
+        return WatchedEvents(events, after, cursor)
+    of_turn = [event for event in events if event.turn == turn]
     # A pause ends the stream only if nobody has decided meanwhile: else the turn goes on.
     waits = conversation.turn == turn and conversation.turn_open and not conversation.can_go_on
     ends = Completed | Error | Paused if waits else Completed | Error
-    ended = any(isinstance(event, ends) for event, _ in mine)
-    return Seen(b"".join(each for _, each in mine), after=after, cursor=cursor, ended=ended)
+    ended = any(isinstance(event, ends) for event in of_turn)
+    return WatchedEvents(of_turn, after, cursor, ended)
 
 
 def _is_wanted(item: Item, request: Follow) -> bool:
@@ -111,15 +118,16 @@ def _is_wanted(item: Item, request: Follow) -> bool:
     )
 
 
-def _cut_off(conversation: Conversation, after: int) -> Seen:
+def _cut_off(conversation: Conversation, after: int) -> WatchedEvents:
     event = CutOff(time=now(), turn=conversation.turn, message=_SLOW, after=after)
-    return Seen(frame(event, conversation.id), after=after, ended=True)
+    return WatchedEvents([event], after, ended=True)
 
 
-def _bounded(framed: Iterable[tuple[AnyEvent, bytes]]) -> Iterable[tuple[AnyEvent, bytes]]:
+def _bounded(events: Iterable[AnyEvent]) -> Iterable[AnyEvent]:
+    """The first of these events, about `_BATCH_BYTES` of them, and at least one."""
     size = 0
-    for event, each in framed:
+    for event in events:
         if size > _BATCH_BYTES:
             return
-        size += len(each)
-        yield event, each
+        size += size_of(event)
+        yield event

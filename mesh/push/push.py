@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import msgspec
 
-from mesh.core.errors import BadRequest, JournalError, Unavailable
+from mesh.core.errors import BadRequest, JournalError, TooManyRequests
 from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult, UserMessage, moment, now
 from mesh.journal.port import Journal
 from mesh.push.delivery import Deliveries, Pace
@@ -72,8 +72,8 @@ class Push:
 
     async def set(self, conversation_id: str, webhook: Webhook, seq: int, *, ended: bool = False) -> Webhook:
         """Sets a webhook, which is told what happens after event ``seq``; one with the same id is changed,
-        and told what it does not know yet. ``ended``: no turn is open. Raises `BadRequest`, `Unavailable`,
-        `JournalError`."""
+        and told what it does not know yet. ``ended``: no turn is open. Raises `BadRequest`,
+        `TooManyRequests`, `JournalError`."""
         await asyncio.to_thread(_check, webhook, self._named)
         place = Place(conversation_id, webhook.id)
         known = self._webhooks.get(place)
@@ -131,8 +131,8 @@ class Push:
             if not self._deliveries.is_busy(ended):
                 await self._drop(ended)
                 return
-        raise Unavailable(
-            f"{MOST_PER_KEEPER} push notification configs wait for news here; try again", 60, 429
+        raise TooManyRequests(
+            f"{MOST_PER_KEEPER} push notification configs wait for news here; try again", 60
         )
 
     async def _drop(self, conversation_id: str) -> None:

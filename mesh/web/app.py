@@ -15,8 +15,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from mesh.core.errors import BadRequest, MeshError, RequestError, TooLarge, Unavailable
+from mesh.core.errors import BadRequest, MeshError, TooLarge
 from mesh.net.bodies import BodyTooLarge, read_body
+from mesh.net.http_status import retry_after_of, status_of
 from mesh.net.sse import encode
 from mesh.web import requests, search
 from mesh.web.agent import Agent, Answer
@@ -171,12 +172,10 @@ def _passed(answer: Answer) -> Response:
 
 
 async def _in_words(_: Request, problem: Exception) -> Response:
-    headers, status = {}, 502
-    if isinstance(problem, RequestError):
-        status = problem.status
-    elif isinstance(problem, Unavailable):
-        status, headers = problem.status, {"Retry-After": str(problem.retry_after_s)}
-    return JSONResponse({"error": str(problem)}, status, headers)
+    assert isinstance(problem, MeshError)
+    retry_after_s = retry_after_of(problem)
+    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else None
+    return JSONResponse({"error": str(problem)}, status_of(problem), headers)
 
 
 async def _refused(request: Request, problem: Exception) -> Response:

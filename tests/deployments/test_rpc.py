@@ -129,7 +129,7 @@ async def test_a_method_without_a_policy_is_not_there_at_either_end() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        Unavailable("later", retry_after_s=5, status=429),
+        Unavailable("later", retry_after_s=5),
         ToolSessionError("it broke", may_have_run=True),
         ToolSessionError("it never began", may_have_run=False),
         CallRevoked("another pass has it"),

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mesh.core.events import AnyEvent, NodeStarted, TextDelta, UserMessage, encode, frame
+from mesh.core.events import AnyEvent, NodeStarted, TextDelta, UserMessage, encode
+from mesh.http.event_frames import frame
 from mesh.journal.portable import Lines, Reader, bounded, read_lines, renumbered
 from tests.journal.golden.record import HERE, read
 

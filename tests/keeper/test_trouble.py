@@ -12,6 +12,7 @@ from mesh.core.events import Completed, Error, Event, LlmCall, ToolIntent, ToolR
 from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
+from mesh.keeper.replies import JournalLines, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, Say, Watch
 from mesh.tree.turn import TurnInput, TurnOutput
 from tests.support import LocalMesh, ScriptedLlm, calls, says, until
@@ -210,9 +211,13 @@ async def test_a_message_that_was_just_taken_is_in_every_view() -> None:
             saying = asyncio.create_task(mesh.say(conversation, "Hi"))
             await slow.asked.wait()
             if isinstance(view, Watch):
-                assert b"user_message" in (await mesh.keeper.watch(view)).frames
+                seen = await mesh.keeper.watch(view)
+                assert isinstance(seen, WatchedEvents)
+                assert any(isinstance(event, UserMessage) for event in seen.events)
             elif isinstance(view, Export):
-                assert b"user_message" in (await mesh.keeper.handle(view)).body
+                lines = await mesh.keeper.handle(view)
+                assert isinstance(lines, JournalLines)
+                assert b"user_message" in lines.content
             else:
                 (entry,) = (await mesh.ask(view))[1]["conversations"]
                 assert entry["id"] == conversation

@@ -11,7 +11,7 @@ from mesh.core.ids import id_for_key
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.tree.turn import TurnInput, TurnOutput
-from tests.support import Caller, Create, Finish, LocalMesh, Page, Say, ScriptedLlm, calls, says
+from tests.support import Caller, Create, Finish, LocalMesh, Page, Say, ScriptedLlm, as_rest, calls, says
 
 ADD = ("add", {"n": 1})
 LOOK = ("look", {})
@@ -216,8 +216,8 @@ async def test_a_turn_that_was_left_open_goes_on_when_a_keeper_starts() -> None:
         _, body = await mesh.create()
         conversation_id = body["conversation"]["id"]
         request = Say(conversation_id, Caller(session_id="s1"), "Hi", wait=False)
-        found = await mesh.keeper.handle(request)
-        assert found.status == 202
+        status, _ = await mesh.ask(request)
+        assert status == 202
         await asyncio.wait_for(reached.wait(), 5)
         await mesh.crash()
         await asyncio.wait_for(answered.wait(), 5)
@@ -311,8 +311,9 @@ async def test_a_keeper_that_was_fenced_leaves_and_writes_nothing() -> None:
         _, body = await mesh.create("Hi")
         old = mesh.keeper
         await mesh.crash()
-        found = await old.handle(Say(body["conversation"]["id"], Caller(session_id="s"), "ghost"))
-        assert found.status == 503
+        request = Say(body["conversation"]["id"], Caller(session_id="s"), "ghost")
+        status, _ = as_rest(request, await old.handle(request))
+        assert status == 503
         assert mesh.fenced.is_set()
         shown = await mesh.show(body["conversation"]["id"])
         assert all(m["content"] != "ghost" for m in shown["messages"])

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.core.events import Completed, LlmCall, TextDelta
+from mesh.core.events import Completed, CutOff, LlmCall, TextDelta
+from mesh.http.event_frames import frame
 from mesh.keeper import tail
-from mesh.keeper.requests import Caller, Cancel, Create, Follow, Say, Seen, Watch
+from mesh.keeper.replies import Refusal, TurnAccepted, WatchedEvents
+from mesh.keeper.requests import Caller, Cancel, Create, Follow, Say, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
 from tests.live import Spoken
@@ -28,12 +30,12 @@ class Watcher:
         self.request = Watch(conversation_id, "w", after, wait=False, **more)
         self.events: list[dict[str, Any]] = []
 
-    async def read(self) -> Seen:
+    async def read(self) -> WatchedEvents:
         """One answer."""
         seen = await asyncio.wait_for(self._mesh.keeper.watch(self.request), WITHIN_S)
-        assert seen.refusal is None, seen.refusal
+        assert isinstance(seen, WatchedEvents), seen
         self.request = msgspec.structs.replace(self.request, after=seen.after, cursor=seen.cursor, wait=True)
-        self.events += frames(seen.frames)
+        self.events += as_watched(seen, self.request.id)
         return seen
 
     async def until(self, name: str) -> "Watcher":
@@ -53,6 +55,12 @@ class Watcher:
     @property
     def numbers(self) -> list[int]:
         return [event["seq"] for event in self.events if "seq" in event]
+
+
+def as_watched(seen: WatchedEvents | Refusal, conversation_id: str) -> list[dict[str, Any]]:
+    """What a client of the stream sees."""
+    assert isinstance(seen, WatchedEvents), seen
+    return frames(b"".join(frame(event, conversation_id) for event in seen.events))
 
 
 def frames(raw: bytes) -> list[dict[str, Any]]:
@@ -211,8 +219,8 @@ async def test_every_journaled_event_comes_once_and_in_order_whatever_crashes_in
             await watcher.read()
             await mesh.crash()
         await mesh.say(cid, "last")
-        shown = (await mesh.keeper.watch(Watch(cid, "other", 0, wait=False))).frames
-        last = max(event["seq"] for event in frames(shown))
+        shown = as_watched(await mesh.keeper.watch(Watch(cid, "other", 0, wait=False)), cid)
+        last = max(event["seq"] for event in shown)
         async with asyncio.timeout(WITHIN_S):
             while watcher.numbers[-1] < last:
                 await watcher.read()
@@ -245,7 +253,7 @@ async def test_a_large_journal_comes_in_bounded_pieces() -> None:
             await mesh.say(cid, "go")
         watcher = Watcher(mesh, cid, 0)
         first = await watcher.read()
-        assert 0 < len(first.frames) < 700_000
+        assert 0 < len(msgspec.msgpack.encode(first)) < 700_000
         async with asyncio.timeout(WITHIN_S):
             while watcher.numbers[-1] < 19:
                 await watcher.read()
@@ -255,7 +263,8 @@ async def test_a_large_journal_comes_in_bounded_pieces() -> None:
 async def test_the_stream_of_a_turn_ends_with_it_and_shows_no_other() -> None:
     async with conversation(Spoken(calls(("add", {"n": 1})), says("done"))) as (mesh, cid):
         told = await mesh.keeper.handle(Say(cid, CALLER, "go", wait=False, watched=True))
-        assert (told.status, told.turn) == (202, 1)
+        assert isinstance(told, TurnAccepted)
+        assert told.turn == 1
         watcher = Watcher(mesh, cid, told.seq, turn=told.turn)
         while not (await watcher.read()).ended:
             pass
@@ -267,6 +276,7 @@ async def test_the_stream_of_a_turn_ends_with_it_and_shows_no_other() -> None:
 async def test_the_stream_of_a_turn_goes_on_past_a_pause_that_is_over_already() -> None:
     async with conversation(Spoken(calls(("add", {"n": 1})), says("done"))) as (mesh, cid):
         told = await mesh.keeper.handle(Say(cid, CALLER, "go", wait=False, watched=True))
+        assert isinstance(told, TurnAccepted)
         watcher = Watcher(mesh, cid, told.seq, turn=told.turn)
         asked = await Watcher(mesh, cid, 0).until("paused")
         await mesh.decide(asked.first("approval_required")["uuid"], "approve")
@@ -281,21 +291,21 @@ async def test_an_exclusive_stream_is_had_by_one_and_free_again_when_that_one_le
         first = Watcher(mesh, cid, exclusive=True)
         await first.read()
         refused = await mesh.keeper.watch(Watch(cid, "other", exclusive=True, wait=False))
-        assert refused.refusal is not None
-        assert refused.refusal.status == 409
+        assert isinstance(refused, Refusal)
+        assert refused.kind == "conflict"
         reading = asyncio.create_task(first.read())
         await asyncio.sleep(0)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         taken = await mesh.keeper.watch(Watch(cid, "other", exclusive=True, wait=False))
-        assert taken.refusal is None
+        assert isinstance(taken, WatchedEvents)
 
 
 async def test_nobody_watches_what_is_not_there() -> None:
     async with LocalMesh(ScriptedLlm(says("done"))) as mesh:
         seen = await mesh.keeper.watch(Watch("nothing", "w"))
-        assert seen.refusal is not None
-        assert seen.refusal.status == 404
+        assert isinstance(seen, Refusal)
+        assert seen.kind == "not_found"
 
 
 async def test_a_follower_sees_all_conversations_and_can_choose() -> None:
@@ -303,15 +313,13 @@ async def test_a_follower_sees_all_conversations_and_can_choose() -> None:
         begun = await mesh.keeper.follow(Follow(wait=False))
         ids = [(await mesh.create("go"))[1]["conversation"]["id"] for _ in range(3)]
         seen = await mesh.keeper.follow(Follow(begun.cursor))
-        everything = [
-            msgspec.json.decode(line[6:]) for line in seen.frames.splitlines() if line[:5] == b"data:"
-        ]
-        assert [event["conversation_id"] for event in everything if event["type"] == "completed"] == ids
+        completed = [each.conversation_id for each in seen.events if isinstance(each.event, Completed)]
+        assert completed == ids
         chosen = await mesh.keeper.follow(Follow(begun.cursor, types=("completed",)))
-        assert chosen.frames.count(b"event: ") == 3
-        assert not (await mesh.keeper.follow(Follow(begun.cursor, session_id="other"))).frames
+        assert len(chosen.events) == 3
+        assert not (await mesh.keeper.follow(Follow(begun.cursor, session_id="other"))).events
         missed = await mesh.keeper.follow(Follow(17))
-        assert b"cut_off" in missed.frames
+        assert isinstance(missed.events[0].event, CutOff)
 
 
 # -- a turn is cancelled
@@ -389,7 +397,7 @@ async def test_a_cancelled_wait_ends_even_if_something_happens_at_the_same_momen
     news = tail.Tail()
     waiting = asyncio.create_task(news.wait(news.end, 10))
     await asyncio.sleep(0)
-    news.add(Completed(seq=1, response="x"), b"frame")
+    news.add(Completed(seq=1, response="x"))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

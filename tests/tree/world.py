@@ -6,7 +6,6 @@ case can be compared: one undisturbed, one with any trouble.
 
 import asyncio
 import itertools
-import re
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -23,6 +22,7 @@ from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     Completed,
+    ConversationCompleted,
     ConversationCreated,
     Error,
     Event,
@@ -34,6 +34,7 @@ from mesh.core.ids import new_id
 from mesh.core.messages import Results
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
+from mesh.keeper.replies import Refusal
 from mesh.keeper.requests import Caller, Create, Decide, Finish, Request, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
@@ -202,12 +203,12 @@ class World(LocalMesh):
         while True:
             asking = asyncio.create_task(self.keeper.watch(request))
             await asyncio.wait({asking})
-            if asking.cancelled() or asking.result().refusal:
+            if asking.cancelled() or isinstance(asking.result(), Refusal):
                 await asyncio.sleep(0)
                 continue
             news = asking.result()
-            self.seen += map(int, re.findall(rb"^id: (\d+)$", news.frames, re.MULTILINE))
-            if b"event: conversation_completed" in news.frames:
+            self.seen += [event.seq for event in news.events if event.seq]
+            if any(isinstance(event, ConversationCompleted) for event in news.events):
                 return
             request = replace(request, after=news.after, cursor=news.cursor, wait=True)
 

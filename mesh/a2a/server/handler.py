@@ -13,10 +13,10 @@ import asyncio
 import heapq
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from a2a.server.context import ServerCallContext
@@ -56,15 +56,24 @@ from mesh.a2a.server.task import STATES, TERMINAL, direct_answer, expected, task
 from mesh.a2a.server.webhooks import PushOperations, form_of, webhook_in
 from mesh.config.model import Config
 from mesh.core.approvals import Decision, is_decision
-from mesh.core.errors import BadRequest, RequestError, Unavailable
+from mesh.core.errors import (
+    BadRequest,
+    Conflict,
+    JournalDamaged,
+    JournalError,
+    MeshError,
+    NotFound,
+    RequestError,
+    Unavailable,
+)
 from mesh.core.ids import SESSION_IDS, is_id, is_session_id, new_id
-from mesh.core.view import ConversationView
+from mesh.core.view import ConversationSummary, ConversationView, is_cursor
 from mesh.http.port import Backend
 from mesh.http.stream import Streams
-from mesh.keeper.answer import Recency
-from mesh.keeper.index import Entry, is_cursor
+from mesh.keeper.replies import ConversationReply, NothingTaken, TurnAccepted, TurnAnswer, TurnReply
 from mesh.keeper.requests import (
     WITHDRAWN,
+    Ask,
     Cancel,
     Create,
     Decide,
@@ -72,13 +81,12 @@ from mesh.keeper.requests import (
     PushSet,
     Recent,
     Repeat,
-    Reply,
-    Request,
     Say,
     Show,
     Told,
     Watch,
 )
+from mesh.net.http_status import retry_after_of
 from mesh.push.webhook import Form
 from mesh.runtime.logs import fields
 
@@ -96,13 +104,7 @@ _NOT_SEEN = (
 )
 
 
-class _Body(msgspec.Struct, frozen=True):
-    conversation: ConversationView | None = None
-    error: str = ""
-
-
-_unpack = msgspec.json.Decoder(_Body).decode
-_unpack_recency = msgspec.json.Decoder(Recency).decode
+R = TypeVar("R")
 
 
 class _Taken(msgspec.Struct, frozen=True):
@@ -187,7 +189,7 @@ class Handler(PushOperations):
         if decisions is None and state in TERMINAL and not call.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
         if webhook := webhook_in(params.configuration, view.id, form):
-            await self._answered(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
+            await self._ask(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
         if not call.message_id and not has_decisions(message):
             return await self._take_words(shown, decisions, message, call, wait, watched)
         if decisions is None:
@@ -203,17 +205,17 @@ class Handler(PushOperations):
         if not is_session_id(context):
             raise InvalidParamsError(f"contextId must be {SESSION_IDS}")
         create = Create(task, caller, text, wait, watched, context, message.message_id, webhook)
-        return await self._taken(task, create)
+        return _taken(await self._ask(task, create))
 
     async def _first(self, task: str, call: Call) -> _Taken | None:
         """The first answer to a message that came before."""
-        reply = await _asked(self._backend.ask(task, Repeat(task, call.caller)))
-        return None if reply.status == 204 else _taken(reply)
+        reply = await self._ask(task, Repeat(task, call.caller))
+        return None if isinstance(reply, NothingTaken) else _taken(reply)
 
     async def _say(self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool) -> _Taken:
         text, ends = self._text(message), not call.is_plain
         say = Say(task, call.caller, text, wait, watched, message.message_id, is_to_turn=ends)
-        return await self._taken(task, say)
+        return _taken(await self._ask(task, say))
 
     async def _decide(
         self, view: ConversationView, decisions: list[Decision], call: Call, wait: bool, watched: bool
@@ -221,7 +223,9 @@ class Handler(PushOperations):
         """Decides; what is no decision is answered with what is expected."""
         if not decisions:
             return _Taken(view, f"That is no decision. Expected: {expected(view.pending_approvals[0])}.")
-        return await self._taken(view.id, Decide(call.caller, tuple(decisions), wait, watched))
+        reply = await self._ask(view.id, Decide(call.caller, tuple(decisions), wait, watched))
+        assert not isinstance(reply, NothingTaken)  # only a decision that says what its sender has seen
+        return _taken(reply)
 
     async def _take_words(
         self,
@@ -243,24 +247,27 @@ class Handler(PushOperations):
         if not decisions:
             return await self._decide(view, decisions, call, wait, watched)
         decide = Decide(call.caller, tuple(decisions), wait, watched, shown.seq)
-        reply = await _asked(self._backend.ask(view.id, decide))
-        match reply.status:
-            case 204:
-                return _Taken(await self._show(view.id), _NOT_SEEN)
-            case 409:
-                return await self._repeat(view.id, message, call, wait, watched)
-            case _:
-                return _taken(reply)
+        try:
+            reply = await self._backend.ask(view.id, decide)
+        except Conflict:  # it was decided already: this may be the message that did
+            return await self._repeat(view.id, message, call, wait, watched)
+        except MeshError as problem:
+            raise a2a_error(problem) from None
+        if isinstance(reply, NothingTaken):
+            return _Taken(await self._show(view.id), _NOT_SEEN)
+        return _taken(reply)
 
     async def _repeat(
         self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool
     ) -> _Taken:
         """What comes of the turn that is at work, or came of it."""
         say = Say(task, call.caller, self._text(message), wait, watched, is_to_turn=True)
-        reply = await _asked(self._backend.ask(task, say))
-        if reply.status != 409:
-            return _taken(reply)
-        shown = await self._look(task)
+        try:
+            return _taken(await self._backend.ask(task, say))
+        except Conflict:  # the turn is at work, or has ended: how it stands is the answer
+            shown = await self._look(task)
+        except MeshError as problem:
+            raise a2a_error(problem) from None
         turn = shown.view.turn
         return msgspec.structs.replace(shown, turn=turn.number) if turn and turn.state == "working" else shown
 
@@ -304,10 +311,10 @@ class Handler(PushOperations):
         for task in tasks:
             if not params.include_artifacts:
                 task.ClearField("artifacts")
-        more = encode_page_token(page[-1].moment) if len(entries) > limit else ""
+        more = encode_page_token(page[-1].updated_cursor) if len(entries) > limit else ""
         return pb.ListTasksResponse(tasks=tasks, total_size=total, page_size=limit, next_page_token=more)
 
-    async def _views(self, entries: list[Entry]) -> list[ConversationView]:
+    async def _views(self, entries: list[ConversationSummary]) -> list[ConversationView]:
         """A few at a time: a list takes the place of few other requests (limits.max_ongoing_requests)."""
         found: list[ConversationView] = []
         for first in range(0, len(entries), _AT_ONCE):
@@ -326,7 +333,7 @@ class Handler(PushOperations):
         if view.turn is None or view.turn.state in TERMINAL:
             state = view.turn.state if view.turn else "no message yet"
             raise TaskNotCancelableError(f"task {view.id} does not run ({state})")
-        view = (await self._taken(view.id, Cancel(view.id))).view
+        view = (await self._ask(view.id, Cancel(view.id))).conversation
         if view.turn is None or view.turn.state != "cancelled":
             raise TaskNotCancelableError(f"task {view.id} ended before it could be canceled")
         return task_of(view, call.extensions)
@@ -337,12 +344,16 @@ class Handler(PushOperations):
         task = call.new_task(self._secret)
         caller = msgspec.structs.replace(call.caller, idempotency_key=call.key, body_hash=WITHDRAWN)
         create = Create(task, caller, context_id=caller.session_id or call.key)
-        reply = await _asked(self._backend.ask(task, create))
-        if reply.status == 409:
+        try:
+            created = (await self._backend.ask(task, create)).conversation
+        except Conflict:  # the message came first
             return None
-        context = _taken(reply).view.context
-        await self._answered(task, Finish(task))
-        return pb.Task(id=task, context_id=context, status=pb.TaskStatus(state=pb.TASK_STATE_CANCELED))
+        except MeshError as problem:
+            raise a2a_error(problem) from None
+        await self._ask(task, Finish(task))
+        return pb.Task(
+            id=task, context_id=created.context, status=pb.TaskStatus(state=pb.TASK_STATE_CANCELED)
+        )
 
     async def on_subscribe_to_task(
         self, params: "pb.SubscribeToTaskRequest", context: ServerCallContext
@@ -351,7 +362,8 @@ class Handler(PushOperations):
         await self._show(params.id)
         # The watch begins before the look at the task: what happens between the two is told twice, not never.
         watch = Watch(params.id, new_id(), wait=False)
-        seen = await _asked(self._streams.begun(watch))
+        with a2a_errors():
+            seen = await self._streams.begun(watch)
         view = await self._show(params.id)
         if view.turn is not None and view.turn.state in TERMINAL:
             raise UnsupportedOperationError(f"task {view.id} has ended ({view.turn.state})")
@@ -370,35 +382,27 @@ class Handler(PushOperations):
             raise UnsupportedOperationError("this agent shows everybody the same card")
         if not has_one or (old and "0.3" not in self._card.versions):
             raise ExtendedAgentCardNotConfiguredError("this agent shows everybody the same card")
-        card: pb.AgentCard = await _asked(self._cards.made(call_of(context).request, extended=True))
-        return card
+        with a2a_errors():
+            return await self._cards.made(call_of(context).request, extended=True)
 
     # -- the keepers
 
-    async def _answered(self, task: str, request: Request) -> bytes:
-        reply: Reply = await _asked(self._backend.ask(_known(task), request))
-        if reply.status != 200:
-            raise _refused(reply, _unpack(reply.body).error)
-        return reply.body
+    async def _ask(self, task: str, request: Ask[R]) -> R:
+        with a2a_errors():
+            return await self._backend.ask(_known(task), request)
 
     async def _show(self, task: str) -> ConversationView:
-        return (await self._look(task)).view
+        return (await self._ask(task, Show(task))).conversation
 
     async def _look(self, task: str) -> _Taken:
-        return await self._taken(_known(task), Show(task))
+        return _taken(await self._ask(task, Show(task)))
 
-    async def _taken(self, owner: str, request: Request) -> _Taken:
-        return _taken(await _asked(self._backend.ask(owner, request)))
-
-    async def _recent(self, request: Recent) -> tuple[list[Entry], int]:
-        replies = await _asked(self._backend.ask_all(request))
-        for reply in replies:
-            if reply.status != 200:
-                raise _refused(reply, _unpack(reply.body).error)
-        parts = [_unpack_recency(reply.body) for reply in replies]
-        entries = (entry for part in parts for entry in part.conversations)
-        newest = heapq.nlargest(request.limit, entries, key=attrgetter("moment"))
-        return newest, sum(part.total for part in parts)
+    async def _recent(self, request: Recent) -> tuple[list[ConversationSummary], int]:
+        with a2a_errors():
+            shards = await self._backend.ask_all(request)
+        found = (summary for shard in shards for summary in shard.conversations)
+        newest = heapq.nlargest(request.limit, found, key=attrgetter("updated_cursor"))
+        return newest, sum(shard.total for shard in shards)
 
 
 @contextmanager
@@ -433,40 +437,40 @@ def _known(task: str) -> str:
     return task
 
 
-def _busy(message: str, retry_after_s: int) -> HTTPException:
-    """The mesh cannot answer just now, and a request may have had its effect: no answer of the protocol,
-    which would be one of the agent."""
-    return HTTPException(503, message, {"Retry-After": str(retry_after_s)})
+def _taken(reply: TurnReply | ConversationReply) -> _Taken:
+    match reply:
+        case TurnAccepted():
+            return _Taken(reply.conversation, turn=reply.turn, seq=reply.seq)
+        case ConversationReply():
+            return _Taken(reply.conversation, seq=reply.seq)
+        case TurnAnswer():
+            return _Taken(reply.conversation)
 
 
-def _taken(reply: Reply) -> _Taken:
-    body = _unpack(reply.body)
-    if body.conversation is None:
-        raise _refused(reply, body.error)
-    return _Taken(body.conversation, turn=reply.turn, seq=reply.seq)
-
-
-async def _asked(work: Awaitable[Any]) -> Any:
+@contextmanager
+def a2a_errors() -> Iterator[None]:
+    """What goes wrong inside, in A2A's errors."""
     try:
-        return await work
-    except Unavailable as problem:
-        raise _busy(str(problem), problem.retry_after_s) from None
-    except RequestError as problem:
-        raise InvalidParamsError(str(problem)) from None
+        yield
+    except MeshError as problem:
+        raise a2a_error(problem) from None
 
 
-def _refused(reply: Reply, message: str) -> Exception:
-    match reply.status:
-        case 404:
-            return TaskNotFoundError(f"Task not found: {message}")
-        case 409:
-            return UnsupportedOperationError(message)
-        case 429 | 503:
-            return _busy(message, reply.retry_after_s or 1)
-        case status if status < 500:
-            return InvalidParamsError(message)
+def a2a_error(problem: MeshError) -> Exception:
+    """The error of A2A that stands for an error of ours."""
+    match problem:
+        case NotFound():
+            return TaskNotFoundError(f"Task not found: {problem}")
+        case Conflict():
+            return UnsupportedOperationError(str(problem))
+        case RequestError():
+            return InvalidParamsError(str(problem))
+        case Unavailable() | JournalError() if not isinstance(problem, JournalDamaged):
+            # The mesh cannot answer just now, and the request may have had its effect: that is no answer of
+            # the protocol, which would be one of the agent.
+            return HTTPException(503, str(problem), {"Retry-After": str(retry_after_of(problem) or 1)})
         case _:
-            return InternalError(message)
+            return InternalError(str(problem))
 
 
 def _recent_of(params: "pb.ListTasksRequest", limit: int) -> Recent:

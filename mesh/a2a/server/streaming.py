@@ -14,7 +14,8 @@ from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, Completed, Error, Paused
 from mesh.core.view import ConversationView
 from mesh.http.stream import Streams
-from mesh.keeper.requests import Seen, Watch
+from mesh.keeper.replies import WatchedEvents
+from mesh.keeper.requests import Watch
 
 WAITS = ("waiting_approval", "auth_required")
 
@@ -55,7 +56,12 @@ class Telling:
             yield direct_answer(await self._show(task.id)) or held[0]
 
     async def told(
-        self, narration: Narration, watch: Watch, seen: Seen | None = None, *, until_pause: bool = False
+        self,
+        narration: Narration,
+        watch: Watch,
+        seen: WatchedEvents | None = None,
+        *,
+        until_pause: bool = False,
     ) -> AsyncGenerator[Any, None]:
         """What a watch sees of a turn, until it ends, or pauses."""
         turn = narration.turn
@@ -77,7 +83,7 @@ class Telling:
                     if until_pause:
                         return
 
-    async def _events(self, watch: Watch, seen: Seen | None) -> AsyncGenerator[AnyEvent, None]:
+    async def _events(self, watch: Watch, seen: WatchedEvents | None) -> AsyncGenerator[AnyEvent, None]:
         try:
             first = seen or await self._streams.begun(watch)
             async with aclosing(self._streams.events(watch, first)) as events:

@@ -5,23 +5,18 @@ configs, and of their secrets only that they are set.
 """
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
-import msgspec
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import RequestHandler
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import TaskNotFoundError
 
-from mesh.keeper.requests import PushDelete, PushList, PushSet
+from mesh.keeper.requests import Ask, PushDelete, PushList, PushSet
 from mesh.push.webhook import Form, Webhook
 
-
-class _Body(msgspec.Struct, frozen=True):
-    webhooks: tuple[Webhook, ...]
-
-
-_unpack = msgspec.json.Decoder(_Body).decode
+R = TypeVar("R")
 
 
 def form_of(context: ServerCallContext) -> Form:
@@ -55,8 +50,8 @@ class PushOperations(RequestHandler):
     """The part of a handler that is about push notification configs."""
 
     @abstractmethod
-    async def _answered(self, task: str, request: PushSet | PushList | PushDelete) -> bytes:
-        """The body of a keeper's answer. Raises `A2AError`."""
+    async def _ask(self, task: str, request: Ask[R]) -> R:
+        """The keeper's reply about a task. Raises `A2AError`."""
 
     async def on_create_task_push_notification_config(
         self, params: "pb.TaskPushNotificationConfig", context: ServerCallContext
@@ -86,5 +81,5 @@ class PushOperations(RequestHandler):
     ) -> None:
         await self._webhooks(params.task_id, PushDelete(params.task_id, params.id))
 
-    async def _webhooks(self, task: str, request: Any) -> tuple[Webhook, ...]:
-        return _unpack(await self._answered(task, request)).webhooks
+    async def _webhooks(self, task: str, request: PushSet | PushList | PushDelete) -> Sequence[Webhook]:
+        return (await self._ask(task, request)).webhooks
