@@ -3,7 +3,7 @@
 Ray places an actor, names it and starts it again. A caller asks it once, through Ray, where its endpoint
 listens; from then on calls go to it over one TCP connection, any number at the same time. A call through Ray
 costs about 2 ms of CPU, caller and callee together, whatever it carries; on a channel a hundredth of that
-(docs/decisions/actor-calls.md).
+(see docs/decisions/actor-calls.md).
 
     Channel ──[id, method, content]──►  Endpoint   one task per call
             ◄──[id, result, failure]──             in the order in which they are ready
