@@ -1,6 +1,10 @@
-"""From a place in the plan to a node at work."""
+"""Builds the nodes of a tree: from the plan of a node to a node that runs.
+
+To add a type of node, add a case to `build_node`.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from mesh.a2a.client.port import RemoteAgent
@@ -20,99 +24,102 @@ from mesh.tree.plan import PlannedNode
 from mesh.tree.remote_call import PREFIX, AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
 from mesh.tree.tool_call import ToolCalls
-from mesh.tree.tools import Tools
+from mesh.tree.tools import NO_CALLS, NodeCalls, Tools
 from mesh.tree.turn import RunNode
 
 AgentFor = Callable[[A2aAgent], RemoteAgent]
-"""How to reach an agent of the config."""
+"""Makes the client of another agent that the config names."""
 
 
-def llm_node(config: Config, planned: PlannedNode, llm: Llm, tools: Tools) -> Node:
-    """The llm node at a place."""
+@dataclass(frozen=True)
+class Environment:
+    """What nodes get from the process that runs them. ``llm_for`` gives the provider of a model, ``child``
+    the way to the node with a node path."""
+
+    sessions: Sequence[ToolSession]
+    llm_for: Callable[[str], Llm]
+    agent_for: AgentFor
+    child: Callable[[str], RunNode]
+
+
+@dataclass(frozen=True)
+class BuiltNode:
+    """A node that runs, and what it may call. Its ``toolbox``, if it has one, is to be started and closed."""
+
+    node: Node
+    calls: NodeCalls = NO_CALLS
+    toolbox: Toolbox | None = None
+
+
+def build_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
+    """The node that a plan describes."""
+    match planned.node.type:
+        case "llm":
+            return _llm_node(config, planned, environment)
+        case "a2a":
+            return _a2a_node(config, planned, environment)
+        case "sequential":
+            return _composite(planned, Sequential(_children(planned, environment)))
+        case "parallel":
+            return _composite(planned, Parallel(_children(planned, environment), planned.node.on_error))
+        case "loop":
+            return _composite(planned, Loop(_children(planned, environment), planned.node.max_iterations))
+
+
+def _llm_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
+    node, model = planned.node, planned.node.model or config.llm.model
+    toolbox = Toolbox(
+        environment.sessions,
+        offered(planned),
+        reserved=reserved(agents_of(config, planned)),
+        max_bytes=config.limits.max_tools_bytes,
+    )
+    call_settings = _call_settings(config, planned)
+    tools = Tools(
+        ToolCalls(toolbox=toolbox, settings=call_settings),
+        _remote_calls(config, planned, agents_of(config, planned), environment),
+        QuestionCalls(call_settings) if node.can_ask_user else None,
+    )
     settings = LlmSettings(
-        model=planned.node.model or config.llm.model,
+        model=model,
         prompt=planned.prompt,
         max_iterations=config.limits.max_tool_iterations,
         max_llm_calls=config.limits.max_llm_calls,
         max_tool_calls=config.limits.max_tool_calls,
         max_tokens=config.llm.max_tokens,
         timeout_s=config.llm.timeout_s,
-        can_exit_loop=planned.node.can_exit_loop,
+        can_exit_loop=node.can_exit_loop,
     )
-    return _node(planned, LlmWork(settings, llm, tools))
+    work = LlmWork(settings, environment.llm_for(model), tools)
+    return BuiltNode(_node(planned, work), tools, toolbox)
 
 
-def tools_of(config: Config, planned: PlannedNode, toolbox: Toolbox, agent_for: AgentFor) -> Tools:
-    """What the llm node at a place may call, and how."""
-    settings = _call_settings(config, planned)
-    mcp = ToolCalls(toolbox=toolbox, settings=settings)
-    remote = _remote(config, planned, agents_of(config, planned), agent_for)
-    return Tools(mcp, remote, QuestionCalls(settings) if planned.node.can_ask_user else None)
+def _a2a_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
+    calls = _remote_calls(config, planned, [planned.node.as_agent()], environment)
+    (tool,) = calls.agents.values()
+    return BuiltNode(_node(planned, A2aWork(planned.prompt, tool, calls)), calls)
 
 
-def remote_of(config: Config, planned: PlannedNode, agent_for: AgentFor) -> RemoteCalls:
-    """How the a2a node at a place talks to its agent."""
-    return _remote(config, planned, [planned.node.as_agent()], agent_for)
+def _composite(planned: PlannedNode, work: Work) -> BuiltNode:
+    return BuiltNode(_node(planned, work))
 
 
-def a2a_node(planned: PlannedNode, remote: RemoteCalls) -> Node:
-    """The a2a node at a place."""
-    (tool,) = remote.agents.values()
-    return _node(planned, A2aWork(planned.prompt, tool, remote))
-
-
-def reach(agent: A2aAgent) -> RemoteAgent:
-    """`AgentFor` over HTTP."""
-    from mesh.a2a.client.agent import (
-        HttpAgent,  # half a second and 30 MB, for those few nodes that ask others
-    )
-
-    return HttpAgent(
-        agent.name, agent.url, agent.card_url, agent.timeout_s, harmless=agent.is_harmless, key=agent.key
+def _children(planned: PlannedNode, environment: Environment) -> Children:
+    return Children(
+        [
+            Child(child.node.name, environment.child(child.path), child.reads_history)
+            for child in planned.children
+        ]
     )
 
 
-def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
-    """The other agents that a node may ask: its own, and the shared ones that its ``tools`` allow."""
-    node = planned.node
-    allowed = node.tools
-    shared = [
-        agent
-        for agent in config.a2a
-        if allowed is None or any(fnmatch(f"{PREFIX}{agent.name}", pattern) for pattern in allowed)
-    ]
-    return [*shared, *node.a2a]
-
-
-def offered(planned: PlannedNode) -> list[str] | None:
-    """Which tools of MCP servers the node at a place may use: names or globs, None for all."""
-    tools = planned.node.tools
-    return None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
-
-
-def toolbox_of(config: Config, planned: PlannedNode, sessions: Sequence[ToolSession]) -> Toolbox:
-    """The tools of MCP servers that the llm node at a place may use. Not started."""
-    return Toolbox(
-        sessions,
-        offered(planned),
-        reserved=reserved(agents_of(config, planned)),
-        max_bytes=config.limits.max_tools_bytes,
-    )
-
-
-def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
-    """The names that no tool of an MCP server may have where these agents may be asked, and whose they are.
-
-    The built-in tools are reserved also where a node does not have them: whether a config is right must not
-    depend on another key of it."""
-    built_in = {spec.name: "a built-in tool" for spec in (ASK_USER, EXIT_LOOP)}
-    return built_in | {f"{PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}
-
-
-def _remote(
-    config: Config, planned: PlannedNode, agents: Sequence[A2aAgent], agent_for: AgentFor
+def _remote_calls(
+    config: Config, planned: PlannedNode, agents: Sequence[A2aAgent], environment: Environment
 ) -> RemoteCalls:
-    tools = [AgentTool(each.name, agent_for(each), each.description, each.destructive) for each in agents]
+    tools = [
+        AgentTool(agent.name, environment.agent_for(agent), agent.description, agent.destructive)
+        for agent in agents
+    ]
     return RemoteCalls(agents={tool.tool: tool for tool in tools}, settings=_call_settings(config, planned))
 
 
@@ -126,22 +133,43 @@ def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
     )
 
 
-def composite_node(planned: PlannedNode, run: Callable[[str], RunNode]) -> Node:
-    """The node with children at a place; ``run`` gives the way to the node at a path."""
-    children = Children([Child(c.node.name, run(c.path), c.reads_history) for c in planned.children])
-    work: Work
-    match planned.node.type:
-        case "sequential":
-            work = Sequential(children)
-        case "parallel":
-            work = Parallel(children, planned.node.on_error)
-        case "loop":
-            work = Loop(children, planned.node.max_iterations)
-        case other:
-            raise ValueError(f"{planned.node.name}: a node of type {other} has no children")
-    return _node(planned, work)
-
-
 def _node(planned: PlannedNode, work: Work) -> Node:
     node = planned.node
     return Node(node.name, node.type, work, output_key=node.output_key, timeout_s=node.timeout_s)
+
+
+def reach(agent: A2aAgent) -> RemoteAgent:
+    """`AgentFor` over HTTP."""
+    # Imported here: it costs half a second of CPU and 30 MB, and few nodes call other agents.
+    from mesh.a2a.client.agent import HttpAgent
+
+    return HttpAgent(
+        agent.name, agent.url, agent.card_url, agent.timeout_s, harmless=agent.is_harmless, key=agent.key
+    )
+
+
+def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
+    """The other agents that an llm node may call: its own, and the shared ones that its ``tools`` allow."""
+    allowed = planned.node.tools
+    shared = [
+        agent
+        for agent in config.a2a
+        if allowed is None or any(fnmatch(f"{PREFIX}{agent.name}", pattern) for pattern in allowed)
+    ]
+    return [*shared, *planned.node.a2a]
+
+
+def offered(planned: PlannedNode) -> list[str] | None:
+    """The tools of MCP servers that an llm node may call: names or globs, None for all."""
+    tools = planned.node.tools
+    return None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
+
+
+def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
+    """The names that no tool of an MCP server may have beside these agents, and whose names they are.
+
+    The names of built-in tools are reserved also where a node does not have these tools: one key of a config
+    must not decide whether another one is right.
+    """
+    built_in = {spec.name: "a built-in tool" for spec in (ASK_USER, EXIT_LOOP)}
+    return built_in | {f"{PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}

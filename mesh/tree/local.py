@@ -1,7 +1,6 @@
 """A whole tree in this process: `Tree` without actors."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from mesh.a2a.client.port import RemoteAgent
@@ -10,20 +9,8 @@ from mesh.core.events import ToolCall, ToolResult
 from mesh.core.places import Place
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
-from mesh.mcp.toolbox import Toolbox
-from mesh.tree.build import (
-    AgentFor,
-    a2a_node,
-    composite_node,
-    llm_node,
-    reach,
-    remote_of,
-    toolbox_of,
-    tools_of,
-)
-from mesh.tree.node import Node
-from mesh.tree.plan import PlannedNode, tree_of
-from mesh.tree.tools import Calls
+from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
+from mesh.tree.plan import tree_of
 from mesh.tree.turn import (
     AbandonedTask,
     Recorder,
@@ -44,7 +31,8 @@ from mesh.tree.turn import (
 
 
 class LocalTree:
-    """The tree of one config. Calls between nodes have their wire form, as between actors."""
+    """The tree of one config. Calls between nodes are encoded and decoded as between actors, so that tests
+    meet what actors would."""
 
     def __init__(
         self,
@@ -56,58 +44,41 @@ class LocalTree:
     ) -> None:
         self._recorder = recorder
         self._agents: list[RemoteAgent] = []
-        self._agent_for = partial(self._reached, agent_for)
-        self._toolboxes: list[Toolbox] = []
-        self._callable: dict[str, Calls] = {}
-        self._nodes: dict[str, Node] = {}
-        for planned in tree_of(config).walk():
-            self._nodes[planned.path] = self._node(config, planned, sessions, llm_for)
+
+        def kept_agent(agent: A2aAgent) -> RemoteAgent:
+            self._agents.append(agent_for(agent))
+            return self._agents[-1]
+
+        environment = Environment(sessions, llm_for, kept_agent, lambda _: self.run)
+        self._nodes: dict[str, BuiltNode] = {
+            planned.path: build_node(config, planned, environment) for planned in tree_of(config).walk()
+        }
 
     async def start(self) -> None:
         """Learns the tools."""
-        for toolbox in self._toolboxes:
-            await toolbox.start()
+        for built in self._nodes.values():
+            if built.toolbox is not None:
+                await built.toolbox.start()
 
     async def close(self) -> None:
-        """Stops watching the tools, and lets go of other agents."""
-        for toolbox in self._toolboxes:
-            await toolbox.close()
+        """Stops watching the tools, and closes the clients of other agents."""
+        for built in self._nodes.values():
+            if built.toolbox is not None:
+                await built.toolbox.close()
         for agent in self._agents:
             await agent.close()
 
     async def run(self, turn: TurnInput) -> TurnOutput:
-        node = self._nodes[turn.place.path]
+        node = self._nodes[turn.place.path].node
         output = await node.run(decode_input(encode_input(turn)), self._recorder)
         return decode_output(encode_output(output))
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
-        return self._callable[Place(node).path].problems(ToolCall(id="", name=tool, arguments=arguments))
+        return self._nodes[Place(node).path].calls.problems(ToolCall(id="", name=tool, arguments=arguments))
 
     async def cancel(self, task: AbandonedTask) -> None:
-        await self._callable[Place(task.node).path].cancel(decode_abandoned(encode_abandoned(task)))
+        await self._nodes[Place(task.node).path].calls.cancel(decode_abandoned(encode_abandoned(task)))
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
-        calls = self._callable[call.intent.place.path]
+        calls = self._nodes[call.intent.place.path].calls
         return decode_settled(encode_settled(await calls.settle(decode_unsettled(encode_unsettled(call)))))
-
-    def _reached(self, agent_for: AgentFor, config: A2aAgent) -> RemoteAgent:
-        self._agents.append(agent_for(config))
-        return self._agents[-1]
-
-    def _node(
-        self,
-        config: Config,
-        planned: PlannedNode,
-        sessions: Sequence[ToolSession],
-        llm_for: Callable[[str], Llm],
-    ) -> Node:
-        if planned.children:
-            return composite_node(planned, lambda _: self.run)
-        if planned.node.type == "a2a":
-            self._callable[planned.path] = remote = remote_of(config, planned, self._agent_for)
-            return a2a_node(planned, remote)
-        toolbox = toolbox_of(config, planned, sessions)
-        self._toolboxes.append(toolbox)
-        self._callable[planned.path] = tools = tools_of(config, planned, toolbox, self._agent_for)
-        llm = llm_for(planned.node.model or config.llm.model)
-        return llm_node(config, planned, llm, tools)

@@ -1,4 +1,4 @@
-"""What an llm node may call: tools of MCP servers, other agents, and the person."""
+"""What a node may call: tools of MCP servers, other agents, and the person."""
 
 from typing import Protocol
 
@@ -13,11 +13,11 @@ from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 
-class _Kind(Protocol):
-    """One kind of what may be called."""
+class _KindOfCalls(Protocol):
+    """The calls of one kind that a node makes."""
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
-        """The call's result, recorded; or how the node's pass ends, if there is none yet."""
+        """See `mesh.tree.calls.run_call`."""
         ...
 
     def problems(self, call: ToolCall) -> str:
@@ -25,8 +25,8 @@ class _Kind(Protocol):
         ...
 
 
-class Calls(Protocol):
-    """What the tree wants to know of a node that calls, besides running it."""
+class NodeCalls(Protocol):
+    """What the keeper asks of a node about its calls, while the node does not run."""
 
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
@@ -41,8 +41,24 @@ class Calls(Protocol):
         ...
 
 
+class _NoCalls:
+    """The calls of a node that makes none."""
+
+    def problems(self, call: ToolCall) -> str:
+        return "this node has no tools"
+
+    async def cancel(self, task: AbandonedTask) -> None:
+        """It has asked no other agent."""
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        return None
+
+
+NO_CALLS: NodeCalls = _NoCalls()
+
+
 class Tools:
-    """All that one node may call. ``ask_user`` None: it cannot ask the person."""
+    """All that one llm node may call. ``ask_user`` None: it cannot ask the person."""
 
     def __init__(self, mcp: ToolCalls, remote: RemoteCalls, ask_user: QuestionCalls | None) -> None:
         self._mcp = mcp
@@ -54,17 +70,19 @@ class Tools:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as models see them: the very same object until the tools change."""
+        """The tools as models see them. The very same object until the tools change: providers keep what they
+        made of it."""
         offered = self._mcp.toolbox.specs
         if offered is not self._seen:
             self._seen, self._specs = offered, (*offered, *self._own)
         return self._specs
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
-        return await self._of(call).run(steps, step, call)
+        """See `mesh.tree.calls.run_call`."""
+        return await self._kind_of(call).run(steps, step, call)
 
     def problems(self, call: ToolCall) -> str:
-        return self._of(call).problems(call)
+        return self._kind_of(call).problems(call)
 
     async def cancel(self, task: AbandonedTask) -> None:
         await self._remote.cancel(task)
@@ -72,9 +90,9 @@ class Tools:
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         return await self._mcp.settle(call)
 
-    def _of(self, call: ToolCall) -> _Kind:
+    def _kind_of(self, call: ToolCall) -> _KindOfCalls:
         if call.name in self._remote.agents:
             return self._remote
         if self._ask_user is not None and call.name == ASK_USER.name:
             return self._ask_user
-        return self._mcp
+        return self._mcp  # which also says of an unknown name that there is no such tool
