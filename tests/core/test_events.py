@@ -17,9 +17,8 @@ from mesh.core.events import (
     UserMessage,
     decode,
     encode,
-    frame,
-    shown,
 )
+from mesh.http.event_frames import frame, shown
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "events.md"
 ROW = re.compile(r"^\| `(\w+)` \| (yes|no) \|([^|]*)\|", re.MULTILINE)
