@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from deployments.actor import Actor
@@ -16,8 +16,10 @@ from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
 from mesh.keeper.requests import Follow, Request, Watch
 from mesh.push.files import FilePushStore
-from mesh.push.post import Post
-from mesh.push.push import Push
+from mesh.push.port import EventNotifications
+from mesh.push.sender import WebhookSender
+from mesh.push.service import PushNotifications
+from mesh.push.webhook import A2aVersion
 from mesh.tree.plan import tree_of
 from mesh.tree.turn import Ack, Decisions
 
@@ -33,7 +35,7 @@ class KeeperActor(Actor):
         # Before the journal is open: no conversation may begin on a version that cannot be read again.
         keep_source(blueprint)
         journal, hosts = FileJournal(blueprint.data_dir), config.card.push_hosts
-        self._post, self._push_store = Post(hosts), FilePushStore(blueprint.data_dir / "push")
+        self._sender, self._push_store = WebhookSender(hosts), FilePushStore(blueprint.data_dir / "push")
         self._keeper = Keeper(
             shard,
             blueprint.keepers,
@@ -46,7 +48,9 @@ class KeeperActor(Actor):
                 turn_timeout_s=config.limits.turn_timeout_s,
                 max_queue_per_conversation=config.limits.max_queue_per_conversation,
             ),
-            Push(shard, self._push_store, journal, self._post, hosts, on_fenced=_exit),
+            PushNotifications(
+                shard, self._push_store, journal, self._sender, _render, hosts, on_fenced=_exit
+            ),
             on_fenced=_exit,
         )
         await self._keeper.start()
@@ -75,7 +79,7 @@ class KeeperActor(Actor):
     async def close(self) -> None:
         """Writes what is only derived."""
         await self._keeper.close()
-        await self._post.close()
+        await self._sender.close()
         await self._push_store.close()
 
 
@@ -87,6 +91,14 @@ def _unavailable() -> Iterator[None]:
         yield
     except (JournalError, NotFound) as problem:
         raise Unavailable(str(problem)) from problem
+
+
+def _render(events: Iterable[AnyEvent], after: int, version: A2aVersion) -> Iterator[EventNotifications]:
+    # Imported on first use: a keeper serves every protocol, and the types of A2A are a tenth of a second and
+    # several MB that keepers without webhooks are spared.
+    from mesh.a2a.server.notifications import notifications
+
+    return notifications(events, after, version)
 
 
 def _exit() -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mesh.a2a.server.notifications import notifications
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
@@ -30,11 +31,11 @@ from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool
 from mesh.net.http_status import retry_after_of, status_of
-from mesh.push.delivery import Pace
+from mesh.push.delivery import RetryPolicy
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
-from mesh.push.post import Post
-from mesh.push.push import Push
+from mesh.push.sender import WebhookSender
+from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, TurnInput, TurnOutput, UnsettledCall
@@ -158,15 +159,17 @@ class LocalMesh:
         )
         self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self, agent_for)
         self.push_store = push_store or MemoryPushStore()
-        self.pace = Pace()
-        self.post = Post(self.config.card.push_hosts)
+        self.push_policy = RetryPolicy()
+        self.sender = WebhookSender(self.config.card.push_hosts)
         self.fenced = asyncio.Event()
         self.passes = 0
         self.keeper = self._new_keeper()
 
     def _new_keeper(self) -> Keeper:
         hosts, fenced = self.config.card.push_hosts, self.fenced.set
-        push = Push(0, self.push_store, self.journal, self.post, hosts, self.pace, fenced)
+        push = PushNotifications(
+            0, self.push_store, self.journal, self.sender, notifications, hosts, self.push_policy, fenced
+        )
         return Keeper(0, 1, self.journal, self, self.settings, push, fenced)
 
     async def __aenter__(self) -> "LocalMesh":
@@ -177,7 +180,7 @@ class LocalMesh:
 
     async def __aexit__(self, *_: object) -> None:
         await self.keeper.close()
-        await self.post.close()
+        await self.sender.close()
         await self.tree.close()
 
     async def run(self, turn: TurnInput) -> TurnOutput:

@@ -80,7 +80,7 @@ from mesh.keeper.requests import (
 )
 from mesh.keeper.watching import Watching
 from mesh.net.backoff import Backoff
-from mesh.push.push import Push
+from mesh.push.service import PushNotifications
 from mesh.runtime.logs import fields
 from mesh.tree.turn import Ack, Decisions, Tree
 
@@ -114,7 +114,7 @@ class Keeper:
         journal: Journal,
         tree: Tree,
         settings: KeeperSettings,
-        push: Push,
+        push: PushNotifications,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
@@ -365,7 +365,7 @@ class Keeper:
 
     def _changed(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
         self._watching.happened(cell, events)
-        self._push.happened(cell.conversation.id, events)
+        self._push.on_journaled(cell.conversation.id, events)
         deadlines = [asked.expires_at for asked in cell.conversation.pending if asked.expires_at]
         self._approvals.note(cell.conversation.id, deadlines)
 

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 from mesh.keeper.cell import Cell
 from mesh.keeper.replies import Webhooks
 from mesh.keeper.requests import PushDelete, PushList, PushSet
-from mesh.push.push import Push
+from mesh.push.service import PushNotifications
 
 
 class Pushes:
     """Answers with the webhooks there are then, without their secrets: these can be set, and not read.
     ``get`` finds a conversation's cell, or raises `NotFound`."""
 
-    def __init__(self, get: Callable[[str], Awaitable[Cell]], push: Push) -> None:
+    def __init__(self, get: Callable[[str], Awaitable[Cell]], push: PushNotifications) -> None:
         self._get = get
         self._push = push
 

@@ -1,1 +1,1 @@
-"""Push notifications: news of conversations, sent to whoever left an address for them."""
+"""Push notifications: what happens in a conversation, sent to the webhooks that were registered for it."""

@@ -1,4 +1,8 @@
-"""What a webhook may be. No name is resolved here: where one leads is found out when news go there."""
+"""Checks of a webhook that a client wants to set.
+
+Names are not resolved here: a name may resolve differently later, so its address is checked when a
+notification is sent.
+"""
 
 import re
 from collections.abc import Collection
@@ -9,18 +13,20 @@ from mesh.core.errors import BadRequest
 from mesh.net.addresses import host_and_port, is_public
 from mesh.push.webhook import Webhook
 
-MOST_URL = 2_048
-_MOST = {"id": 128, "token": 4_096, "credentials": 8_192}
+MAX_URL = 2_048
 _SCHEME = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def check(webhook: Webhook, named: Collection[str]) -> None:
-    """Raises `BadRequest`, whose text repeats nothing of it but its host. ``named``: hosts, or ``host:port``,
-    that may have private addresses."""
-    for name, most in _MOST.items():
-        value = getattr(webhook, name)
-        if len(value) > most or not (value.isascii() and value.isprintable()):
-            raise BadRequest(f"push notifications: {name} must be at most {most} printable ASCII characters")
+    """Raises `BadRequest` if the webhook cannot be used. Of the webhook, only the host is in the message: the
+    rest may be a secret. ``named`` are hosts, or ``host:port``, that may have private addresses."""
+    for name, value, limit in (
+        ("id", webhook.id, 128),
+        ("token", webhook.token, 4_096),
+        ("credentials", webhook.credentials, 8_192),
+    ):
+        if len(value) > limit or not (value.isascii() and value.isprintable()):
+            raise BadRequest(f"push notifications: {name} must be at most {limit} printable ASCII characters")
     if not webhook.id:
         raise BadRequest("push notifications: id is empty")
     if webhook.scheme and not _SCHEME.fullmatch(webhook.scheme):
@@ -29,8 +35,8 @@ def check(webhook: Webhook, named: Collection[str]) -> None:
 
 
 def _check_url(url: str, named: Collection[str]) -> None:
-    if len(url) > MOST_URL or not (url.isascii() and url.isprintable()) or " " in url:
-        raise BadRequest(f"push notifications: url must be at most {MOST_URL} ASCII characters, no spaces")
+    if len(url) > MAX_URL or not (url.isascii() and url.isprintable()) or " " in url:
+        raise BadRequest(f"push notifications: url must be at most {MAX_URL} ASCII characters, no spaces")
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -50,7 +56,7 @@ def _check_url(url: str, named: Collection[str]) -> None:
 
 
 def _is_private(host: str) -> bool:
-    """What can be known without asking anybody."""
+    """Returns whether a host is known to be private without resolving it."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""The store in files, for nobody's eyes but their owner's.
+"""The store in files, which only their owner can read.
 
     folder/{conversation id}.json    the webhooks of a conversation, a JSON list
     folder/shard_{n}.epoch           the fence (`mesh.disk.fence`)
@@ -28,7 +28,7 @@ _decode = msgspec.json.Decoder(tuple[Webhook, ...]).decode
 
 
 class FilePushStore:
-    """See the module's text. One object a process; any number of processes on one folder."""
+    """A `PushStore` in a folder. One object per process; any number of processes may share the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,12 +38,12 @@ class FilePushStore:
     async def open(
         self, shard: int, epoch: int, owns: Callable[[str], bool]
     ) -> dict[str, tuple[Webhook, ...]]:
-        def taken() -> dict[str, tuple[Webhook, ...]]:
+        def open_shard() -> dict[str, tuple[Webhook, ...]]:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fences.set_epoch(shard, epoch)
-            return self._found(owns)
+            return self._load(owns)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, taken)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, open_shard)
 
     async def put(self, shard: int, epoch: int, conversation_id: str, webhooks: Sequence[Webhook]) -> None:
         content = _encode(webhooks) if webhooks else None
@@ -69,18 +69,20 @@ class FilePushStore:
             replace(path, content, synced=True)
         sync_folder(self._folder)
 
-    def _found(self, owns: Callable[[str], bool]) -> dict[str, tuple[Webhook, ...]]:
+    def _load(self, owns: Callable[[str], bool]) -> dict[str, tuple[Webhook, ...]]:
         found: dict[str, tuple[Webhook, ...]] = {}
         for path in self._folder.iterdir():
             conversation_id = path.name.partition(".")[0]
             if not owns(conversation_id):
                 continue
             if path.suffix == _DRAFT:
-                path.unlink(missing_ok=True)  # a write that a crash cut off; nobody was told of it
+                # The draft of a write that a crash cut short. Its `put` never returned, so nothing is lost.
+                path.unlink(missing_ok=True)
                 continue
             try:
                 found[conversation_id] = _decode(path.read_bytes())
-            except ValueError:  # its text might show a part of a secret
+            except ValueError:
+                # The other conversations are served. The error's text is not logged: it may quote a secret.
                 _log.error("event=webhooks_damaged file=%s", path.name)
             except OSError as problem:
                 _log.error("event=webhooks_unreadable file=%s %s", path.name, fields(message=reason(problem)))

@@ -1,4 +1,4 @@
-"""The store in memory: for tests, and the reference of what the port means."""
+"""The store in memory: for tests, and as the reference for what the port means."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from mesh.push.webhook import Webhook
 
 
 class MemoryPushStore:
-    """Survives as long as the object. Two keepers that share it fence one another as usual."""
+    """A `PushStore` whose content lives as long as the object. Keepers that share it fence each other."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A webhook: where news of one conversation go, and how much of them was told."""
+"""A webhook: where the notifications about one conversation are sent, and which of them were delivered."""
 
 from typing import Literal
 
@@ -6,19 +6,19 @@ import msgspec
 
 from mesh.core.errors import BadRequest
 
-Form = Literal["1.0", "0.3"]
+A2aVersion = Literal["1.0", "0.3"]
 
 MASK = "***"
-"""What clients are shown of a secret that is set."""
+"""What clients are shown in place of a secret that is set."""
 
 
 class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An address for news. It holds secrets: it is in no journal, and shows itself by its ``id`` alone.
+    """A URL for notifications, and its secrets. It is in no journal, and its repr shows only its ``id``.
 
-    ``token`` goes into a header of its own, ``scheme`` and ``credentials`` into ``Authorization``.
-    ``form``: the version of A2A in which news are written. ``since``: when it was set.
-    ``seq``: the last event that is told, or tells nothing; ``parts``: how many of the notifications about
-    the first news after that were delivered.
+    ``token`` is sent in a header of its own, ``scheme`` and ``credentials`` in ``Authorization``.
+    ``version`` is the version of A2A in which notifications are written. ``since`` is when the webhook was
+    set. ``seq`` is the last event with which delivery is done; ``parts`` is how many notifications about the
+    next event that has any were delivered.
     """
 
     id: str
@@ -26,7 +26,7 @@ class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
     token: str = ""
     scheme: str = ""
     credentials: str = ""
-    form: Form = "1.0"
+    version: A2aVersion = msgspec.field(default="1.0", name="form")
     since: str = ""
     seq: int = 0
     parts: int = 0
@@ -35,13 +35,16 @@ class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Webhook({self.id!r})"
 
     def masked(self) -> "Webhook":
-        """As clients are shown it: which secrets are set, and none of them."""
+        """Returns the webhook as clients are shown it: which secrets are set, but none of them."""
         return msgspec.structs.replace(self, token=self.token and MASK, credentials=self.credentials and MASK)
 
     def unmasked(self, known: "Webhook | None") -> "Webhook":
-        """With the secrets of the one that is ``known``, where this is what was shown of that. Raises
-        `BadRequest` for a mask with another address or scheme: who does not know a secret must not be able
-        to send it anywhere else."""
+        """Returns the webhook with the secrets of ``known`` in place of masks, for a client that sends back
+        what it was shown.
+
+        Raises `BadRequest` if the URL or the scheme differ from the known ones: a client that does not know
+        a secret must not be able to have it sent anywhere else.
+        """
         if MASK not in (self.token, self.credentials):
             return self
         if known is None or (known.url, known.scheme) != (self.url, self.scheme):
@@ -53,7 +56,7 @@ class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
         credentials = known.credentials if self.credentials == MASK else self.credentials
         return msgspec.structs.replace(self, token=token, credentials=credentials)
 
-    def says_as(self, other: "Webhook") -> bool:
-        """Whether both say the same, however far they were told."""
+    def has_same_settings(self, other: "Webhook") -> bool:
+        """Returns whether both are equal apart from the progress of delivery."""
         progress = {"since": "", "seq": 0, "parts": 0}
         return msgspec.structs.replace(self, **progress) == msgspec.structs.replace(other, **progress)

@@ -17,17 +17,17 @@ from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Create, PushDelete, PushList, PushSet
 from mesh.llm.port import LlmRequest
-from mesh.push.delivery import Pace
+from mesh.push.delivery import RetryPolicy
 from mesh.push.files import FilePushStore
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
-from mesh.push.post import Post
+from mesh.push.sender import WebhookSender
 from mesh.push.webhook import Webhook
 from tests.push.receiver import Receiver, status
 from tests.support import LocalMesh, ScriptedLlm, calls, says
 
 CONFIG = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
-SOON = Pace(first_s=0.01, most_s=0.05)
+SOON = RetryPolicy(first_s=0.01, max_s=0.05)
 ADD = ("add", {"n": 1})
 
 
@@ -49,12 +49,12 @@ async def meshed(
     *answers: Any,
     store: PushStore | None = None,
     journal: MemoryJournal | None = None,
-    pace: Pace = SOON,
+    policy: RetryPolicy = SOON,
     config: str = CONFIG,
-    post: Post | None = None,
+    sender: WebhookSender | None = None,
 ) -> AsyncIterator[LocalMesh]:
     mesh = LocalMesh(ScriptedLlm(*answers), journal, config, push_store=store)
-    mesh.pace, mesh.post = pace, post or mesh.post
+    mesh.push_policy, mesh.sender = policy, sender or mesh.sender
     mesh.keeper = mesh._new_keeper()
     async with mesh:
         yield mesh
@@ -92,7 +92,7 @@ async def test_a_webhook_is_told_the_answer_and_then_that_the_task_is_completed(
 
 async def test_a_webhook_of_0_3_is_told_the_whole_task(receiver: Receiver) -> None:
     async with meshed(says("Hello.")) as mesh:
-        body = await begin(mesh, hook(receiver, form="0.3"))
+        body = await begin(mesh, hook(receiver, version="0.3"))
         await receiver.until(1)
     [task] = receiver.bodies
     assert (task["kind"], task["id"]) == ("task", body["conversation"]["id"])
@@ -170,25 +170,25 @@ async def test_a_journal_that_cannot_be_read_just_now_delays_a_notification_and_
 
 
 async def test_pauses_grow_as_long_as_nothing_arrives_and_then_begin_anew(receiver: Receiver) -> None:
-    class Counted(Pace, frozen=True, kw_only=True):
+    class Counted(RetryPolicy, frozen=True, kw_only=True):
         counted: list[int] = []
 
         def pause(self, failures: int) -> float:
             self.counted.append(failures)
             return 0
 
-    pace = Counted()
+    policy = Counted()
     receiver.answers = [status(500), status(500), status(500), status(200), status(500), status(500)]
-    async with meshed(says("Hello."), pace=pace) as mesh:
+    async with meshed(says("Hello."), policy=policy) as mesh:
         await begin(mesh, hook(receiver))
         await receiver.until(7)
-    assert pace.counted == [1, 2, 3, 1, 2]
+    assert policy.counted == [1, 2, 3, 1, 2]
 
 
 def test_a_pause_is_about_twice_the_one_before_and_never_over_its_bound() -> None:
-    pace = Pace(first_s=1, most_s=300)
+    policy = RetryPolicy(first_s=1, max_s=300)
     for failures, most in ((1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (100_000, 300)):
-        assert all(most / 2 <= pace.pause(failures) <= most for _ in range(50))
+        assert all(most / 2 <= policy.pause(failures) <= most for _ in range(50))
 
 
 async def test_a_webhook_that_says_when_to_come_again_is_not_asked_before(receiver: Receiver) -> None:
@@ -232,7 +232,9 @@ async def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
 
 async def test_what_happened_too_long_ago_is_given_up_after_one_more_try(receiver: Receiver) -> None:
     receiver.answer = status(500)
-    async with meshed(says("Hello."), pace=Pace(first_s=0.01, most_s=0.02, patience_s=-1)) as mesh:
+    async with meshed(
+        says("Hello."), policy=RetryPolicy(first_s=0.01, max_s=0.02, give_up_after_s=-1)
+    ) as mesh:
         await begin(mesh, hook(receiver))
         await receiver.until(2)
     assert receiver.told == ["artifact", "completed"]
@@ -266,7 +268,7 @@ async def test_a_webhook_that_does_not_answer_in_time_is_asked_again(receiver: R
         return web.Response()
 
     receiver.answers = [hangs]
-    async with meshed(says("Hello."), post=Post(["127.0.0.1"], timeout_s=0.2)) as mesh:
+    async with meshed(says("Hello."), sender=WebhookSender(["127.0.0.1"], timeout_s=0.2)) as mesh:
         await begin(mesh, hook(receiver))
         await receiver.until(3)
     assert receiver.told == ["artifact", "artifact", "completed"]
@@ -295,7 +297,7 @@ async def test_a_crash_between_two_notifications_of_one_event_repeats_no_acknowl
     receiver: Receiver, store: PushStore
 ) -> None:
     receiver.answers = [status(200), status(500)]
-    async with meshed(says("Done."), store=store, pace=Pace(first_s=60)) as mesh:
+    async with meshed(says("Done."), store=store, policy=RetryPolicy(first_s=60)) as mesh:
         await begin(mesh, hook(receiver))
         await receiver.until(2)
         await mesh.crash()
@@ -307,7 +309,7 @@ async def test_nothing_is_sent_to_a_webhook_after_it_was_deleted(
     receiver: Receiver, store: PushStore
 ) -> None:
     receiver.answers = [status(500)]
-    async with meshed(says("One."), says("Two."), store=store, pace=Pace(first_s=0.2)) as mesh:
+    async with meshed(says("One."), says("Two."), store=store, policy=RetryPolicy(first_s=0.2)) as mesh:
         body = await begin(mesh, hook(receiver))
         task = body["conversation"]["id"]
         await receiver.until(1)
@@ -368,7 +370,7 @@ async def test_a_webhook_that_is_changed_is_told_at_its_new_address_what_it_does
     receiver: Receiver,
 ) -> None:
     receiver.answers = [status(500)]
-    async with meshed(says("One."), pace=Pace(first_s=60)) as mesh:
+    async with meshed(says("One."), policy=RetryPolicy(first_s=60)) as mesh:
         body = await begin(mesh, hook(receiver))
         await receiver.until(1)
         await set_on(mesh, body["conversation"]["id"], hook(receiver, "w", "/new"))
@@ -396,8 +398,8 @@ async def test_a_name_that_leads_to_a_private_address_gets_nothing_and_no_secret
     receiver: Receiver, caplog: pytest.LogCaptureFixture, host: str, why: str
 ) -> None:
     webhook = Webhook("w", f"http://{host}:{receiver.port}/s3cret?key=s3cret", "s3cret", "Bearer", "s3cret")
-    config, post = "name: test\nllm: {model: scripted}\n", Post(resolver=_Rebound())
-    async with meshed(says("One."), says("Two."), config=config, post=post) as mesh:
+    config, sender = "name: test\nllm: {model: scripted}\n", WebhookSender(resolver=_Rebound())
+    async with meshed(says("One."), says("Two."), config=config, sender=sender) as mesh:
         _, body = await mesh.create("Hi")
         task = body["conversation"]["id"]
         assert (await set_on(mesh, task, webhook))[0] == 200
@@ -414,5 +416,5 @@ async def _noted(mesh: LocalMesh) -> None:
     """Returns when the keeper has looked at every webhook, and none is behind."""
     push = mesh.keeper._push
     async with asyncio.timeout(5):
-        await push._looked.wait()
+        await push._checked.wait()
         await asyncio.gather(*push._deliveries._tasks.values())

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-import mesh.push.push as pushes
+import mesh.push.service as pushes
 from mesh.core.errors import StaleEpoch
 from mesh.core.events import moment
 from mesh.core.ids import new_id
 from mesh.keeper.requests import Caller, Create, PushDelete, PushList, PushSet
-from mesh.push.gates import _PER_HOST, Gates
+from mesh.push.limits import MAX_PER_HOST, DeliveryLimits
 from mesh.push.memory import MemoryPushStore
+from mesh.push.registry import WebhookKey
 from mesh.push.webhook import Webhook
-from mesh.push.webhooks import Place
 from tests.ports import free_port
 from tests.push.receiver import Receiver
 from tests.support import LocalMesh, ScriptedLlm, calls, says
@@ -32,7 +32,7 @@ async def kept(store: MemoryPushStore) -> set[str]:
 
 
 async def looked(mesh: LocalMesh) -> None:
-    await asyncio.wait_for(mesh.keeper._push._looked.wait(), 5)
+    await asyncio.wait_for(mesh.keeper._push._checked.wait(), 5)
 
 
 async def given(mesh: LocalMesh, store: MemoryPushStore, conversation_id: str, **fields: Any) -> None:
@@ -58,7 +58,7 @@ async def test_webhooks_that_nobody_needs_any_more_are_gone_after_a_week() -> No
 async def test_above_its_bound_a_keeper_forgets_those_of_the_task_that_ended_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pushes, "MOST_PER_KEEPER", 3)
+    monkeypatch.setattr(pushes, "MAX_PER_KEEPER", 3)
     store = MemoryPushStore()
     async with LocalMesh(ScriptedLlm(calls(ADD)), push_store=store) as mesh:
         waiting = [(await mesh.create("x"))[1] for _ in range(3)]
@@ -77,7 +77,7 @@ async def test_above_its_bound_a_keeper_forgets_those_of_the_task_that_ended_fir
 async def test_webhooks_that_are_behind_or_whose_task_goes_on_are_not_forgotten_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pushes, "MOST_PER_KEEPER", 2)
+    monkeypatch.setattr(pushes, "MAX_PER_KEEPER", 2)
     store = MemoryPushStore()
     config = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
     model, receiver = ScriptedLlm(says("One."), says("Two."), calls(ADD)), Receiver()
@@ -91,7 +91,7 @@ async def test_webhooks_that_are_behind_or_whose_task_goes_on_are_not_forgotten_
         await receiver.until(3)
         await mesh.ask(PushSet(goes_on, msgspec.structs.replace(somebody, token="new")))
         deliveries = mesh.keeper._push._deliveries
-        await asyncio.wait_for(deliveries._tasks[Place(goes_on, "w")], 5)
+        await asyncio.wait_for(deliveries._tasks[WebhookKey(goes_on, "w")], 5)
         other = (await mesh.create())[1]["conversation"]["id"]
         assert (await mesh.ask(PushSet(other, Webhook("w", URL))))[0] == 429
         assert await kept(store) == {behind, goes_on}
@@ -120,25 +120,25 @@ async def test_a_keeper_that_comes_too_late_does_not_begin() -> None:
 
 
 async def test_one_host_takes_no_more_than_its_share_and_the_others_go_on() -> None:
-    gates, release, other_is_in = Gates(), asyncio.Event(), asyncio.Event()
+    limits, release, other_is_in = DeliveryLimits(), asyncio.Event(), asyncio.Event()
     inside: list[str] = []
 
     async def go(host: str) -> None:
-        async with gates.through(host):
+        async with limits.slot(host):
             inside.append(host)
             if host == "other":
                 other_is_in.set()
             await release.wait()
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(3 * _PER_HOST):
+        for _ in range(3 * MAX_PER_HOST):
             group.create_task(go("slow"))
         group.create_task(go("other"))
         await asyncio.wait_for(other_is_in.wait(), 5)
-        assert inside.count("slow") == _PER_HOST
+        assert inside.count("slow") == MAX_PER_HOST
         release.set()
-    assert inside.count("slow") == 3 * _PER_HOST
-    assert gates._by_host == {}
+    assert inside.count("slow") == 3 * MAX_PER_HOST
+    assert limits._hosts == {}
 
 
 def _age(mesh: LocalMesh, conversation_id: str) -> None:

@@ -53,7 +53,7 @@ from mesh.a2a.server.said import (
 )
 from mesh.a2a.server.streaming import WAITS, Telling
 from mesh.a2a.server.task import STATES, TERMINAL, direct_answer, expected, task_of
-from mesh.a2a.server.webhooks import PushOperations, form_of, webhook_in
+from mesh.a2a.server.webhooks import PushOperations, version_of, webhook_in
 from mesh.config.model import Config
 from mesh.core.approvals import Decision, is_decision
 from mesh.core.errors import (
@@ -87,7 +87,7 @@ from mesh.keeper.requests import (
     Watch,
 )
 from mesh.net.http_status import retry_after_of
-from mesh.push.webhook import Form
+from mesh.push.webhook import A2aVersion
 from mesh.runtime.logs import fields
 
 _log = logging.getLogger("mesh.gateway")
@@ -171,13 +171,13 @@ class Handler(PushOperations):
     async def _take(
         self, params: "pb.SendMessageRequest", context: ServerCallContext, wait: bool, watched: bool = False
     ) -> _Taken:
-        call, form, message = call_of(context), form_of(context), params.message
+        call, version, message = call_of(context), version_of(context), params.message
         if not message.message_id:
             raise InvalidParamsError("message.messageId is missing")
         if self._card.files == "mention":
             message.CopyFrom(with_files_mentioned(message))
         if not message.task_id:
-            return await self._begin(params, call, form, wait, watched)
+            return await self._begin(params, call, version, wait, watched)
         shown, call = await self._look(message.task_id), call.to_task()
         view = shown.view
         if message.context_id and message.context_id != view.context:
@@ -188,7 +188,7 @@ class Handler(PushOperations):
         state = view.turn.state if view.turn else None
         if decisions is None and state in TERMINAL and not call.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
-        if webhook := webhook_in(params.configuration, view.id, form):
+        if webhook := webhook_in(params.configuration, view.id, version):
             await self._ask(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
         if not call.message_id and not has_decisions(message):
             return await self._take_words(shown, decisions, message, call, wait, watched)
@@ -197,10 +197,10 @@ class Handler(PushOperations):
         return await self._decide(view, decisions, call, wait, watched)
 
     async def _begin(
-        self, params: "pb.SendMessageRequest", call: Call, form: Form, wait: bool, watched: bool
+        self, params: "pb.SendMessageRequest", call: Call, version: A2aVersion, wait: bool, watched: bool
     ) -> _Taken:
         message, caller, task = params.message, call.caller, call.new_task(self._secret)
-        text, webhook = self._text(message), webhook_in(params.configuration, task, form)
+        text, webhook = self._text(message), webhook_in(params.configuration, task, version)
         context = message.context_id or caller.session_id or secrets.token_hex(4)
         if not is_session_id(context):
             raise InvalidParamsError(f"contextId must be {SESSION_IDS}")
@@ -377,7 +377,7 @@ class Handler(PushOperations):
     async def on_get_extended_agent_card(
         self, params: "pb.GetExtendedAgentCardRequest", context: ServerCallContext
     ) -> "pb.AgentCard":
-        old, has_one = form_of(context) == "0.3", self._card.public_skills is not None
+        old, has_one = version_of(context) == "0.3", self._card.public_skills is not None
         if not has_one and not old:  # section 3.1.11: what the card does not offer is no operation
             raise UnsupportedOperationError("this agent shows everybody the same card")
         if not has_one or (old and "0.3" not in self._card.versions):

@@ -14,27 +14,27 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import TaskNotFoundError
 
 from mesh.keeper.requests import Ask, PushDelete, PushList, PushSet
-from mesh.push.webhook import Form, Webhook
+from mesh.push.webhook import A2aVersion, Webhook
 
 R = TypeVar("R")
 
 
-def form_of(context: ServerCallContext) -> Form:
+def version_of(context: ServerCallContext) -> A2aVersion:
     """The version of A2A that a call is in: methods of 0.3 have a slash in their names."""
     return "0.3" if "/" in context.state.get("method", "") else "1.0"
 
 
-def webhook_of(config: "pb.TaskPushNotificationConfig", task: str, form: Form) -> Webhook:
+def webhook_of(config: "pb.TaskPushNotificationConfig", task: str, version: A2aVersion) -> Webhook:
     """The webhook that a config asks for."""
     asked = config.authentication
-    return Webhook(config.id or task, config.url, config.token, asked.scheme, asked.credentials, form)
+    return Webhook(config.id or task, config.url, config.token, asked.scheme, asked.credentials, version)
 
 
-def webhook_in(asked: "pb.SendMessageConfiguration", task: str, form: Form) -> Webhook | None:
+def webhook_in(asked: "pb.SendMessageConfiguration", task: str, version: A2aVersion) -> Webhook | None:
     """The webhook that comes with a message, if one does."""
     if not asked.HasField("task_push_notification_config"):
         return None
-    return webhook_of(asked.task_push_notification_config, task, form)
+    return webhook_of(asked.task_push_notification_config, task, version)
 
 
 def config_of(webhook: Webhook, task: str) -> "pb.TaskPushNotificationConfig":
@@ -56,7 +56,7 @@ class PushOperations(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: "pb.TaskPushNotificationConfig", context: ServerCallContext
     ) -> "pb.TaskPushNotificationConfig":
-        webhook = webhook_of(params, params.task_id, form_of(context))
+        webhook = webhook_of(params, params.task_id, version_of(context))
         [kept] = await self._webhooks(params.task_id, PushSet(params.task_id, webhook))
         return config_of(kept, params.task_id)
 

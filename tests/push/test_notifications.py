@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.a2a.server.notifications import notifications
 from mesh.core.events import (
     AnyEvent,
     Artifact,
@@ -13,7 +14,12 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.push.news import batch
+from mesh.journal.memory import MemoryJournal
+from mesh.push.delivery import Deliveries, RetryPolicy
+from mesh.push.memory import MemoryPushStore
+from mesh.push.port import EventNotifications
+from mesh.push.registry import WebhookRegistry
+from mesh.push.sender import WebhookSender
 from mesh.push.webhook import Webhook
 from tests.push.receiver import short
 
@@ -43,6 +49,12 @@ def journal(turns: int = 2) -> list[AnyEvent]:
 
 def _placed(event: AnyEvent, seq: int) -> AnyEvent:
     return msgspec.structs.replace(event, seq=seq, time=TIME)
+
+
+def batch(events: list[AnyEvent], webhook: Webhook) -> list[EventNotifications]:
+    registry = WebhookRegistry(0, MemoryPushStore(), lambda: None)
+    deliveries = Deliveries(registry, MemoryJournal(), WebhookSender(), notifications, RetryPolicy())
+    return deliveries._batch(events, webhook)
 
 
 def bodies(events: list[AnyEvent], **webhook: Any) -> list[dict[str, Any]]:
@@ -75,7 +87,7 @@ def test_much_news_comes_in_batches_and_none_is_lost() -> None:
     assert len(bodies(events)) == 4 * 30
 
 
-def test_the_form_of_0_3_tells_the_task_as_it_was_then_each_time_it_ended() -> None:
-    tasks = bodies(journal(), form="0.3")
+def test_a_webhook_of_0_3_is_told_the_task_as_it_was_then_each_time_it_ended() -> None:
+    tasks = bodies(journal(), version="0.3")
     assert [(task["kind"], task["status"]["state"]) for task in tasks] == [("task", "completed")] * 2
     assert len(tasks[0]["history"]) < len(tasks[1]["history"])
