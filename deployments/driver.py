@@ -62,14 +62,17 @@ Message = Progress | Ready | Failed
 
 
 class Driver:
-    """The process, seen from the supervisor. ``disown`` is called in it first: it lets go of what must not be
-    held there. What it prints goes to the file ``output``, except what the mesh says on its ``console``."""
+    """The process, seen from the supervisor. ``close_in_child`` is called in it first: it lets go of what
+    must not be held there. What it prints goes to the file ``output``, except what the mesh says on its
+    ``console``."""
 
-    def __init__(self, mesh: Mesh, console: Console, output: Path, disown: Callable[[], None]) -> None:
+    def __init__(
+        self, mesh: Mesh, console: Console, output: Path, close_in_child: Callable[[], None]
+    ) -> None:
         context = multiprocessing.get_context("fork")  # Invariant: the supervisor has one thread
         self._messages, theirs = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=_run, args=(mesh, console, theirs, output, disown), name="driver"
+            target=_run, args=(mesh, console, theirs, output, close_in_child), name="driver"
         )
         self._process.start()
         theirs.close()
@@ -106,9 +109,9 @@ class Driver:
 
 
 def _run(
-    mesh: Mesh, console: Console, supervisor: Connection, output: Path, disown: Callable[[], None]
+    mesh: Mesh, console: Console, supervisor: Connection, output: Path, close_in_child: Callable[[], None]
 ) -> None:
-    disown()
+    close_in_child()
     _send_output_to(output, console)
     set_up()
     stop = threading.Event()

@@ -1,7 +1,8 @@
-"""Keeps a mesh running: starts the driver, watches Ray's daemons, and starts all of it anew when Ray died.
+"""Keeps a mesh running: starts the driver, watches Ray's daemons, and starts all of it again when Ray died.
 
-It has one thread, never uses Ray, and never waits for long: a signal is heard at any moment. It restarts no
-single actors, as Ray does, and not the Ray of a cluster that was joined, which is not ours.
+The supervisor has one thread, never uses Ray, and never waits for long, so that it can react to a signal at
+any moment. It does not restart single actors, which Ray does, nor the Ray of a cluster that was joined, which
+is not ours.
 """
 
 import logging
@@ -13,24 +14,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deployments import daemons, descendants
+from deployments.daemons import Daemons
 from deployments.driver import Driver, Failed, Message, Progress, Ready
 from deployments.mesh import Mesh
 from deployments.restarts import RestartPolicy
 from deployments.web_chat import WebChat
 from mesh.config.model import Config
 from mesh.core.errors import MeshError
+from mesh.processes.descendants import descendants, end_descendants, reap
+from mesh.processes.watchdog import Watchdog
 from mesh.runtime.log_relay import LogRelay
 from mesh.runtime.logs import fields
 
 _TICK_S = 0.25
-_LOOK_EVERY_S = 1.0
-_UPDATE_WILL_EVERY_S = 10.0
+_CHECK_EVERY_S = 1.0
+_UPDATE_WATCHDOG_EVERY_S = 10.0
 _STOP_WITHIN_S = 5.5
 
 
-class Lost(MeshError):
-    """Ray died, or did not start again: why, for people."""
+class RayDied(MeshError):
+    """Ray died, or did not start again. The message says why, for people."""
 
 
 class Supervisor:
@@ -40,7 +43,7 @@ class Supervisor:
         self,
         configs: Sequence[Config],
         console: Console,
-        will: descendants.LastWill,
+        watchdog: Watchdog,
         scratch: Path,
         relay: LogRelay,
         policy: RestartPolicy,
@@ -50,19 +53,19 @@ class Supervisor:
     ) -> None:
         self._configs = configs
         self._console = console
-        self._will = will
+        self._watchdog = watchdog
         self._scratch = scratch
         self._relay = relay
         self._policy = policy
         self._stop = stop
-        self._web = WebChat(relay, scratch / "web.err", will.disown) if with_web else None
+        self._web = WebChat(relay, scratch / "web.err", watchdog.close_in_child) if with_web else None
         self._restarts: list[float] = []
         self._was_ready = False
         self._logs = ""
 
     def run(self) -> None:
         """Returns when it was told to stop and everything has ended. Raises `MeshError` when the mesh cannot
-        start, and when Ray died too often."""
+        start, or Ray died too often."""
         try:
             self._run()
         finally:
@@ -74,45 +77,45 @@ class Supervisor:
         while not self._stop.is_set():
             web = self._web.url if self._web else ""
             mesh = Mesh(self._configs, self._console, web=web, again=self._was_ready)
-            driver = Driver(mesh, self._console, self._scratch / "driver.err", self._will.disown)
+            driver = Driver(mesh, self._console, self._scratch / "driver.err", self._watchdog.close_in_child)
             try:
                 self._watch(driver, mesh)
                 self._take_down(driver)
-            except Lost as problem:
-                self._note_loss(str(problem))
+            except RayDied as problem:
+                self._record_loss(str(problem))
             except MeshError:
                 self._take_down(driver)
                 raise
             finally:
                 driver.kill()
-                descendants.sweep(grace_s=1.0, spare=self._spared)
+                end_descendants(grace_s=1.0, spare=self._spared)
                 self._relay.pump()
 
     def _watch(self, driver: Driver, mesh: Mesh) -> None:
-        """Returns when it is told to stop. Raises `Lost` or another `MeshError`."""
-        watched = daemons.Daemons(descendants.all_of_them, self._note_death)
-        look_at = update_at = 0.0
+        """Returns when it is told to stop. Raises `RayDied`, or another `MeshError`."""
+        ray_daemons = Daemons(descendants, self._log_death)
+        check_at = update_at = 0.0
         while not self._stop.wait(_TICK_S):
             self._relay.pump()
             now, message = time.monotonic(), driver.message()
             if message is not None:
-                self._take(message, mesh)
-                watched.look_again()
-                look_at = update_at = now
+                self._handle(message, mesh)
+                ray_daemons.scan_soon()
+                check_at = update_at = now
             elif driver.has_ended():
                 raise _failure(mesh, f"the process that uses Ray ended ({driver.how_it_ended()})")
-            if now >= look_at:
-                look_at = now + _LOOK_EVERY_S
+            if now >= check_at:
+                check_at = now + _CHECK_EVERY_S
                 if self._web and self._was_ready:
                     self._web.keep(mesh.url)
-                if mesh.is_ours and (why := watched.lost()):
-                    raise Lost(why)
+                if mesh.is_ours and (why := ray_daemons.failure()):
+                    raise RayDied(why)
             if now >= update_at:
-                update_at = now + _UPDATE_WILL_EVERY_S
-                self._will.update()
-                daemons.reap({*self._spared, driver.pid})
+                update_at = now + _UPDATE_WATCHDOG_EVERY_S
+                self._watchdog.update()
+                reap({*self._spared, driver.pid})
 
-    def _take(self, message: Message, mesh: Mesh) -> None:
+    def _handle(self, message: Message, mesh: Mesh) -> None:
         """Raises `MeshError` for a driver that failed."""
         match message:
             case Progress(logs):
@@ -126,8 +129,8 @@ class Supervisor:
             case Failed(why):
                 raise _failure(mesh, why, can_be_tried_again=self._was_ready)
 
-    def _note_loss(self, why: str) -> None:
-        """Logs why Ray is started anew. Raises `MeshError` when that was too often."""
+    def _record_loss(self, why: str) -> None:
+        """Logs why Ray is started again. Raises `MeshError` when that happened too often."""
         now, policy = time.monotonic(), self._policy
         recent = policy.recent(self._restarts, now)
         if not policy.allows(self._restarts, now):
@@ -139,7 +142,7 @@ class Supervisor:
         counted = fields(why=why, restart=len(self._restarts), of=policy.most)
         self._relay.say(logging.ERROR, f"event=ray_lost {counted}")
 
-    def _note_death(self, daemon: str) -> None:
+    def _log_death(self, daemon: str) -> None:
         why = f"the {daemon} died; Ray starts it again"
         self._relay.say(logging.WARNING, f"event=daemon_died {fields(why=why)}")
 
@@ -154,13 +157,13 @@ class Supervisor:
 
     @property
     def _spared(self) -> set[int]:
-        """The processes that outlive a driver."""
-        return {self._will.pid} | (self._web.pids if self._web else set())
+        """The ids of the processes that outlive a driver."""
+        return {self._watchdog.pid} | (self._web.pids if self._web else set())
 
 
 def _failure(mesh: Mesh, why: str, *, can_be_tried_again: bool = True) -> MeshError:
-    """What the end of the driver means. A first start that failed would fail again, and the Ray of a cluster
-    is not ours to start."""
+    """What the end of the driver means. A first start that failed would fail again, and it is not for us to
+    start the Ray of a cluster that was joined."""
     if mesh.is_ours:
-        return Lost(why) if can_be_tried_again else MeshError(why)
+        return RayDied(why) if can_be_tried_again else MeshError(why)
     return MeshError(f"{why}; Ray was joined at {os.environ['RAY_ADDRESS']}" if can_be_tried_again else why)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deployments import descendants, edge
+from deployments import edge
 from deployments.restarts import RestartPolicy
 from deployments.supervisor import Supervisor
 from mesh.config.model import Config
+from mesh.processes.descendants import adopt_orphans
+from mesh.processes.watchdog import Watchdog
 from mesh.runtime.log_relay import LogRelay
 from mesh.runtime.options import RunOptions
 
@@ -28,9 +30,9 @@ def up(config: Config, console: Console, *others: Config, options: RunOptions) -
     with (
         tempfile.TemporaryDirectory(prefix="mesh-", ignore_cleanup_errors=True) as scratch,
         _signals(stop),
-        descendants.LastWill(Path(scratch)) as will,
+        Watchdog(Path(scratch)) as watchdog,
     ):
-        descendants.adopt()
+        adopt_orphans()
         edge.prepare(os.environ, Path(scratch))
         if os.environ.get("RAY_ADDRESS"):
             edge.prepare_to_join(os.environ, Path.home())
@@ -40,7 +42,7 @@ def up(config: Config, console: Console, *others: Config, options: RunOptions) -
         policy = RestartPolicy(most=options.max_restarts)
         try:
             supervisor = Supervisor(
-                (config, *others), console, will, Path(scratch), relay, policy, stop, with_web=options.web
+                (config, *others), console, watchdog, Path(scratch), relay, policy, stop, with_web=options.web
             )
             supervisor.run()
         finally:

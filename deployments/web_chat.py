@@ -19,14 +19,14 @@ _END_WITHIN_S = 2.0
 
 class WebChat:
     """Listens from the beginning, so that its address is known, and stays, whatever ends and starts. Raises
-    `MeshError` if that is not possible. ``disown`` is called in each process that serves it; what that logs
-    goes to the file ``output``, for the relay to pass on."""
+    `MeshError` if that is not possible. ``close_in_child`` is called in each process that serves it; what
+    that logs goes to the file ``output``, for the relay to pass on."""
 
-    def __init__(self, relay: LogRelay, output: Path, disown: Callable[[], None]) -> None:
+    def __init__(self, relay: LogRelay, output: Path, close_in_child: Callable[[], None]) -> None:
         self._relay = relay
         self._output = output
         self._policy = RestartPolicy()
-        self._disown = disown
+        self._close_in_child = close_in_child
         self._listening = listen_nearby(WEB_PORT)
         self._process: multiprocessing.process.BaseProcess | None = None
         self._starts: list[float] = []
@@ -75,7 +75,7 @@ class WebChat:
         from mesh.web.config import WebConfig
         from mesh.web.server import serve_on
 
-        self._disown()
+        self._close_in_child()
         self._send_output_to(self._output)
         set_up()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -5,7 +5,6 @@ the chat is killed (Linux; elsewhere only what ends the chat in order ends the m
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 import httpx2
 
 from mesh.core.errors import MeshError
+from mesh.processes.guard import signal_on_parent_death
 
 UP_WITHIN_S = 180.0
 DOWN_WITHIN_S = 20.0
@@ -25,7 +25,6 @@ _LOOK_S = 0.1
 _LINES_KEPT = 40
 _LAST_WORDS = 5
 _MOST_LINE = 64 * 1024
-_PR_SET_PDEATHSIG = 1
 
 
 class CannotEmbed(MeshError):
@@ -131,7 +130,7 @@ async def _is_ready(http: httpx2.AsyncClient, url: str) -> bool:
 
 
 async def _stop(child: asyncio.subprocess.Process) -> None:
-    """Ends it in order; its own last will sees to what it started, whatever happens to it."""
+    """Ends it in order. Its own watchdog ends what it started, whatever happens to it."""
     if child.returncode is not None:
         return
     child.terminate()
@@ -148,15 +147,12 @@ def _free_port() -> int:
     return port
 
 
-def _end_with_parent(parent: int) -> Callable[[], None] | None:
+def _end_with_parent(parent: int) -> Callable[[], None]:
     """What the child does before it becomes ``mesh up``: asks for SIGTERM when its parent dies."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
+    request_signal = signal_on_parent_death(signal.SIGTERM)
 
     def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
+        if request_signal() and os.getppid() != parent:  # it died before we asked
             os._exit(1)
 
     return ask

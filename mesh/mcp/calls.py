@@ -36,9 +36,9 @@ class Begun(Protocol):
     """What sessions write down of the calls that they begin, for those after them: see
     `mesh.mcp.session_file.SessionFile`."""
 
-    def open(self, session: str) -> None: ...
-    def begin(self, claim: Claim) -> None: ...
-    def began(self, claim: Claim) -> bool | None: ...
+    def open_session(self, session: str) -> None: ...
+    def record_begin(self, claim: Claim) -> None: ...
+    def has_begun(self, claim: Claim) -> bool | None: ...
 
 
 class Call:
@@ -110,13 +110,13 @@ class KnownCalls(Generic[C]):
         generation begins."""
         if self._begun is not None:
             self._next_generation()
-        begun.open(self.session)
+        begun.open_session(self.session)
         self._begun = begun
 
     def begin(self, call: Call) -> None:
         """The call is about to be handed to the server."""
         if self._begun is not None and call.claim is not None:
-            self._begun.begin(call.claim)
+            self._begun.record_begin(call.claim)
 
     def find(self, claim: Claim) -> C | None:
         """The call of this attempt, if it came before; None: it may begin, and is to be `add`ed at once.
@@ -153,7 +153,7 @@ class KnownCalls(Generic[C]):
         steps = self._steps.get(claim.session)
         if claim in self._outlasting:
             return await self._outcome(self._outlasting[claim])
-        if steps is None and self._begun is not None and self._begun.began(claim) is False:
+        if steps is None and self._begun is not None and self._begun.has_begun(claim) is False:
             return None
         if steps is None:
             raise ToolSessionError("the session that may have run this call has ended", may_have_run=True)
@@ -187,7 +187,7 @@ class KnownCalls(Generic[C]):
         if len(self._steps[self.session]) >= self._most_calls:
             self._next_generation()
             if self._begun is not None:
-                self._begun.open(self.session)
+                self._begun.open_session(self.session)
 
     def _next_generation(self) -> None:
         self._generation += 1

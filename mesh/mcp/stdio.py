@@ -1,6 +1,6 @@
 """A server's subprocess as the pair of streams that the SDK's client takes.
 
-Above: `mesh.mcp.link`, which hands this to the SDK. Below: `mesh.mcp.guard` and the server. It takes
+Above: `mesh.mcp.link`, which hands this to the SDK. Below: `mesh.processes.guard` and the server. It takes
 the place of the SDK's own stdio transport, whose reader is unbounded and quadratic in the size of a
 message, and whose server outlives a killed parent. It frames lines and knows JSON-RPC only as far as
 to tell a message from garbage.
@@ -33,6 +33,8 @@ from mcp.shared.message import SessionMessage
 from mesh.core.errors import ToolSessionError
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stderr import StderrLog
+from mesh.processes import guard
+from mesh.processes.groups import signal_group
 
 logger = logging.getLogger("mesh.mcp")
 
@@ -41,7 +43,6 @@ TERM_GRACE_S = 1.0
 REAP_S = 2.0
 OUTBOX = 16
 GARBAGE_A_TURN = 64
-GUARD = str(Path(__file__).with_name("guard.py"))
 
 Inbox: TypeAlias = MemoryObjectSendStream[SessionMessage | Exception]
 Streams: TypeAlias = tuple[
@@ -158,7 +159,16 @@ class StdioWire:
                 "its full path in the config",
                 may_have_run=False,
             )
-        guarded = [sys.executable, "-I", "-S", GUARD, str(os.getpid()), "--", binary, *self._command[1:]]
+        guarded = [
+            sys.executable,
+            "-I",
+            "-S",
+            guard.__file__,
+            str(os.getpid()),
+            "--",
+            binary,
+            *self._command[1:],
+        ]
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.subprocess_exec(
             lambda: SubprocessStreamProtocol(limit=self._max_line, loop=loop),
@@ -173,10 +183,9 @@ class StdioWire:
         process = Process(transport, protocol, loop)
         if self._file is not None:
             try:
-                self._file.note_group(process.pid)
+                self._file.record_group(process.pid)
             except ToolSessionError:  # nobody after this session would find what it leaves
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                signal_group(process.pid)
                 await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=REAP_S)
                 transport.close()
                 raise
@@ -265,5 +274,4 @@ class StdioWire:
 
     def _signal(self, number: int) -> None:
         """To the whole group: guard, server and its children."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+        signal_group(self._process.pid, number)

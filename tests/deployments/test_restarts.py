@@ -75,9 +75,9 @@ def test_the_death_of_a_daemon_that_nobody_restarts_is_noticed_at_the_next_look(
     said: list[str] = []
     daemons = Daemons(lambda: psutil.Process().children(), said.append)
     try:
-        assert daemons.lost() is None
+        assert daemons.failure() is None
         raylet.kill()
-        assert daemons.lost() == "the raylet died"
+        assert daemons.failure() == "the raylet died"
         assert said == []
     finally:
         gcs.kill()
@@ -87,28 +87,28 @@ def test_a_daemon_that_serve_restarts_is_waited_for(monkeypatch: pytest.MonkeyPa
     said: list[str] = []
     daemons = Daemons(lambda: psutil.Process().children(), said.append)
     first = Daemon("ray::ServeController")
-    assert daemons.lost() is None
+    assert daemons.failure() is None
     first.kill()
-    assert daemons.lost() is None
+    assert daemons.failure() is None
     assert said == ["Serve controller"]
     second = Daemon("ray::ServeController")
-    assert daemons.lost() is None
+    assert daemons.failure() is None
     second.kill()
-    assert daemons.lost() is None
+    assert daemons.failure() is None
     assert said == ["Serve controller"] * 2
-    monkeypatch.setattr("deployments.daemons.COMES_BACK_WITHIN_S", -1.0)
-    assert daemons.lost() == "the Serve controller died and was not started again"
+    monkeypatch.setattr("deployments.daemons.RESTART_TIMEOUT_S", -1.0)
+    assert daemons.failure() == "the Serve controller died and was not started again"
 
 
 def test_a_controller_that_is_back_before_the_next_look_is_reported_too() -> None:
     said: list[str] = []
     daemons = Daemons(lambda: psutil.Process().children(), said.append)
     first = Daemon("ray::ServeController")
-    assert daemons.lost() is None
+    assert daemons.failure() is None
     first.kill()
     second = Daemon("ray::ServeController")
     try:
-        assert daemons.lost() is None
+        assert daemons.failure() is None
         assert said == ["Serve controller"]
     finally:
         second.kill()
@@ -119,9 +119,9 @@ def test_a_proxy_that_is_replaced_by_a_reload_is_not_reported() -> None:
     daemons = Daemons(lambda: psutil.Process().children(), said.append)
     first, second = Daemon("/x/haproxy"), Daemon("/x/haproxy")
     try:
-        assert daemons.lost() is None
+        assert daemons.failure() is None
         first.kill()
-        assert daemons.lost() is None
+        assert daemons.failure() is None
         assert said == []
     finally:
         second.kill()
@@ -133,17 +133,17 @@ def test_every_kind_that_people_are_told_of_has_a_name_of_its_own() -> None:
 
 def test_a_daemon_that_dies_while_the_list_is_made_is_noticed() -> None:
     raylet = Daemon("raylet/raylet")
-    doomed = [raylet]
+    victims = [raylet]
 
     def below() -> list[psutil.Process]:
         found = psutil.Process().children()
-        if len(looks) and doomed:
-            doomed.pop().kill()
+        if len(looks) and victims:
+            victims.pop().kill()
         looks.append(1)
         return found
 
     looks: list[int] = []
     daemons = Daemons(below, lambda _: None)
-    assert daemons.lost() is None
-    daemons.look_again()
-    assert daemons.lost() == "the raylet died"
+    assert daemons.failure() is None
+    daemons.scan_soon()
+    assert daemons.failure() == "the raylet died"

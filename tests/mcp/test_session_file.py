@@ -17,8 +17,8 @@ from mesh.mcp.port import Claim
 from mesh.mcp.session import McpSession
 from mesh.mcp.session_file import SessionFile
 from tests.full_disk import files_of_at_most
+from tests.processes.test_guard import ROOT, all_gone
 
-from .test_guard import ROOT, all_gone
 from .test_session import alive
 from .worlds import hostile
 
@@ -83,7 +83,7 @@ async def test_the_next_session_finds_the_last_ones_server_dead_and_knows_what_i
 async def test_a_session_does_not_begin_while_another_one_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_file, "TAKE_WITHIN_S", 0.3)
+    monkeypatch.setattr(session_file, "TAKE_TIMEOUT_S", 0.3)
     process, _, pids = holder(tmp_path)
     session = McpSession(hostile(), file=SessionFile("one", tmp_path))
     try:
@@ -112,51 +112,51 @@ async def test_after_a_start_of_the_machine_the_file_says_nothing(
 ) -> None:
     first = SessionFile("one", tmp_path)
     await first.take()
-    first.open("a.0")
+    first.open_session("a.0")
     first.release()
     second = SessionFile("one", tmp_path)
     await second.take()
-    assert second.began(Claim("a.0", "s", 0)) is False
+    assert second.has_begun(Claim("a.0", "s", 0)) is False
     second.release()
     monkeypatch.setattr(session_file, "_boot", lambda: "another")
     third = SessionFile("one", tmp_path)
     await third.take()
-    assert third.began(Claim("a.0", "s", 0)) is None
+    assert third.has_begun(Claim("a.0", "s", 0)) is None
     third.release()
 
 
 async def test_a_file_that_grew_long_forgets_the_sessions_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_file, "MOST_BYTES", 2_000)
+    monkeypatch.setattr(session_file, "MAX_BYTES", 2_000)
     file = SessionFile("one", tmp_path)
     await file.take()
     for generation in range(20):
-        file.open(f"a.{generation}")
+        file.open_session(f"a.{generation}")
         for n in range(10):
-            file.begin(Claim(f"a.{generation}", f"step {n}", 0))
+            file.record_begin(Claim(f"a.{generation}", f"step {n}", 0))
     assert os.fstat(file.fds[0]).st_size < 3_000
     file.release()
     after = SessionFile("one", tmp_path)
     await after.take()
-    assert after.began(Claim("a.0", "step 1", 0)) is None
-    assert after.began(Claim("a.19", "step 1", 0)) is True
-    assert after.began(Claim("a.19", "other", 0)) is False
+    assert after.has_begun(Claim("a.0", "step 1", 0)) is None
+    assert after.has_begun(Claim("a.19", "step 1", 0)) is True
+    assert after.has_begun(Claim("a.19", "other", 0)) is False
     after.release()
 
 
 async def test_a_file_that_grew_long_still_names_the_server_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_file, "MOST_BYTES", 2_000)
+    monkeypatch.setattr(session_file, "MAX_BYTES", 2_000)
     server = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
     first = SessionFile("one", tmp_path)
     await first.take()
-    first.open("a.0")
-    first.note_group(server.pid)
+    first.open_session("a.0")
+    first.record_group(server.pid)
     for n in range(200):
-        first.begin(Claim("a.0", f"step {n}", 0))
-    first.open("a.1")
+        first.record_begin(Claim("a.0", f"step {n}", 0))
+    first.open_session("a.1")
     assert os.fstat(first.fds[0]).st_size < 2_000
     first.release()
     after = SessionFile("one", tmp_path)
@@ -168,19 +168,19 @@ async def test_a_file_that_grew_long_still_names_the_server_that_runs(
 async def test_a_line_that_a_kill_tore_spoils_none_that_follow(tmp_path: Path) -> None:
     first = SessionFile("one", tmp_path)
     await first.take()
-    first.open("a.0")
-    first.begin(Claim("a.0", "s", 0))
+    first.open_session("a.0")
+    first.record_begin(Claim("a.0", "s", 0))
     os.write(first.fds[0], b"begun a.0 0 to")
     first.release()
     second = SessionFile("one", tmp_path)
     await second.take()
-    second.open("b.0")
-    second.begin(Claim("b.0", "t", 0))
+    second.open_session("b.0")
+    second.record_begin(Claim("b.0", "t", 0))
     second.release()
     third = SessionFile("one", tmp_path)
     await third.take()
     claims = [Claim("a.0", "s", 0), Claim("a.0", "torn", 0), Claim("b.0", "t", 0), Claim("b.0", "u", 0)]
-    assert [third.began(claim) for claim in claims] == [True, False, True, False]
+    assert [third.has_begun(claim) for claim in claims] == [True, False, True, False]
     third.release()
 
 
@@ -215,7 +215,7 @@ async def test_nobody_says_that_an_outcome_is_unknown_while_the_session_that_kno
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process, or one that does not end: a person who is asked now would decide too early."""
-    monkeypatch.setattr(session_file, "TAKE_WITHIN_S", 0.3)
+    monkeypatch.setattr(session_file, "TAKE_TIMEOUT_S", 0.3)
     process, name, pids = holder(tmp_path)
     os.kill(process.pid, signal.SIGSTOP)
     session = McpSession(hostile(), file=SessionFile("one", tmp_path))
@@ -232,17 +232,17 @@ async def test_nobody_says_that_an_outcome_is_unknown_while_the_session_that_kno
 async def test_a_line_of_which_only_a_part_fits_on_the_disk_is_not_written_down(tmp_path: Path) -> None:
     file = SessionFile("one", tmp_path)
     await file.take()
-    file.open("a.0")
+    file.open_session("a.0")
     room = os.fstat(file.fds[0]).st_size + 10
     with pytest.raises(ToolSessionError, match="cannot be written") as raised, files_of_at_most(room):
-        file.begin(Claim("a.0", "in part", 0))
+        file.record_begin(Claim("a.0", "in part", 0))
     assert not raised.value.may_have_run
-    file.begin(Claim("a.0", "whole", 0))
+    file.record_begin(Claim("a.0", "whole", 0))
     file.release()
     after = SessionFile("one", tmp_path)
     await after.take()
-    assert after.began(Claim("a.0", "in part", 0)) is False
-    assert after.began(Claim("a.0", "whole", 0)) is True
+    assert after.has_begun(Claim("a.0", "in part", 0)) is False
+    assert after.has_begun(Claim("a.0", "whole", 0)) is True
     after.release()
 
 
@@ -252,18 +252,18 @@ async def test_a_line_without_an_end_says_nothing_and_does_not_spoil_the_next(
 ) -> None:
     first = SessionFile("one", tmp_path)
     await first.take()
-    first.open("a.0")
+    first.open_session("a.0")
     os.write(first.fds[0], part.encode())
     first.release()
     second = SessionFile("one", tmp_path)
     await second.take()
-    second.open("b.0")
-    second.begin(Claim("b.0", "t", 0))
+    second.open_session("b.0")
+    second.record_begin(Claim("b.0", "t", 0))
     second.release()
     third = SessionFile("one", tmp_path)
     await third.take()
-    assert third.began(Claim("a.0", "s", 0)) is False
-    assert third.began(Claim("b.0", "t", 0)) is True
+    assert third.has_begun(Claim("a.0", "s", 0)) is False
+    assert third.has_begun(Claim("b.0", "t", 0)) is True
     third.release()
 
 
@@ -321,7 +321,7 @@ async def test_a_session_whose_file_was_removed_takes_it_again_before_it_runs_an
 async def test_a_session_whose_file_was_removed_runs_nothing_once_another_one_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_file, "TAKE_WITHIN_S", 0.3)
+    monkeypatch.setattr(session_file, "TAKE_TIMEOUT_S", 0.3)
     first = McpSession(hostile(), file=SessionFile("one", tmp_path))
     second = McpSession(hostile(), file=SessionFile("one", tmp_path))
     try:

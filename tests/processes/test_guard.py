@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mesh.mcp import guard
 from mesh.mcp.session import McpSession
-
-from .test_session import alive, pids, until
-from .worlds import HOSTILE, hostile
+from mesh.processes import guard
+from tests.mcp.test_session import alive, pids, until
+from tests.mcp.worlds import HOSTILE, hostile
 
 PARENT = """
 import asyncio, json, sys
