@@ -37,4 +37,4 @@ class Actor:
 
     def _serve(self, service: Service[P], implementation: P, blueprint: Blueprint) -> None:
         self._endpoint = Endpoint(service.methods_of(implementation))
-        self._host = blueprint.lines or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._host = blueprint.listen_host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""What every actor of one agent is made from: plain data that travels to any machine.
+"""What every actor of one agent is created from: plain data that travels to any machine.
 
-It holds the config's text with ``${VAR}`` still in it: each actor reads the environment of its own
+It holds the config's text with ``${VAR}`` not yet replaced: each actor reads the environment of its own
 machine, so that secrets neither travel nor reach Ray's control store.
 """
 
@@ -16,7 +16,8 @@ from mesh.tree.plan import tree_of
 
 @dataclass(frozen=True)
 class Placement:
-    """A node's actors: how many, and what each asks of Ray. 0: one, once it is used; it leaves when idle."""
+    """A node's actors: how many, and the resources that each asks Ray for. With 0 replicas there is one actor
+    from its first use until it is idle."""
 
     name: str
     replicas: int
@@ -25,11 +26,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One version of one agent. ``data_dir`` is absolute. ``nodes`` are those of the tree, by path.
+    """One version of one agent. ``nodes`` are those of the tree, by node path. All paths are absolute.
 
-    ``lines`` is the host on which its actors take calls; empty: the address of their machine in the
-    cluster. ``leaves``: it is not the version that was started, so that what is idle of it goes, after
-    ``idle_timeout_s``. ``keys_file`` is absolute; None: without ``auth``.
+    ``listen_host``: the host on which its actors take calls; empty for the address of each one's machine in
+    the cluster. ``leaves``: this is not the version that was started, so its actors leave when they were idle
+    for ``idle_timeout_s``. ``keys_file`` is None without ``auth``.
     """
 
     agent: str
@@ -40,12 +41,12 @@ class Blueprint:
     keepers: int
     nodes: Mapping[str, Placement]
     idle_timeout_s: float
-    lines: str = ""
+    listen_host: str = ""
     leaves: bool = False
     keys_file: Path | None = None
 
     def config(self) -> Config:
-        """The config, in this process's environment. Raises `ConfigError`."""
+        """The config, read with this process's environment. Raises `ConfigError`."""
         config = parse(self.source, self.origin, os.environ)
         if self.keys_file is None:
             return config
@@ -57,7 +58,7 @@ class Blueprint:
 
 
 def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
-    """The blueprint of a config. ``one_machine``: no actor will be anywhere else."""
+    """The blueprint of a config. ``one_machine``: all actors will be on this machine."""
     return Blueprint(
         agent=config.name,
         digest=config.digest,
@@ -67,13 +68,13 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         keepers=config.cluster.keepers,
         nodes=placements(config),
         idle_timeout_s=config.cluster.idle_timeout_s,
-        lines="127.0.0.1" if one_machine else "",
+        listen_host="127.0.0.1" if one_machine else "",
         keys_file=config.auth.keys_file.absolute() if config.auth else None,
     )
 
 
 def demand(blueprint: Blueprint) -> dict[str, float]:
-    """What all nodes together ask of Ray."""
+    """The resources that all nodes together ask Ray for."""
     asked: dict[str, float] = {}
     for placement in blueprint.nodes.values():
         for resource, amount in placement.resources.items():

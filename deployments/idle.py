@@ -1,4 +1,4 @@
-"""An actor that leaves when nobody has used it for a while, for good: the next use makes another."""
+"""Ends actors that nobody uses. The next use of the address creates the actor anew."""
 
 import asyncio
 import logging
@@ -9,7 +9,8 @@ _log = logging.getLogger("mesh.idle")
 
 
 class Idle:
-    """``with idle:`` around each use. The actor ends ``timeout_s`` after the last one; None: it stays."""
+    """Entered (``with idle:``) around each use of the actor, which ends ``timeout_s`` after the last one; if
+    that is None, it stays."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -29,9 +30,10 @@ class Idle:
 
     def _wait(self) -> None:
         if self._timeout_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, _leave)
+            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, _end_actor)
 
 
-def _leave() -> None:
+def _end_actor() -> None:
     _log.info("event=leaves_idle")
+    # Killed, not exited: Ray would start it again.
     ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
