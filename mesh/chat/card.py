@@ -1,8 +1,8 @@
-"""An approval as a person reads it, and the keys that decide it. Pure."""
+"""Shows an approval to a person, with the keys that decide it. Pure."""
 
 from collections.abc import Sequence
 
-from mesh.chat.transcript import Note
+from mesh.chat.transcript import Notice
 from mesh.core.approvals import kind_of
 from mesh.core.events import ApprovalRequired, Choice
 from mesh.display.approvals import description_of
@@ -22,22 +22,22 @@ _OFFERS_TOKEN = "  a sends the token of this chat along"
 _LACKS_TOKEN = "  this chat has no token: leave with Ctrl-D, come back with --token or MESH_TOKEN"
 
 
-def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Note]:
-    """Who wants what, with which arguments, and what to do."""
+def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
+    """Returns who asks for what, with which arguments, and what to do about it."""
     kind = kind_of(asked)
     text = clean(description_of(asked)[:_MOST_DESCRIPTION])
     lines = [line for line in text.splitlines() if line.strip()]
     if kind.is_question:
-        told = [Note(f"  {line}", "plain") for line in lines]
+        told = [Notice(f"  {line}", "plain") for line in lines]
     else:
-        told = [Note(f"  {one_line(line, _MOST_LINE)}", "plain") for line in lines[:_MOST_LINES]]
+        told = [Notice(f"  {one_line(line, _MOST_LINE)}", "plain") for line in lines[:_MOST_LINES]]
         if len(lines) > _MOST_LINES or any(len(line) > _MOST_LINE for line in lines):
-            told.append(Note("  … v shows all of it"))
+            told.append(Notice("  … v shows all of it"))
     if kind.needs_token:
-        told.append(Note(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
+        told.append(Notice(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
     if asked.expires_at:
-        told.append(Note(f"  counts as rejected at {one_line(asked.expires_at, 40)}"))
-    return [Note(f"? {_head(asked)}{place}", "ask"), *told]
+        told.append(Notice(f"  counts as rejected at {one_line(asked.expires_at, 40)}"))
+    return [Notice(f"? {_head(asked)}{place}", "ask"), *told]
 
 
 def _head(asked: ApprovalRequired) -> str:
@@ -54,18 +54,18 @@ def _head(asked: ApprovalRequired) -> str:
 
 
 def _peer(asked: ApprovalRequired) -> str:
-    """The other agent that asks; empty: one of our own nodes does."""
+    """Returns the other agent that asks, or nothing if a node of this agent does."""
     return f"agent {one_line(asked.remote_agent_name, 60)}" if asked.remote_agent_name else ""
 
 
-def in_full(asked: ApprovalRequired) -> list[Note]:
-    """All that is known of it, every character of the arguments visible."""
-    arguments = Note(as_json(asked.tool_args, indent=2), "plain")
-    return [Note(clean(asked.description), "plain"), arguments] if asked.remote_agent_name else [arguments]
+def in_full(asked: ApprovalRequired) -> list[Notice]:
+    """Returns the whole approval, with every character of the arguments visible."""
+    arguments = Notice(as_json(asked.tool_args, indent=2), "plain")
+    return [Notice(clean(asked.description), "plain"), arguments] if asked.remote_agent_name else [arguments]
 
 
 def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
-    """What a single key does. None decides a question: it is answered with a text."""
+    """Returns what each key does. A question has no keys: its answer is a text."""
     kind = kind_of(asked)
     if kind.is_question:
         return {}
@@ -78,5 +78,5 @@ def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
 
 
 def place_of(index: int, asked: Sequence[ApprovalRequired]) -> str:
-    """Which of several; nothing when there is one."""
+    """Returns which of several approvals this is, or nothing if it is the only one."""
     return f"  ({index + 1} of {len(asked)})" if len(asked) > 1 else ""

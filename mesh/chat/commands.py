@@ -1,26 +1,26 @@
-"""What begins with a slash: about the chat, not for the agent."""
+"""Commands of the chat itself: lines that begin with a slash and do not go to the agent."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from mesh.chat.transcript import Note
+from mesh.chat.transcript import Notice
 from mesh.client.replies import ConversationSummary, TreeNode
 from mesh.client.rest import MeshClient
 from mesh.core.conversation import MessageView
 from mesh.display.text import clean, one_line
 
-_LISTED = 10
-_MOST_MESSAGE = 2_000
-_WHO = {"user": "›", "assistant": " ", "tool": "⚙", "system": "·"}
+_MAX_LISTED = 10
+_MAX_MESSAGE = 2_000
+_ROLE_MARKS = {"user": "›", "assistant": " ", "tool": "⚙", "system": "·"}
 
 
-class Desk(Protocol):
-    """What a command may use of the chat."""
+class CommandContext(Protocol):
+    """What a command needs of the chat."""
 
     client: MeshClient
     conversation_id: str
 
-    def say(self, *notes: Note) -> None:
+    def notify(self, *notes: Notice) -> None:
         """Prints notes."""
         ...
 
@@ -29,78 +29,78 @@ class Desk(Protocol):
         ...
 
     async def resume(self, conversation_id: str) -> object:
-        """Goes on with a conversation."""
+        """Continues a conversation."""
         ...
 
 
-class Quit(Exception):
-    """The person wants to leave."""
+class QuitRequested(Exception):
+    """The user wants to leave the chat."""
 
 
-Command = Callable[[Desk, str], Awaitable[None]]
+Command = Callable[[CommandContext, str], Awaitable[None]]
 
 
-async def obey(desk: Desk, line: str) -> None:
-    """Does what a line with a slash says. Raises `Quit`, and what the client raises."""
+async def run_command(context: CommandContext, line: str) -> None:
+    """Runs the command on a line. Raises `QuitRequested`, and what the client raises."""
     name, _, rest = line[1:].partition(" ")
     found = COMMANDS.get(name)
     if found is None:
-        desk.say(Note(f"✗ there is no command /{one_line(name, 40)}; /help lists them", "bad"))
+        context.notify(Notice(f"✗ there is no command /{one_line(name, 40)}; /help lists them", "bad"))
         return
-    await found[1](desk, rest.strip())
+    await found[1](context, rest.strip())
 
 
-async def _new(desk: Desk, _: str) -> None:
-    desk.new()
-    desk.say(Note("a new conversation begins with your next message"))
+async def _new(context: CommandContext, _: str) -> None:
+    context.new()
+    context.notify(Notice("a new conversation begins with your next message"))
 
 
-async def _history(desk: Desk, _: str) -> None:
-    if not desk.conversation_id:
-        desk.say(Note("nothing was said yet"))
+async def _history(context: CommandContext, _: str) -> None:
+    if not context.conversation_id:
+        context.notify(Notice("nothing was said yet"))
         return
-    shown = await desk.client.show(desk.conversation_id)
-    desk.say(*(_message(message) for message in shown.messages if message.role != "system"))
+    shown = await context.client.show(context.conversation_id)
+    context.notify(*(_message(message) for message in shown.messages if message.role != "system"))
 
 
-async def _resume(desk: Desk, wanted: str) -> None:
-    page = await desk.client.page(_LISTED)
+async def _resume(context: CommandContext, wanted: str) -> None:
+    page = await context.client.page(_MAX_LISTED)
     if not wanted:
         rows = (_row(number, entry) for number, entry in enumerate(page.conversations, 1))
         how = "/resume NUMBER or ID goes on with one" if page.conversations else "there are none"
-        desk.say(*rows, Note(how))
+        context.notify(*rows, Notice(how))
         return
     by_number = {str(number): entry.id for number, entry in enumerate(page.conversations, 1)}
-    await desk.resume(by_number.get(wanted, wanted))
+    await context.resume(by_number.get(wanted, wanted))
 
 
-async def _tools(desk: Desk, _: str) -> None:
-    found = await desk.client.tools()
+async def _tools(context: CommandContext, _: str) -> None:
+    found = await context.client.tools()
     width = max((len(tool.name) for tool in found), default=0)
     for tool in found:
         asks = "  (asks first)" if tool.destructive_hint else ""
         name = f"{clean(tool.name):<{min(width, 40)}}"
         from_where = {"a2a": "(another agent) ", "built_in": "(built in) "}.get(tool.source, "")
-        desk.say(Note(f"  {name}  {from_where}{one_line(tool.description, 80)}{asks}", "plain"))
+        context.notify(Notice(f"  {name}  {from_where}{one_line(tool.description, 80)}{asks}", "plain"))
     if not found:
-        desk.say(Note("the agent has no tools"))
+        context.notify(Notice("the agent has no tools"))
 
 
-async def _tree(desk: Desk, _: str) -> None:
-    desk.say(*(Note(line, "plain") for line in _drawn(await desk.client.tree())))
+async def _tree(context: CommandContext, _: str) -> None:
+    context.notify(*(Notice(line, "plain") for line in _drawn(await context.client.tree())))
 
 
-async def _help(desk: Desk, _: str) -> None:
+async def _help(context: CommandContext, _: str) -> None:
     width = max(map(len, COMMANDS))
-    desk.say(
-        *(Note(f"  /{name:<{width}}  {what}", "plain") for name, (what, _) in COMMANDS.items()),
-        Note("  Ctrl-C ends the turn, Ctrl-D leaves, Esc Enter begins a line"),
-        Note("  a line with a blank before its / goes to the agent"),
+    context.notify(
+        *(Notice(f"  /{name:<{width}}  {what}", "plain") for name, (what, _) in COMMANDS.items()),
+        Notice("  Ctrl-C ends the turn, Ctrl-D leaves, Esc Enter begins a line"),
+        Notice("  a line with a blank before its / goes to the agent"),
     )
 
 
-async def _quit(desk: Desk, _: str) -> None:
-    raise Quit
+async def _quit(context: CommandContext, _: str) -> None:
+    raise QuitRequested
 
 
 COMMANDS: dict[str, tuple[str, Command]] = {
@@ -114,18 +114,18 @@ COMMANDS: dict[str, tuple[str, Command]] = {
 }
 
 
-def _row(number: int, entry: ConversationSummary) -> Note:
+def _row(number: int, entry: ConversationSummary) -> Notice:
     waits = "  waits for approval" if entry.status == "waiting_approval" else ""
     title = one_line(entry.title or "-", 50)
-    return Note(f"{number:>3}  {clean(entry.updated_at[:16])}  {clean(entry.id)}  {title}{waits}", "plain")
+    return Notice(f"{number:>3}  {clean(entry.updated_at[:16])}  {clean(entry.id)}  {title}{waits}", "plain")
 
 
-def _message(message: MessageView) -> Note:
-    text = clean(message.content[:_MOST_MESSAGE])
+def _message(message: MessageView) -> Notice:
+    text = clean(message.content[:_MAX_MESSAGE])
     if message.tool_call is not None:
         text = f"{one_line(message.tool_call.name, 60)}: {one_line(text, 100)}"
-    more = " …" if len(message.content) > _MOST_MESSAGE else ""
-    return Note(f"{_WHO[message.role]} {text}{more}", "dim" if message.role == "tool" else "plain")
+    more = " …" if len(message.content) > _MAX_MESSAGE else ""
+    return Notice(f"{_ROLE_MARKS[message.role]} {text}{more}", "dim" if message.role == "tool" else "plain")
 
 
 def _drawn(node: TreeNode, depth: int = 0) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The user's own editor, for what a line is too short for."""
+"""Edits a text in the user's own editor."""
 
 import os
 import shlex
@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 class EditorFailed(Exception):
-    """The editor did not end well: why, in words."""
+    """The editor failed. The message says why."""
 
 
 def editor_of(env: Mapping[str, str]) -> str:
-    """The command; empty: none is set."""
+    """Returns the command of the editor, or nothing if none is set."""
     return env.get("VISUAL") or env.get("EDITOR") or ""
 
 
 def edited(editor: str, text: str) -> str:
-    """The text as the editor leaves it, which runs in the foreground. Raises `EditorFailed`."""
+    """Runs the editor in the foreground and returns the edited text. Raises `EditorFailed`."""
     descriptor, name = tempfile.mkstemp(prefix="mesh-arguments-", suffix=".json")
     path = Path(name)
     try:

@@ -1,7 +1,7 @@
-"""A mesh of one's own: ``mesh up`` as a child process, for as long as the chat lasts.
+"""Runs ``mesh up`` as a child process while the chat lasts.
 
-It has a session of its own, so that Ctrl-C in the terminal is the chat's alone, and the system ends it when
-the chat is killed (Linux; elsewhere only what ends the chat in order ends the mesh).
+The child has a session of its own, so that Ctrl-C in the terminal reaches only the chat. On Linux the kernel
+terminates the child if the chat is killed; elsewhere the child ends only if the chat ends in order.
 """
 
 import asyncio
@@ -21,14 +21,15 @@ from mesh.processes.guard import signal_on_parent_death
 
 UP_WITHIN_S = 180.0
 DOWN_WITHIN_S = 20.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _LINES_KEPT = 40
-_LAST_WORDS = 5
-_MOST_LINE = 64 * 1024
+_LAST_LINES = 5
+_MAX_LINE = 64 * 1024
 
 
-class CannotEmbed(MeshError):
-    """The mesh did not come up: a line for each problem. ``status`` is how it ended, 1 if it did not."""
+class EmbeddedMeshFailed(MeshError):
+    """The mesh did not start. ``problems`` has a line for each reason. ``status`` is its exit status, or 1 if
+    it did not exit."""
 
     def __init__(self, problems: list[str], status: int = 1) -> None:
         super().__init__("\n".join(problems))
@@ -38,8 +39,8 @@ class CannotEmbed(MeshError):
 
 @asynccontextmanager
 async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterator[str]:
-    """The URL of a mesh that runs this config. ``progress`` is told what it is doing, a line at a time.
-    Raises `CannotEmbed`."""
+    """Yields the URL of a mesh that runs this config. ``progress`` is called with each line about its start.
+    Raises `EmbeddedMeshFailed`."""
     port = _free_port()
     command = [
         sys.executable,
@@ -61,21 +62,21 @@ async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterat
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
         preexec_fn=_end_with_parent(os.getpid()),
-        limit=_MOST_LINE,
+        limit=_MAX_LINE,
     )
-    said: deque[str] = deque(maxlen=_LINES_KEPT)
+    output_lines: deque[str] = deque(maxlen=_LINES_KEPT)
     is_up = asyncio.Event()
 
     def take(line: str) -> None:
-        said.append(line)
-        if not is_up.is_set() and not line.startswith("time="):  # that would be its log
+        output_lines.append(line)
+        if not is_up.is_set() and not line.startswith("time="):  # a line of the log
             progress(line.removeprefix("mesh:").strip(" …"))
 
     assert child.stdout is not None
     reader = asyncio.create_task(_read(child.stdout, take))
     try:
         url = f"http://127.0.0.1:{port}"
-        await _up(child, url, said)
+        await _up(child, url, output_lines)
         is_up.set()
         yield url
     finally:
@@ -86,11 +87,11 @@ async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterat
 
 
 async def _read(output: asyncio.StreamReader, take: Callable[[str], None]) -> None:
-    """Reads all there is: a child whose output nobody reads stands still."""
+    """Reads all output. A child whose output nobody reads would block."""
     while True:
         try:
             line = await output.readline()
-        except ValueError:  # longer than the limit: what was read of it is gone
+        except ValueError:  # a line over the limit: asyncio has dropped what it had read of it
             continue
         if not line:
             return
@@ -98,28 +99,28 @@ async def _read(output: asyncio.StreamReader, take: Callable[[str], None]) -> No
             take(text)
 
 
-async def _up(child: asyncio.subprocess.Process, url: str, said: deque[str]) -> None:
+async def _up(child: asyncio.subprocess.Process, url: str, output_lines: deque[str]) -> None:
     ended = asyncio.create_task(child.wait())
     try:
         async with asyncio.timeout(UP_WITHIN_S), httpx2.AsyncClient(trust_env=False) as http:
             while not await _is_ready(http, url):
-                if (await asyncio.wait({ended}, timeout=_LOOK_S))[0]:
+                if (await asyncio.wait({ended}, timeout=_POLL_S))[0]:
                     status = child.returncode or 1
-                    raise CannotEmbed(_problems(said, status), status)
+                    raise EmbeddedMeshFailed(_problems(output_lines, status), status)
     except TimeoutError:
-        last = said[-1] if said else "it said nothing"
-        raise CannotEmbed([f"mesh up is not ready after {UP_WITHIN_S:g} s: {last}"]) from None
+        last = output_lines[-1] if output_lines else "it output_lines nothing"
+        raise EmbeddedMeshFailed([f"mesh up is not ready after {UP_WITHIN_S:g} s: {last}"]) from None
     finally:
         ended.cancel()
 
 
-def _problems(said: Iterable[str], status: int) -> list[str]:
-    """What ``mesh up`` said is wrong; if it said nothing of that kind, the last of what it did say."""
-    lines = list(said)
+def _problems(output_lines: Iterable[str], status: int) -> list[str]:
+    """Returns the problems that ``mesh up`` printed, or the last lines of its output if it printed none."""
+    lines = list(output_lines)
     own = [line.removeprefix("mesh: ") for line in lines if line.startswith("mesh: ")]
     told = ("stopped", "warning: ")
     problems = [line for line in own if not line.startswith(told) and not line.endswith("…")]
-    return problems or [f"mesh up ended with status {status}", *lines[-_LAST_WORDS:]]
+    return problems or [f"mesh up ended with status {status}", *lines[-_LAST_LINES:]]
 
 
 async def _is_ready(http: httpx2.AsyncClient, url: str) -> bool:
@@ -130,7 +131,8 @@ async def _is_ready(http: httpx2.AsyncClient, url: str) -> bool:
 
 
 async def _stop(child: asyncio.subprocess.Process) -> None:
-    """Ends it in order. Its own watchdog ends what it started, whatever happens to it."""
+    """Terminates the child in order. Its own watchdog ends what it had started, even if the child is
+    killed."""
     if child.returncode is not None:
         return
     child.terminate()
@@ -148,11 +150,12 @@ def _free_port() -> int:
 
 
 def _end_with_parent(parent: int) -> Callable[[], None]:
-    """What the child does before it becomes ``mesh up``: asks for SIGTERM when its parent dies."""
+    """Returns what the child calls before it becomes ``mesh up``: it requests a SIGTERM for when its parent
+    dies."""
     request_signal = signal_on_parent_death(signal.SIGTERM)
 
     def ask() -> None:
-        if request_signal() and os.getppid() != parent:  # it died before we asked
+        if request_signal() and os.getppid() != parent:  # the parent died before the request
             os._exit(1)
 
     return ask

@@ -1,4 +1,5 @@
-"""A person at a terminal: line editing with history, single keys for approvals, colours where wanted."""
+"""The terminal of a person: line editing with a history, single keys for approvals, colours where
+supported."""
 
 import asyncio
 import json
@@ -17,8 +18,8 @@ from rich.text import Text
 from mesh.chat.card import card, in_full, keys
 from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout, Piece
-from mesh.chat.terminal import Left, Stopped
-from mesh.chat.transcript import Note, Part
+from mesh.chat.terminal import CancelRequested, InputEnded
+from mesh.chat.transcript import Notice, TranscriptPart
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
 from mesh.display.text import as_json, one_line
@@ -37,7 +38,8 @@ _SKIPPED = "the person skipped the question"
 
 
 class InteractiveTerminal:
-    """`Terminal` over the one this process has. ``has_token``: the chat can send one."""
+    """A `Terminal` on the terminal of this process. ``has_token`` says whether the chat has a bearer
+    token."""
 
     def __init__(
         self, console: Console, history: History, env: Mapping[str, str], has_token: bool = False
@@ -49,11 +51,11 @@ class InteractiveTerminal:
         self._output = PlainTextOutput(sys.stdout) if console.is_dumb_terminal else None
         self._lines = self._session(history=history, key_bindings=_line_keys())
 
-    def show(self, parts: Iterable[Part]) -> None:
+    def show(self, parts: Iterable[TranscriptPart]) -> None:
         for part in parts:
             self._print(self._layout.put(part))
 
-    def recall(self, parts: Iterable[Part]) -> None:
+    def recall(self, parts: Iterable[TranscriptPart]) -> None:
         self.show(parts)
 
     def end_turn(self) -> None:
@@ -72,7 +74,7 @@ class InteractiveTerminal:
             try:
                 line = await self._lines.prompt_async(_PROMPT, handle_sigint=False)
             except EOFError:
-                raise Left from None
+                raise InputEnded from None
             if line.strip():
                 return line.rstrip()
 
@@ -87,7 +89,7 @@ class InteractiveTerminal:
                 return decision
 
     async def _after(self, key: str, asked: ApprovalRequired) -> Decision | None:
-        """What a key decides; None: nothing yet."""
+        """Returns the decision of a key, or None if it decides nothing yet."""
         match key:
             case "v":
                 self.show(in_full(asked))
@@ -105,48 +107,48 @@ class InteractiveTerminal:
                 return Decision(asked.uuid, _CHOICES[key])
 
     async def _answered(self, uuid: str) -> Decision:
-        """The answer to a question, or that there will be none."""
+        """Returns the answer to a question, or a rejection if the person skips it."""
         session = self._session(key_bindings=_more_lines())
         try:
             text = await session.prompt_async("answer (Enter alone skips) › ", handle_sigint=False)
         except KeyboardInterrupt:
-            raise Stopped from None
+            raise CancelRequested from None
         except EOFError:
-            raise Left from None
+            raise InputEnded from None
         answer = text.strip()
         if not answer:
             return Decision(uuid, "reject", reason=_SKIPPED)
         return Decision(uuid, "answer", answer=answer)
 
     async def _key(self, asked: ApprovalRequired) -> str:
-        """One of the keys that mean something; the others do nothing."""
+        """Waits for one of the keys that are offered. Other keys do nothing."""
         meaning = keys(asked, self._has_token)
         named = "  ".join(f"[{key}] {word}" for key, word in meaning.items())
         session = self._session(key_bindings=_single_keys(meaning), erase_when_done=True)
         key = await session.prompt_async(f"{named} › ", handle_sigint=False)
         if key == _STOP:
-            raise Stopped
+            raise CancelRequested
         if key == _LEAVE:
-            raise Left
-        self.show([Note(f"  {meaning[key]}")])
+            raise InputEnded
+        self.show([Notice(f"  {meaning[key]}")])
         return key
 
     def _forget_typed(self) -> None:
-        """What was typed before the question was there does not answer it."""
+        """Discards what was typed before the approval was shown, so that it does not decide it."""
         import termios
 
         clear_typeahead(self._lines.input)
         termios.tcflush(self._lines.input.fileno(), termios.TCIFLUSH)
 
     async def _line(self, prompt: str, default: str = "") -> str | None:
-        """A line that is not kept in the history; None: Ctrl-C or Ctrl-D, back to the question."""
+        """Reads a line that is not kept in the history. Returns None on Ctrl-C and Ctrl-D."""
         try:
             return await self._session().prompt_async(prompt, default=default, handle_sigint=False)
         except (EOFError, KeyboardInterrupt):
             return None
 
     async def _edited(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """The arguments as a person changed them; None: not after all."""
+        """Returns the arguments as the person edited them, or None if the person gave up."""
         text = as_json(arguments, indent=2 if self._editor else None)
         while True:
             changed = await self._changed(text)
@@ -174,7 +176,7 @@ class InteractiveTerminal:
             return None
 
     def _wrong(self, problem: str) -> None:
-        self.show([Note(f"✗ {one_line(problem, 200)}", "bad")])
+        self.show([Notice(f"✗ {one_line(problem, 200)}", "bad")])
 
 
 _CHOICES: dict[str, Choice] = {"a": "approve", "t": "retry", "s": "skip"}
@@ -206,7 +208,7 @@ def _single_keys(meaning: Iterable[str]) -> KeyBindings:
     @bound.add("<any>")
     @bound.add("enter")
     def nothing(_: KeyPressEvent) -> None:
-        """Not one of the keys that were named."""
+        """Ignores keys that are not offered."""
 
     def leave_with(result: str) -> Callable[[KeyPressEvent], None]:
         return lambda event: event.app.exit(result=result)

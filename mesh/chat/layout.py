@@ -1,56 +1,56 @@
-"""Parts of a transcript as styled text, to be printed one after the other. Pure.
+"""Formats the parts of a transcript as styled text, to be printed one after the other. Pure.
 
-A call's line stays open until its result, which goes behind it if nothing came in between. Whose words they
-are is said in a line before them, whenever that changes.
+The line of a call stays open until its result, which is printed behind it if nothing was printed in between.
+A line with the name of the node precedes the text of another node than before.
 """
 
-from mesh.chat.transcript import Answer, Called, Ended, Note, Part, Said, Tone
+from mesh.chat.transcript import CallBegun, CallStatus, Notice, TextChunk, Tone, TranscriptPart, TurnAnswer
 
 Piece = tuple[Tone, str]
 
 
 class Layout:
-    """Where printing has got to."""
+    """Knows what the last line on the screen is."""
 
     def __init__(self) -> None:
         self._open: tuple[str, str] | None = None
         self._speaker = ""
 
-    def put(self, part: Part) -> list[Piece]:
-        """What to print for a part."""
+    def put(self, part: TranscriptPart) -> list[Piece]:
+        """Returns what to print for a part."""
         match part:
-            case Said():
-                return self._said(part)
-            case Called():
+            case TextChunk():
+                return self._text(part)
+            case CallBegun():
                 begun = self._new_line(part.node)
                 self._open = ("call", part.step)
                 return [*begun, ("plain", f"⚙ {part.text}")]
-            case Ended():
-                return self._ended(part)
-            case Note():
+            case CallStatus():
+                return self._status(part)
+            case Notice():
                 return [*self.end_line(), (part.tone, f"{part.text}\n")]
-            case Answer(said=True):
+            case TurnAnswer(is_printed=True):
                 return []
-            case Answer():
+            case TurnAnswer():
                 return [*self._new_line(self._speaker and "answer"), ("plain", f"{part.text}\n")]
 
     def end_turn(self) -> list[Piece]:
-        """Whoever speaks next is announced anew."""
+        """Ends the line, and makes the next text begin with the name of its node."""
         self._speaker = ""
         return self.end_line()
 
     def end_line(self) -> list[Piece]:
-        """A newline, if the last line is open."""
+        """Returns a newline if the last line is open."""
         was, self._open = self._open, None
         return [("plain", "\n")] if was else []
 
-    def _said(self, part: Said) -> list[Piece]:
+    def _text(self, part: TextChunk) -> list[Piece]:
         key = ("text", part.step)
         pieces = [] if self._open == key else self._new_line(part.node)
         self._open = None if part.text.endswith("\n") else key
         return [*pieces, ("plain", part.text)]
 
-    def _ended(self, part: Ended) -> list[Piece]:
+    def _status(self, part: CallStatus) -> list[Piece]:
         if self._open == ("call", part.step):
             self._open = None
             return [(part.tone, f" {part.mark}"), ("dim", f" {part.note}\n")]

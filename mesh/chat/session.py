@@ -1,4 +1,5 @@
-"""One run of ``mesh chat``: which mesh, which terminal, which conversation; its end as an exit status."""
+"""One run of ``mesh chat``: chooses the mesh, the terminal and the conversation, and returns the exit
+status."""
 
 import asyncio
 import getpass
@@ -13,12 +14,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from mesh.chat.chat import Chat, Status
+from mesh.chat.chat import Chat, ExitStatus
 from mesh.chat.embedded import embedded
 from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
-from mesh.chat.transcript import Note
-from mesh.client.rest import ClientError, MeshClient, Refused
+from mesh.chat.transcript import Notice
+from mesh.client.rest import ClientError, MeshClient, RequestRefused
 from mesh.core.errors import ConfigError
 from mesh.core.events import encode
 from mesh.display.text import clean, one_line
@@ -26,14 +27,14 @@ from mesh.journal.portable import bounded, read_lines, renumbered
 
 _TERMINATED = 143
 _NO_KEY = 401
-_LOOK_S = 2.0
+_PROBE_S = 2.0
 _NOTHING_SAID = (
     "nothing was said: write a message a line to stdin, as in: echo 'list all resources' | mesh chat"
 )
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What the command line asked for. ``url`` None: a mesh of one's own."""
+class ChatOptions(msgspec.Struct, frozen=True):
+    """The options of the command line. With ``url`` None the chat starts a mesh of its own."""
 
     url: str | None
     config: Path
@@ -43,17 +44,17 @@ class Wanted(msgspec.Struct, frozen=True):
     key: str
 
     def __repr__(self) -> str:
-        return f"Wanted({self.url}, {self.config}, {self.resume})"
+        return f"ChatOptions({self.url}, {self.config}, {self.resume})"
 
 
-def run(wanted: Wanted) -> int:
-    """Chats; the exit status. Raises `MeshError` when it cannot begin."""
+def run(options: ChatOptions) -> int:
+    """Runs the chat and returns its exit status. Raises `MeshError` if it cannot begin."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    return asyncio.run(_run(wanted))
+    return asyncio.run(_run(options))
 
 
-async def _run(wanted: Wanted) -> int:
+async def _run(options: ChatOptions) -> int:
     loop = asyncio.get_running_loop()
     me = asyncio.current_task()
     assert me is not None
@@ -65,10 +66,12 @@ async def _run(wanted: Wanted) -> int:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end, _TERMINATED)
-    loop.add_signal_handler(signal.SIGINT, end, Status.INTERRUPTED)  # until there is a chat to interrupt
+    loop.add_signal_handler(
+        signal.SIGINT, end, ExitStatus.INTERRUPTED
+    )  # until there is a chat that handles it
     try:
-        async with _mesh(wanted) as url, MeshClient(url, wanted.token, _user(), wanted.key) as client:
-            return await _chat(wanted, client, end)
+        async with _mesh(options) as url, MeshClient(url, options.token, _user(), options.key) as client:
+            return await _chat(options, client, end)
     except asyncio.CancelledError:
         if not ended:
             raise
@@ -76,93 +79,98 @@ async def _run(wanted: Wanted) -> int:
 
 
 @asynccontextmanager
-async def _mesh(wanted: Wanted) -> AsyncIterator[str]:
-    """The URL of the mesh to talk to."""
-    if wanted.url is not None:
-        yield wanted.url.rstrip("/")
+async def _mesh(options: ChatOptions) -> AsyncIterator[str]:
+    """Yields the URL of the mesh to talk to."""
+    if options.url is not None:
+        yield options.url.rstrip("/")
         return
-    await _look_beside(wanted.config, wanted.key)
+    await _refuse_second_mesh(options.config, options.key)
     progress = _Progress()
     try:
-        async with embedded(wanted.config, progress.say) as url:
+        async with embedded(options.config, progress.say) as url:
             progress.clear()
             yield url
     finally:
         progress.clear()
 
 
-async def _look_beside(path: Path, key: str) -> None:
-    """Two meshes on one folder would take its conversations from each other all the time. Raises
-    `ConfigError` when the one of this config seems to run already."""
-    from mesh.config.model import load  # what talks to a mesh elsewhere needs no config
+async def _refuse_second_mesh(path: Path, key: str) -> None:
+    """Raises `ConfigError` if a mesh with this config seems to run already.
+
+    Two meshes on one data directory would fence each other off again and again.
+    """
+    from mesh.config.model import load  # not needed for a mesh that runs already
     from mesh.tree.plan import tree_of
 
     config = load(path, os.environ)
     url = f"http://127.0.0.1:{config.port}"
     try:
-        async with asyncio.timeout(_LOOK_S), MeshClient(url, key=key) as client:
+        async with asyncio.timeout(_PROBE_S), MeshClient(url, key=key) as client:
             tree = await client.tree()
     except (ClientError, TimeoutError) as problem:
-        if config.auth and isinstance(problem, Refused) and problem.status == _NO_KEY:
+        if config.auth and isinstance(problem, RequestRefused) and problem.status == _NO_KEY:
             raise ConfigError([f"this agent seems to run already, at {url}: {problem}"]) from None
         return
     if tree.name == tree_of(config).node.name:
         raise ConfigError([f"this agent runs already: talk to it with mesh chat --url {url}"])
 
 
-async def _chat(wanted: Wanted, client: MeshClient, end: Callable[[int], None]) -> int:
+async def _chat(options: ChatOptions, client: MeshClient, end: Callable[[int], None]) -> int:
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     terminal = (
-        _interactive(wanted) if interactive else PipeTerminal(sys.stdin.fileno(), sys.stdout, sys.stderr)
+        _interactive(options) if interactive else PipeTerminal(sys.stdin.fileno(), sys.stdout, sys.stderr)
     )
     tree = await client.tree()
     names = {node.path: node.name for node in tree.walk()}
-    where = f"--url {wanted.url}" if wanted.url else f"--config {wanted.config}"
-    chat = Chat(client, terminal, names, f"mesh chat {clean(where)} --resume", yes=wanted.yes)
+    where = f"--url {options.url}" if options.url else f"--config {options.config}"
+    chat = Chat(client, terminal, names, f"mesh chat {clean(where)} --resume", yes=options.yes)
     if interactive:
-        chat.say(Note(f"{one_line(tree.name, 60)}: write a message; /help lists commands, Ctrl-D leaves"))
-    if wanted.yes:
-        chat.say(Note("--yes: every tool call is approved without asking", "ask"))
+        chat.notify(
+            Notice(f"{one_line(tree.name, 60)}: write a message; /help lists commands, Ctrl-D leaves")
+        )
+    if options.yes:
+        chat.notify(Notice("--yes: every tool call is approved without asking", "ask"))
 
     def interrupted() -> None:
         if not chat.interrupt() and not interactive:
-            end(Status.INTERRUPTED)
+            end(ExitStatus.INTERRUPTED)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted)
-    conversation = await _resumed(wanted, client, terminal)
+    conversation = await _resumed(options, client, terminal)
     return await (_talk if interactive else _answer)(chat, conversation)
 
 
 async def _talk(chat: Chat, conversation: str) -> int:
     await chat.talk(conversation)
-    if chat.hint:
-        chat.say(Note(f"go on with it: {chat.hint}"))
-    return Status.ANSWERED
+    if chat.resume_command:
+        chat.notify(Notice(f"go on with it: {chat.resume_command}"))
+    return ExitStatus.ANSWERED
 
 
 async def _answer(chat: Chat, conversation: str) -> int:
-    if conversation and (resumed := await chat.resume(conversation)) is not Status.ANSWERED:
+    if conversation and (resumed := await chat.resume(conversation)) is not ExitStatus.ANSWERED:
         return resumed
     status = await chat.answer_all()
     if status is None and not conversation:
         raise ConfigError([_NOTHING_SAID])
-    return Status.ANSWERED if status is None else status
+    return ExitStatus.ANSWERED if status is None else status
 
 
-def _interactive(wanted: Wanted) -> Terminal:
-    from mesh.chat.history import history_path, open_history  # a pipe needs no line editor
+def _interactive(options: ChatOptions) -> Terminal:
+    from mesh.chat.history import history_path, open_history  # not needed in a pipe
     from mesh.chat.interactive import InteractiveTerminal
 
-    history = open_history(history_path(os.environ, Path.home()), wanted.token, wanted.key)
-    return InteractiveTerminal(Console(highlight=False), history, os.environ, bool(wanted.token))
+    history = open_history(history_path(os.environ, Path.home()), options.token, options.key)
+    return InteractiveTerminal(Console(highlight=False), history, os.environ, bool(options.token))
 
 
-async def _resumed(wanted: Wanted, client: MeshClient, terminal: Terminal) -> str:
-    """The id of the conversation to go on with; empty: a new one. A file is given to the mesh."""
-    if not wanted.resume or not _is_file(wanted.resume):
-        return wanted.resume or ""
-    lines, warnings = _carried(Path(wanted.resume))
-    terminal.show([Note(f"warning: {wanted.resume}: {each}", "ask") for each in warnings])
+async def _resumed(options: ChatOptions, client: MeshClient, terminal: Terminal) -> str:
+    """Returns the id of the conversation to continue, or nothing for a new one. A log file is imported
+    first."""
+    if not options.resume or not _is_file(options.resume):
+        return options.resume or ""
+    lines, warnings = _read_log(Path(options.resume))
+    terminal.show([Notice(f"warning: {options.resume}: {each}", "ask") for each in warnings])
     return await client.import_log(lines)
 
 
@@ -170,8 +178,9 @@ def _is_file(name: str) -> bool:
     return "/" in name or bool(Path(name).suffix) or Path(name).is_file()
 
 
-def _carried(path: Path) -> tuple[bytes, list[str]]:
-    """A session log as a mesh takes it, and which of its lines cannot be read and were left out."""
+def _read_log(path: Path) -> tuple[bytes, list[str]]:
+    """Returns a session log in the form that a mesh imports, and the faults of the lines that were left
+    out."""
     try:
         with path.open("rb") as file:
             events, faults = read_lines(bounded(file))
@@ -185,12 +194,13 @@ def _carried(path: Path) -> tuple[bytes, list[str]]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in many containers
+    except (KeyError, OSError):  # the user id has no name, as in many containers
         return ""
 
 
 class _Progress:
-    """One line on stderr that says what is going on, written over and over; in a log: only the first."""
+    """Shows the progress of the start in one line on stderr, which is overwritten. If stderr is not a
+    terminal, it prints only one line."""
 
     def __init__(self) -> None:
         self._is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,47 +1,49 @@
-"""The port to whoever talks to the agent.
+"""The port to the user of a chat: a person at a terminal, or a program at a pipe.
 
-Above: the chat, which knows turns and approvals. Below: a person at a terminal, or a program at a pipe. A
-terminal knows no mesh: it prints parts and gives back what was typed.
+Above is the chat, which knows turns and approvals. A terminal does not know the mesh: it prints parts of a
+transcript and returns what was typed.
 """
 
 from collections.abc import Iterable
 from typing import Protocol
 
-from mesh.chat.transcript import Part
+from mesh.chat.transcript import TranscriptPart
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 
 
-class Left(Exception):
-    """Whoever talks has gone: Ctrl-D."""
+class InputEnded(Exception):
+    """There is no more input: Ctrl-D, or the end of the pipe."""
 
 
-class Stopped(Exception):
-    """Whoever talks wants this turn to end: Ctrl-C."""
+class CancelRequested(Exception):
+    """The user wants to cancel the turn: Ctrl-C."""
 
 
 class Terminal(Protocol):
-    """Where messages come from and where parts go.
+    """Where messages come from and where the transcript goes.
 
-    Does not promise that anybody is there: a program at a pipe decides nothing, and `decide` gives None.
+    It does not promise that a person is there. A program at a pipe makes no decisions, so `decide` returns
+    None.
     """
 
-    def show(self, parts: Iterable[Part]) -> None:
-        """Prints them, at once."""
+    def show(self, parts: Iterable[TranscriptPart]) -> None:
+        """Prints parts at once."""
         ...
 
-    def recall(self, parts: Iterable[Part]) -> None:
-        """Prints what was before this chat, where that is wanted."""
+    def recall(self, parts: Iterable[TranscriptPart]) -> None:
+        """Prints parts of turns before this chat, if the terminal shows them."""
         ...
 
     def end_turn(self) -> None:
-        """A turn is over, or waits."""
+        """Is called when a turn has ended or is paused."""
         ...
 
     async def message(self) -> str:
-        """The next message or command. Raises `Left` when there will be none."""
+        """Returns the next message or command. Raises `InputEnded` if there are no more."""
         ...
 
     async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
-        """Asks for a decision. ``place`` tells which of several it is. Raises `Left` and `Stopped`."""
+        """Asks for a decision. ``place`` says which of several approvals it is. Returns None if nobody can
+        decide. Raises `InputEnded` and `CancelRequested`."""
         ...

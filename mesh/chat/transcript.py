@@ -1,8 +1,9 @@
-"""What there is to print of a conversation = the events, seen one after the other. Pure: no terminal.
+"""Turns the events of a conversation into parts to print, one event after the other. Pure: no terminal.
 
-Text of the models comes in pieces that may repeat, be missing (after a connection was lost) or begin again
-(a model call that is tried again). A piece carries its place, and the `LlmCall` at the end has the whole: so
-each text is printed once and whole. Where several nodes speak at once, one is let finish before the next.
+The text of a model arrives in deltas. After a lost connection deltas may repeat or be missing, and after a
+model call is retried the text begins again. Each delta carries its offset, and the `LlmCall` at the end has
+the whole text, so each text is printed once and completely. If several nodes produce text at the same time,
+the text of one is printed to its end before that of the next.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,24 +49,24 @@ _SHORT_RESULT = 80
 _SHORT_NOTE = 300
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A piece of what a node's model says in a step."""
+class TextChunk(msgspec.Struct, frozen=True):
+    """Some of the text of a model, in one step of a node."""
 
     node: str
     step: str
     text: str
 
 
-class Called(msgspec.Struct, frozen=True):
-    """A tool is called, or will be."""
+class CallBegun(msgspec.Struct, frozen=True):
+    """A tool call that has begun, or is about to."""
 
     node: str
     step: str
     text: str
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """How it stands with a call: ``mark`` in a character, ``note`` in words."""
+class CallStatus(msgspec.Struct, frozen=True):
+    """The status of a tool call: ``mark`` as a character, ``note`` in words."""
 
     node: str
     step: str
@@ -75,25 +76,26 @@ class Ended(msgspec.Struct, frozen=True):
     tone: Tone
 
 
-class Note(msgspec.Struct, frozen=True):
+class Notice(msgspec.Struct, frozen=True):
     """A line about the conversation."""
 
     text: str
     tone: Tone = "dim"
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """The turn's answer. ``said``: it was printed already, as what the last node said."""
+class TurnAnswer(msgspec.Struct, frozen=True):
+    """The answer of the turn. ``is_printed`` says that it was printed before, as the text of the last
+    node."""
 
     text: str
-    said: bool
+    is_printed: bool
 
 
-Part = Said | Called | Ended | Note | Answer
+TranscriptPart = TextChunk | CallBegun | CallStatus | Notice | TurnAnswer
 
 
-class _Stream:
-    """The text of one step, as far as it is known and as far as it was printed."""
+class _StepText:
+    """The text of one step: how much of it is known, and how much is printed."""
 
     def __init__(self) -> None:
         self.have = ""
@@ -101,7 +103,7 @@ class _Stream:
         self.done = False
 
     def add(self, delta: TextDelta) -> None:
-        # After a gap nothing fits any more: the LlmCall will bring the whole.
+        # A delta behind a gap does not fit. The LlmCall brings the whole text.
         if delta.offset <= len(self.have):
             self.have = self.have[: delta.offset] + delta.text
 
@@ -109,31 +111,31 @@ class _Stream:
         self.have, self.done = text, True
 
     def take(self) -> str:
-        """What is to be printed now."""
+        """Returns what is to be printed now."""
         if self.printed.startswith(self.have):
-            return ""  # a repetition has not caught up yet
+            return ""  # the deltas repeat what was printed
         before, self.printed = self.printed, self.have
         if self.have.startswith(before):
             return self.have[len(before) :]
-        return f"\n{self.have}"  # it was tried again, and says something else
+        return f"\n{self.have}"  # the call was retried, and has another text
 
 
 class Transcript:
-    """What was seen of a conversation. ``names``: the names of the tree's nodes by path."""
+    """What was seen of a conversation. ``names`` are the names of the tree's nodes by node path."""
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self.seq = 0
         self.pending: dict[str, ApprovalRequired] = {}
         self.outcome: Completed | Error | Paused | None = None
         self._names = dict(names or {})
-        self._mine: str | None = None
+        self._expected: str | None = None
         self._begun = False
         self._begin_turn()
 
     def _begin_turn(self) -> None:
         self.pending.clear()
         self.outcome = None
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, _StepText] = {}
         self._finished: set[str] = set()
         self._calls: dict[str, str] = {}
         self._ready: dict[str, dict[str, str]] = {}
@@ -141,90 +143,90 @@ class Transcript:
         self._traces: set[str] = set()
 
     def expect(self, message: str) -> None:
-        """The next turn that is looked at is the one of this message, about to be said."""
-        self._mine = message
+        """Announces the message that is about to be sent. Until its turn appears, nothing is settled."""
+        self._expected = message
 
     @property
     def is_settled(self) -> bool:
-        """Whether the turn has ended, or waits for a person."""
-        return self._mine is None and self.outcome is not None
+        """Whether the turn has ended or is paused."""
+        return self._expected is None and self.outcome is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether a turn was begun and has not ended."""
+        """Whether a turn has begun and has not ended."""
         return self._begun and not isinstance(self.outcome, Completed | Error)
 
     @property
     def is_answered(self) -> bool:
         return isinstance(self.outcome, Completed) and not self.outcome.cancelled
 
-    def see(self, event: AnyEvent) -> list[Part]:
-        """Takes the next event; what is to be printed now."""
+    def see(self, event: AnyEvent) -> list[TranscriptPart]:
+        """Takes the next event and returns what is to be printed."""
         self.seq = event.seq or self.seq
-        return [*self._seen(event)]
+        return [*self._parts_of(event)]
 
-    def _seen(self, event: AnyEvent) -> Iterator[Part]:
+    def _parts_of(self, event: AnyEvent) -> Iterator[TranscriptPart]:
         match event:
             case UserMessage():
-                yield from self._opened(event)
+                yield from self._turn_began(event)
             case TextDelta() if event.step not in self._finished:
                 self._stream(event.step).add(event)
-                yield from self._flow()
+                yield from self._print_texts()
             case ToolCallDelta(phase="ready", call=ToolCall() as asked) if event.step not in self._finished:
-                yield from self._wanted(event.step, asked)
+                yield from self._call_announced(event.step, asked)
             case LlmCall():
-                yield from self._answered(event)
+                yield from self._model_answered(event)
             case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
-                yield from self._stepped(event)
+                yield from self._call_changed(event)
             case NodeStarted():
                 self._names[event.place.path] = event.name
             case NodeCompleted():
-                yield from self._left(event)
+                yield from self._node_completed(event)
             case Paused():
-                yield from self._flush()
+                yield from self._print_all_texts()
                 self.outcome = event
             case Completed() | Error():
-                yield from self._closed(event)
+                yield from self._turn_ended(event)
             case Trace() if event.message not in self._traces:
                 self._traces.add(event.message)
-                yield Note(f"· {one_line(event.message, _SHORT_NOTE)}")
+                yield Notice(f"· {one_line(event.message, _SHORT_NOTE)}")
             case CutOff():
-                yield Note(one_line(event.message, _SHORT_NOTE))
+                yield Notice(one_line(event.message, _SHORT_NOTE))
             case _:
                 pass
 
-    def _opened(self, event: UserMessage) -> Iterator[Part]:
+    def _turn_began(self, event: UserMessage) -> Iterator[TranscriptPart]:
         self._begin_turn()
         self._begun = True
-        if event.text == self._mine:
-            self._mine = None
+        if event.text == self._expected:
+            self._expected = None
         else:
-            yield Note(f"› {clean(event.text)}", "plain")
+            yield Notice(f"› {clean(event.text)}", "plain")
 
-    def _answered(self, event: LlmCall) -> Iterator[Part]:
+    def _model_answered(self, event: LlmCall) -> Iterator[TranscriptPart]:
         self._stream(event.step).close(event.text)
         self._texts.add(event.text)
-        yield from self._flow()
+        yield from self._print_texts()
         self._finished.add(event.step)
         self._ready.pop(event.step, None)
         for index, asked in enumerate(event.tool_calls):
-            yield from self._called(StepKey(event.step).tool_call(index).text, asked)
+            yield from self._call_begun(StepKey(event.step).tool_call(index).text, asked)
 
-    def _wanted(self, llm_step: str, asked: ToolCall) -> Iterator[Part]:
-        """A call of an answer that is not complete yet."""
+    def _call_announced(self, llm_step: str, asked: ToolCall) -> Iterator[TranscriptPart]:
+        """A call in an answer that is not complete yet."""
         ready = self._ready.setdefault(llm_step, {})
         step = ready.setdefault(asked.id, StepKey(llm_step).tool_call(len(ready)).text)
-        yield from self._called(step, asked)
+        yield from self._call_begun(step, asked)
 
-    def _called(self, step: str, asked: ToolCall) -> Iterator[Part]:
+    def _call_begun(self, step: str, asked: ToolCall) -> Iterator[TranscriptPart]:
         text = _call(asked)
         if self._calls.get(step) != text:
             self._calls[step] = text
-            yield Called(self._node(step), step, text)
+            yield CallBegun(self._node(step), step, text)
 
-    def _stepped(
+    def _call_changed(
         self, event: ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved
-    ) -> Iterator[Part]:
+    ) -> Iterator[TranscriptPart]:
         node = self._node(event.step)
         self.outcome = None
         match event:
@@ -233,58 +235,60 @@ class Transcript:
             case ToolResult():
                 self._drop_pending(event.step)
                 text = self._calls.get(event.step) or one_line(event.tool, 60)
-                yield Ended(node, event.step, text, *_verdict(event))
+                yield CallStatus(node, event.step, text, *_result_status(event))
             case ApprovalRequired():
                 self.pending[event.uuid] = event
                 text = self._calls.get(event.step) or call(event.tool_name, event.tool_args)
-                yield Ended(node, event.step, text, "⏸", _waits(event), "ask")
+                yield CallStatus(node, event.step, text, "⏸", _waiting_note(event), "ask")
             case ApprovalResolved():
                 asked = self.pending.pop(event.uuid, None)
-                yield Note(_resolution(event, asked))
+                yield Notice(_resolution(event, asked))
 
-    def _left(self, event: NodeCompleted) -> Iterator[Part]:
+    def _node_completed(self, event: NodeCompleted) -> Iterator[TranscriptPart]:
         for step, stream in self._streams.items():
             stream.done |= StepKey(step).place == event.place
-        yield from self._flow()
+        yield from self._print_texts()
         if event.status == "failed":
-            yield Note(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
+            yield Notice(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
 
-    def _closed(self, event: Completed | Error) -> Iterator[Part]:
-        yield from self._flush()
+    def _turn_ended(self, event: Completed | Error) -> Iterator[TranscriptPart]:
+        yield from self._print_all_texts()
         self.pending.clear()
         self.outcome = event
         match event:
             case Error():
-                yield Note(f"✗ {clean(event.message)}", "bad")
+                yield Notice(f"✗ {clean(event.message)}", "bad")
             case Completed(cancelled=True):
-                yield Note(f"⊘ {clean(event.response)}", "bad")
+                yield Notice(f"⊘ {clean(event.response)}", "bad")
             case Completed():
-                yield Answer(clean(event.response), said=event.response in self._texts)
+                yield TurnAnswer(clean(event.response), is_printed=event.response in self._texts)
 
     def _drop_pending(self, step: str) -> None:
         self.pending = {uuid: asked for uuid, asked in self.pending.items() if asked.step != step}
 
-    def _stream(self, step: str) -> _Stream:
-        return self._streams.setdefault(step, _Stream())
+    def _stream(self, step: str) -> _StepText:
+        return self._streams.setdefault(step, _StepText())
 
-    def _flow(self) -> Iterator[Part]:
-        """What the first of the open streams has to say, and the next ones as they come to the front."""
+    def _print_texts(self) -> Iterator[TranscriptPart]:
+        """Prints the first text that is not complete, and the next ones as soon as those before are
+        complete."""
         while self._streams:
             step, stream = next(iter(self._streams.items()))
             if text := stream.take():
-                yield Said(self._node(step), step, clean(text))
+                yield TextChunk(self._node(step), step, clean(text))
             if not stream.done:
                 return
             del self._streams[step]
             self._finished.add(step)
 
-    def _flush(self) -> Iterator[Part]:
+    def _print_all_texts(self) -> Iterator[TranscriptPart]:
         for stream in self._streams.values():
             stream.done = True
-        yield from self._flow()
+        yield from self._print_texts()
 
     def _node(self, step: str) -> str:
-        """The name of a step's node, with the round of a loop; empty where there is one node only."""
+        """Returns the name of a step's node, with the iteration of a loop. It is empty in a tree of one
+        node."""
         place = StepKey(step).place
         if len(self._names) < 2:
             return ""
@@ -298,7 +302,7 @@ def _call(asked: ToolCall) -> str:
     return call(asked.name, asked.arguments)
 
 
-def _verdict(event: ToolResult) -> tuple[str, str, Tone]:
+def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
     took = duration(event.duration_ms)
     if event.skipped:
         return "⊘", "not run", "dim"
@@ -307,7 +311,7 @@ def _verdict(event: ToolResult) -> tuple[str, str, Tone]:
     return "✓", took, "good"
 
 
-def _waits(asked: ApprovalRequired) -> str:
+def _waiting_note(asked: ApprovalRequired) -> str:
     who = f"agent {one_line(asked.remote_agent_name, 60)} asks, " if asked.remote_agent_name else ""
     return f"{who}{kind_of(asked).waits}"
 

@@ -39,12 +39,12 @@ def chat(
         leave([f"--url: {url} is no URL; expected one such as http://localhost:8080"], WRONG)
     check_secrets(token, key)
     with plain_words():
-        from mesh.chat.embedded import CannotEmbed
-        from mesh.chat.session import Wanted, run
+        from mesh.chat.embedded import EmbeddedMeshFailed
+        from mesh.chat.session import ChatOptions, run
 
         try:
-            status = run(Wanted(url=url, config=config, resume=resume, yes=yes, token=token, key=key))
-        except CannotEmbed as problem:
+            status = run(ChatOptions(url=url, config=config, resume=resume, yes=yes, token=token, key=key))
+        except EmbeddedMeshFailed as problem:
             leave(problem.problems, problem.status)
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  the interpreter flushes it as it leaves

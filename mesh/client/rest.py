@@ -1,14 +1,15 @@
-"""A client of a mesh's HTTP API: what a terminal, a script or another service needs to talk to an agent.
+"""A client of a mesh's HTTP API, for terminals, scripts and other services.
 
-Above: whoever shows or decides things. Below: the REST routes and the event streams. It keeps no
-conversation: that is the mesh's. A turn is watched and driven on two paths, so that neither loses anything:
+Below are the REST routes and the event streams. The client keeps no conversation: the mesh does. A turn is
+watched and driven on two paths, so that neither loses anything:
 
-    events(id, after)      a stream that comes back by itself where it broke (`Last-Event-ID`): every
-                           journaled event once and in order, between `Up` and `Down` of the connection
-    say, decide, cancel    short requests that return once the mesh has it on disk. They carry a key, so that
-                           one that got no answer is sent again and counts once
+    events(id, after)      a stream that reconnects by itself where it broke (`Last-Event-ID`). It yields
+    every journaled event once and in order, and `Connected` and `Disconnected` say, decide, cancel    short
+    requests that return once the mesh has them on disk. They carry an idempotency key, so that a request
+    without an answer can be sent again and counts once
 
-Raises `Unreachable` when nobody answers, `Refused` when the mesh says no. No message has the token or key.
+Raises `Unreachable` if there is no answer, and `RequestRefused` if the mesh refuses a request. No message
+contains the token or the key.
 """
 
 import asyncio
@@ -33,42 +34,42 @@ from mesh.net.sse import data_of_events
 CONNECT_S = 10.0
 ANSWER_S = 30.0
 SILENCE_S = 45.0
-"""How long a stream may say nothing, not even a heartbeat (one each 15 s), before it counts as lost."""
+"""How long a stream may be silent before it counts as lost. The mesh sends a heartbeat every 15 s."""
 CANCEL_S = 600.0
-"""A cancellation waits for the destructive tool that runs."""
-TRIES_FOR_S = 20.0
-COMES_BACK_WITHIN_S = 60.0
+"""A cancellation waits for a destructive tool that is running."""
+RETRY_FOR_S = 20.0
+RECONNECT_FOR_S = 60.0
 _RETRIES = Backoff(first_s=0.1, longest_s=2.0)
-_MOST_ERROR = 500
+_MAX_ERROR = 500
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_NO_KEY = 401
-_BUSY = (429, 502, 503, 504)
+_UNAUTHORIZED = 401
+_RETRYABLE = (429, 502, 503, 504)
 
 Body = TypeVar("Body")
 
 
 class ClientError(MeshError):
-    """The mesh did not do what it was asked."""
+    """The mesh did not do what it was asked to do."""
 
 
 class Unreachable(ClientError):
-    """Nobody answers there, or not in time."""
+    """There is no answer, or not in time."""
 
 
-class Refused(ClientError):
-    """The mesh says no, and why. ``status`` is the HTTP status."""
+class RequestRefused(ClientError):
+    """The mesh refused a request. The message says why; ``status`` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Up(msgspec.Struct, frozen=True):
-    """The stream is open: what happens from here on will be seen."""
+class Connected(msgspec.Struct, frozen=True):
+    """The stream is open: everything that happens from now on will be yielded."""
 
 
-class Down(msgspec.Struct, frozen=True):
-    """The stream broke off; it will go on where it was."""
+class Disconnected(msgspec.Struct, frozen=True):
+    """The stream broke. It will continue where it was."""
 
     why: str
 
@@ -94,17 +95,20 @@ class _Numbered(msgspec.Struct):
 
 
 def new_key() -> str:
-    """An Idempotency-Key."""
+    """Returns a new value for the Idempotency-Key header."""
     return secrets.token_hex(16)
 
 
 class MeshClient:
-    """The mesh at a URL. ``token`` goes along as a bearer token, ``user`` as the name of who asks and decides
-    (where no key says that). ``key``: an API key of the mesh."""
+    """A client of the mesh at a URL.
+
+    ``token`` is sent as a bearer token. ``user`` is sent as the name of the user; a mesh with keys ignores it
+    and takes the name of the key. ``key`` is an API key of the mesh.
+    """
 
     def __init__(self, url: str, token: str = "", user: str = "", key: str = "") -> None:
         parts = urlsplit(url)
-        self._where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._shown_url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         headers = {"X-User": quote(user, safe="@ .-_")[:128]} if user else {}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -115,7 +119,7 @@ class MeshClient:
             headers=headers,
             timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=parts.hostname not in _LOOPBACK,
-            follow_redirects=False,  # it would take the key to wherever the other side says
+            follow_redirects=False,  # a redirect could send the key anywhere
         )
 
     async def __aenter__(self) -> Self:
@@ -127,11 +131,11 @@ class MeshClient:
         await self._http.aclose()
 
     async def create(self) -> str:
-        """A new conversation without a message; its id."""
+        """Creates a conversation without a message and returns its id."""
         return self._read(await self._post("/conversations", {}), _TurnReply).conversation.id
 
     async def say(self, conversation_id: str, message: str, key: str = "") -> None:
-        """Sends a message. Returns once it is durable; watch `events` for what comes of it."""
+        """Sends a message. Returns once it is durable; `events` yields what follows."""
         await self._post(f"{_path(conversation_id)}/messages", {"message": message}, key)
 
     async def decide(self, decision: Decision, key: str = "") -> None:
@@ -146,14 +150,14 @@ class MeshClient:
         await self._post(f"/approvals/{quote(decision.uuid, safe='')}", body, key)
 
     async def cancel(self, conversation_id: str) -> None:
-        """Ends the open turn, running or waiting. Fine when there is none."""
+        """Cancels the open turn, whether it works or is paused. Does nothing if there is none."""
         await self._post(f"{_path(conversation_id)}/cancel", {}, answer_s=CANCEL_S)
 
     async def show(self, conversation_id: str) -> ConversationView:
         return self._read(await self._get(_path(conversation_id)), _TurnReply).conversation
 
     async def page(self, limit: int = 50, cursor: str = "", status: str = "") -> ConversationPage:
-        """Conversations, newest first."""
+        """Returns some of the conversations, newest first."""
         asked = {"limit": str(limit), "cursor": cursor, "status": status}
         query = {key: value for key, value in asked.items() if value}
         return self._read(await self._get("/conversations", query), ConversationPage)
@@ -165,11 +169,11 @@ class MeshClient:
         return self._read(await self._get("/tree"), _Tree).tree
 
     async def log(self, conversation_id: str) -> bytes:
-        """The journal of a conversation, one JSON object a line."""
+        """Returns the journal of a conversation, one JSON object per line."""
         return (await self._get(f"{_path(conversation_id)}/log")).content
 
     async def import_log(self, lines: bytes) -> str:
-        """Makes the conversation of a journal one of this mesh; its id."""
+        """Imports the conversation of a journal and returns its id."""
         headers = {"Content-Type": "application/x-ndjson"}
         return self._read(
             await self._send("POST", "/conversations/import", content=lines, headers=headers), _TurnReply
@@ -177,13 +181,13 @@ class MeshClient:
 
     async def events(
         self, conversation_id: str, after: int | None = None
-    ) -> AsyncGenerator[AnyEvent | Up | Down, None]:
-        """What happens in a conversation after event ``after`` (None: from now on), without end.
+    ) -> AsyncGenerator[AnyEvent | Connected | Disconnected, None]:
+        """Yields the events of a conversation after number ``after``, without end. None means from now on.
 
-        Comes back by itself for `COMES_BACK_WITHIN_S`, and tries for `TRIES_FOR_S` at first; then raises
-        `Unreachable`. An event of a type that is not known here is left out.
+        Raises `Unreachable` if it cannot connect within `RETRY_FOR_S`, or after a loss within
+        `RECONNECT_FOR_S`. Events of unknown types are left out: the mesh may be newer than the client.
         """
-        patience = Patience(_RETRIES, TRIES_FOR_S)
+        patience = Patience(_RETRIES, RETRY_FOR_S)
         while True:
             why = "the mesh ended the stream"
             try:
@@ -192,22 +196,22 @@ class MeshClient:
                         if isinstance(item, _Numbered):
                             after = item.seq or after
                             continue
-                        if isinstance(item, Up):
-                            patience = Patience(_RETRIES, COMES_BACK_WITHIN_S)
+                        if isinstance(item, Connected):
+                            patience = Patience(_RETRIES, RECONNECT_FOR_S)
                         yield item
                         if isinstance(item, CutOff):
                             break
-            except (httpx2.TransportError, _Busy) as problem:
-                why = _words(problem)
+            except (httpx2.TransportError, _NotNow) as problem:
+                why = _described(problem)
             if patience.is_over:
-                raise Unreachable(f"{self._where}: {why}")
-            yield Down(why)
+                raise Unreachable(f"{self._shown_url}: {why}")
+            yield Disconnected(why)
             await asyncio.sleep(patience.next_delay())
 
     async def _stream(
         self, conversation_id: str, after: int | None
-    ) -> AsyncGenerator[AnyEvent | Up | _Numbered, None]:
-        """One connection: `Up`, then events, each followed by its number if it has one."""
+    ) -> AsyncGenerator[AnyEvent | Connected | _Numbered, None]:
+        """Yields the items of one connection: `Connected`, then the events, each followed by its number."""
         headers = {"Accept": "text/event-stream"}
         if after is not None:
             headers["Last-Event-ID"] = str(after)
@@ -217,7 +221,7 @@ class MeshClient:
             if response.status_code != 200:
                 await response.aread()
                 raise self._refusal(response)
-            yield Up()
+            yield Connected()
             async for data in data_of_events(response):
                 number = _number(data)
                 if number.seq and number.seq <= (after or 0):
@@ -233,9 +237,9 @@ class MeshClient:
     async def _post(
         self, path: str, body: dict[str, Any], key: str = "", answer_s: float = ANSWER_S
     ) -> httpx2.Response:
-        """Sends again what got no answer, under one key."""
+        """Posts until there is an answer, always with the same idempotency key."""
         headers = {"Idempotency-Key": key or new_key(), "Prefer": "respond-async"}
-        patience = Patience(_RETRIES, TRIES_FOR_S)
+        patience = Patience(_RETRIES, RETRY_FOR_S)
         while True:
             try:
                 return await self._send(
@@ -245,7 +249,7 @@ class MeshClient:
                     headers=headers,
                     timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
                 )
-            except (Unreachable, _Busy):
+            except (Unreachable, _NotNow):
                 if patience.is_over:
                     raise
             await asyncio.sleep(patience.next_delay())
@@ -254,33 +258,32 @@ class MeshClient:
         try:
             response = await self._http.request(method, path, **more)
         except httpx2.TransportError as problem:
-            raise Unreachable(f"{self._where}: {_words(problem)}") from problem
+            raise Unreachable(f"{self._shown_url}: {_described(problem)}") from problem
         if not response.is_success:
             raise self._refusal(response)
         return response
 
-    def _refusal(self, response: httpx2.Response) -> Refused:
+    def _refusal(self, response: httpx2.Response) -> RequestRefused:
         try:
             message = msgspec.json.decode(response.content, type=_Problem).error
         except msgspec.DecodeError:
-            message = (
-                f"{self._where}: {response.request.url.path}: HTTP {response.status_code}; is this a mesh?"
-            )
-        if response.status_code == _NO_KEY:
+            path = response.request.url.path
+            message = f"{self._shown_url}: {path}: HTTP {response.status_code}; is this a mesh?"
+        if response.status_code == _UNAUTHORIZED:
             message += " (for mesh commands: --key or MESH_KEY)"
-        kind = _Busy if response.status_code in _BUSY else Refused
-        return kind(response.status_code, message[:_MOST_ERROR])
+        kind = _NotNow if response.status_code in _RETRYABLE else RequestRefused
+        return kind(response.status_code, message[:_MAX_ERROR])
 
     def _read(self, response: httpx2.Response, kind: type[Body]) -> Body:
         try:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.DecodeError as problem:
             path = response.request.url.path
-            raise ClientError(f"{self._where}: {path} is not what a mesh answers: {problem}") from problem
+            raise ClientError(f"{self._shown_url}: {path} is not what a mesh answers: {problem}") from problem
 
 
-class _Busy(Refused):
-    """Not now."""
+class _NotNow(RequestRefused):
+    """The mesh refused a request for now. The same request may succeed later."""
 
 
 def _path(conversation_id: str) -> str:
@@ -295,7 +298,7 @@ def _number(data: str) -> _Numbered:
 
 
 def _event(data: str) -> AnyEvent | None:
-    """The event; None: of a type that is not known here."""
+    """Returns the event, or None if its type is unknown."""
     try:
         event: AnyEvent = decode(data)
     except msgspec.ValidationError:
@@ -303,8 +306,8 @@ def _event(data: str) -> AnyEvent | None:
     return event
 
 
-def _words(problem: Exception) -> str:
-    """What happened on the wire, for a person: some of httpx2's errors have no text."""
+def _described(problem: Exception) -> str:
+    """Describes a transport error for people. Some of httpx2's errors have no text."""
     if isinstance(problem, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "nobody answers"
     if isinstance(problem, httpx2.TimeoutException):

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
-from mesh.client.rest import Down, MeshClient, Up
+from mesh.client.rest import Connected, Disconnected, MeshClient
 from mesh.core.errors import NotFound
 from mesh.core.events import encode
 from mesh.core.ids import is_id
@@ -41,7 +41,7 @@ async def followed(
     yield await entries(client, conversation, reader)
     async with aclosing(client.events(conversation, reader.last)) as events:
         async for item in events:
-            if isinstance(item, Down):
+            if isinstance(item, Disconnected):
                 say(f"{item.why}; trying to go on where it was")
-            elif not isinstance(item, Up):
+            elif not isinstance(item, Connected):
                 yield [Entry(item, encode(item))]

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from mesh.chat.embedded import CannotEmbed, embedded
+from mesh.chat.embedded import EmbeddedMeshFailed, embedded
 from tests.chat.screen import CTRL_D, MESH, WITHIN_S, Screen, chat_env
 from tests.live import LiveMesh, Spoken
 from tests.support import says
@@ -90,12 +90,12 @@ async def test_it_answers_while_it_is_needed_and_is_gone_after(config: Path) -> 
 
 
 async def test_what_keeps_it_from_starting_is_said_in_its_own_words(config: Path, tmp_path: Path) -> None:
-    with pytest.raises(CannotEmbed) as wrong:
+    with pytest.raises(EmbeddedMeshFailed) as wrong:
         async with embedded(tmp_path / "none.yaml", lambda _: None):
             pass
     assert wrong.value.status == 2
     assert "none.yaml" in wrong.value.problems[0]
-    with pytest.raises(CannotEmbed) as broken:
+    with pytest.raises(EmbeddedMeshFailed) as broken:
         async with embedded(named(tmp_path, "fails"), lambda _: None):
             pass
     assert broken.value.problems == ["mesh up ended with status 1", "it broke"]

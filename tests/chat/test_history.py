@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import InMemoryHistory
 
-from mesh.chat.history import KEPT, history_path, open_history
+from mesh.chat.history import MAX_ENTRIES, history_path, open_history
 
 
 def typed(path: Path) -> list[str]:
@@ -45,10 +45,10 @@ def test_the_token_is_not_kept(tmp_path: Path) -> None:
 
 def test_it_keeps_the_newest_and_does_not_grow_for_ever(tmp_path: Path) -> None:
     history = open_history(tmp_path / "h")
-    for number in range(KEPT + 50):
+    for number in range(MAX_ENTRIES + 50):
         history.append_string(f"line {number}")
     kept = typed(tmp_path / "h")
-    assert (len(kept), kept[0], kept[-1]) == (KEPT, f"line {KEPT + 49}", "line 50")
+    assert (len(kept), kept[0], kept[-1]) == (MAX_ENTRIES, f"line {MAX_ENTRIES + 49}", "line 50")
 
 
 def test_without_a_place_to_write_there_is_one_in_memory(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.chat.layout import Layout
-from mesh.chat.transcript import Said, Transcript
+from mesh.chat.transcript import TextChunk, Transcript
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -90,7 +90,7 @@ def test_whatever_pieces_come_twice_or_never_the_text_is_printed_once(
     deltas = [delta(text[start : start + length], start) for start, length in cuts if start <= len(text)]
     transcript = begun()
     parts = [part for event in [*deltas, answer(text)] for part in transcript.see(event)]
-    said = "".join(part.text for part in parts if isinstance(part, Said))
+    said = "".join(part.text for part in parts if isinstance(part, TextChunk))
     assert said == clean(text)
 
 

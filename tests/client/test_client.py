@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mesh.client.rest as client_module
-from mesh.client.rest import Down, MeshClient, Refused, Unreachable, Up
+from mesh.client.rest import Connected, Disconnected, MeshClient, RequestRefused, Unreachable
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired, Completed, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
@@ -53,7 +53,7 @@ async def test_a_turn_is_seen_from_its_message_to_its_answer(live: Callable[...,
         identifier = await client.create()
         seen: list[Any] = []
         async with aclosing(client.events(identifier, 0)) as stream:
-            await until(stream, Up, seen)
+            await until(stream, Connected, seen)
             await client.say(identifier, "hi")
             await until(stream, Completed, seen)
         assert seqs(seen) == list(range(1, len(seqs(seen)) + 1))
@@ -68,11 +68,11 @@ async def test_an_approval_is_decided_with_other_arguments(live: Callable[..., L
         identifier = await client.create()
         seen: list[Any] = []
         async with aclosing(client.events(identifier, 0)) as stream:
-            await until(stream, Up, seen)
+            await until(stream, Connected, seen)
             await client.say(identifier, "add")
             await until(stream, Paused, seen)
             (asked,) = [item for item in seen if isinstance(item, ApprovalRequired)]
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestRefused) as refused:
                 await client.decide(Decision(asked.uuid, "approve", {"n": "x"}))
             assert refused.value.status == 400
             await client.decide(Decision(asked.uuid, "approve", {"n": 4}))
@@ -88,14 +88,17 @@ async def test_a_mesh_that_restarts_is_come_back_to_and_each_event_seen_once(
         identifier = await client.create()
         seen: list[Any] = []
         async with aclosing(client.events(identifier, 0)) as stream:
-            await until(stream, Up, seen)
+            await until(stream, Connected, seen)
             await client.say(identifier, "add")
             await until(stream, Paused, seen)
             await asyncio.to_thread(mesh.restart)
             (asked,) = [item for item in seen if isinstance(item, ApprovalRequired)]
             await client.decide(Decision(asked.uuid, "approve"))
             await until(stream, Completed, seen)
-        assert [type(item) for item in seen if isinstance(item, Up | Down)][-2:] == [Down, Up]
+        assert [type(item) for item in seen if isinstance(item, Connected | Disconnected)][-2:] == [
+            Disconnected,
+            Connected,
+        ]
         assert seqs(seen) == list(range(1, len(seqs(seen)) + 1))
         assert mesh.mesh.ledger.lines == ["add 3"]
 
@@ -125,7 +128,7 @@ async def test_a_turn_that_waits_can_be_cancelled(live: Callable[..., LiveMesh])
         identifier = await client.create()
         seen: list[Any] = []
         async with aclosing(client.events(identifier, 0)) as stream:
-            await until(stream, Up, seen)
+            await until(stream, Connected, seen)
             await client.say(identifier, "add")
             await until(stream, Paused, seen)
             await client.cancel(identifier)
@@ -140,7 +143,7 @@ async def test_what_is_there_can_be_read(live: Callable[..., LiveMesh]) -> None:
         identifier = await client.create()
         seen: list[Any] = []
         async with aclosing(client.events(identifier, 0)) as stream:
-            await until(stream, Up, seen)
+            await until(stream, Connected, seen)
             await client.say(identifier, "hi")
             await until(stream, Completed, seen)
         assert [m.content for m in (await client.show(identifier)).messages if m.role != "system"] == [
@@ -164,7 +167,7 @@ async def test_a_conversation_is_carried_to_another_mesh(live: Callable[..., Liv
         identifier = await client.create()
         log = await client.log(identifier)
         assert await other.import_log(log) == identifier
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             await other.import_log(log)
         assert refused.value.status == 409
 
@@ -173,15 +176,15 @@ async def test_a_conversation_that_is_not_there_is_refused(live: Callable[..., L
     mesh = live(says("x"))
     async with MeshClient(mesh.url) as client:
         for work in (client.show("no/such?thing"), client.log("nope"), client.say("nope", "hi")):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestRefused) as refused:
                 await work
             assert refused.value.status == 404
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             await anext(client.events("nope", 0))
 
 
 async def test_nobody_there_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "TRIES_FOR_S", 0.3)
+    monkeypatch.setattr(client_module, "RETRY_FOR_S", 0.3)
     async with asyncio.timeout(5), MeshClient("http://ann:pass@127.0.0.1:1", TOKEN) as client:
         with pytest.raises(Unreachable) as gone:
             await client.tree()
@@ -189,7 +192,7 @@ async def test_nobody_there_is_told_without_secrets(monkeypatch: pytest.MonkeyPa
         with pytest.raises(Unreachable):
             async with aclosing(client.events("x", 0)) as events:
                 async for item in events:
-                    assert isinstance(item, Down)
+                    assert isinstance(item, Disconnected)
 
 
 @asynccontextmanager
@@ -227,12 +230,18 @@ async def test_it_asks_for_what_comes_after_the_last_event_also_after_one_it_doe
         seen: list[Any] = []
         async with aclosing(client.events("x", 0)) as stream:
             await until(stream, Completed, seen)
-    assert [type(item).__name__ for item in seen] == ["Up", "UserMessage", "Down", "Up", "Completed"]
+    assert [type(item).__name__ for item in seen] == [
+        "Connected",
+        "UserMessage",
+        "Disconnected",
+        "Connected",
+        "Completed",
+    ]
 
 
 async def test_the_token_goes_along_and_something_else_than_a_mesh_is_said_to_be_that() -> None:
     page = b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>"
     async with server(lambda _: [page]) as (url, asked), MeshClient(url, TOKEN) as client:
-        with pytest.raises(Refused, match="HTTP 404; is this a mesh"):
+        with pytest.raises(RequestRefused, match="HTTP 404; is this a mesh"):
             await client.tree()
     assert b"authorization: bearer s3cret" in asked[0].lower()

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from mesh.client.rest import MeshClient, Up
+from mesh.client.rest import Connected, MeshClient
 from mesh.core.events import Completed
 from tests.cluster.model import Model
 from tests.cluster.process import MeshProcess, running
@@ -158,7 +158,7 @@ async def test_a_client_of_an_agent_below_a_path_says_and_watches(mesh: Several)
         conversation_id = await client.create()
         said = False
         async for event in client.events(conversation_id, after=0):
-            if isinstance(event, Up) and not said:
+            if isinstance(event, Connected) and not said:
                 await client.say(conversation_id, "hello there")
                 said = True
             if isinstance(event, Completed):
