@@ -37,11 +37,12 @@ interop: setup ## The programs by others, and the A2A compatibility kit (TCK=…
 bench: setup ## Measure latency, throughput and CPU (ARGS=… go to the bench)
 	@$(BIN)/python -m bench $(ARGS)
 
-lint: setup ## Style, types and layers
+lint: setup ## Style, types and layers; the JavaScript too
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.web.lint
 
 lock: setup ## Choose the newest versions anew and write requirements.lock
 	@$(BIN)/python -m pip install --quiet uv

@@ -19,7 +19,7 @@ from mesh.core.errors import BadRequest, MeshError, TooLarge
 from mesh.net.bodies import BodyTooLarge, read_body
 from mesh.net.http_status import retry_after_of, status_of
 from mesh.net.sse import encode
-from mesh.web import requests, search
+from mesh.web import approval_kinds, requests, search
 from mesh.web.agent import Agent, Answer
 from mesh.web.config import WebConfig
 from mesh.web.guard import Guard
@@ -66,6 +66,7 @@ class _Routes:
             Route("/api/cancel", self.cancel, methods=["POST"]),
             Route("/api/tree", self._get("/tree")),
             Route("/api/tools", self._get("/tools")),
+            Route("/static/approval-kinds.js", _approval_kinds),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
@@ -161,6 +162,10 @@ async def _with_a_last_word(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes
 
 async def _page(_: Request) -> Response:
     return FileResponse(STATIC / "index.html")
+
+
+async def _approval_kinds(_: Request) -> Response:
+    return Response(approval_kinds.module(), media_type="text/javascript")
 
 
 def _id(request: Request) -> str:

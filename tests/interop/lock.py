@@ -31,14 +31,15 @@ def python(wanted: Path) -> None:
         subprocess.run([str(uv), "pip", "compile", str(wanted), *made, *_UV, *_BARE], check=True)
 
 
-def node() -> None:
+def node(folder: Path) -> None:
     """``package-lock.json``, without the addresses of a registry."""
     update = ["npm", "update", "--package-lock-only", "--omit-lockfile-registry-resolved", "--silent"]
-    subprocess.run(update, cwd=HERE, check=True)
+    subprocess.run(update, cwd=folder, check=True)
 
 
 if __name__ == "__main__":
     for each in sorted(HERE.glob("*.in")):
         python(each)
     if shutil.which("npm"):
-        node()
+        node(HERE)
+        node(HERE.parent / "web" / "lint")

@@ -4,6 +4,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from mesh.core.approvals import APPROVAL_KINDS
+
 STATIC = Path(__file__).parents[2] / "mesh/web/static"
 ROW = re.compile(r"^\| (\S+\.js) \| .* \| ([0-9a-f]{64}) \|$", re.MULTILINE)
 
@@ -20,6 +22,13 @@ def test_no_file_of_the_page_makes_markup_of_text() -> None:
             "Function(",
         ):
             assert forbidden not in text, f"{source.name}: {forbidden}"
+
+
+def test_every_file_of_the_page_is_checked_and_knows_no_approval_kind_by_name() -> None:
+    for source in STATIC.glob("js/**/*.js"):
+        text = source.read_text()
+        assert text.startswith("// @ts-check\n"), source.name
+        assert not re.search(rf'kind\W+[!=]==?\s*"(?:{"|".join(APPROVAL_KINDS)})"', text), source.name
 
 
 def test_the_page_has_no_inline_script_or_style_and_asks_no_other_origin() -> None:

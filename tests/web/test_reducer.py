@@ -134,9 +134,11 @@ async def test_who_asks_and_what_may_be_done_about_it(
     asked |= kind
     read = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
-      const { peerOf, canEdit, isInWords, described } = await import("/static/js/asked.js");
+      const { descriptionOf, kindOf, remoteAgentOf } = await import("/static/js/approvals.js");
       const [one] = fold(events).turns[0].approvals;
-      return [peerOf(one), canEdit(one), isInWords(one), described(one)];
+      const kind = kindOf(one);
+      const isInWords = kind.takesText && !kind.isQuestion;
+      return [remoteAgentOf(one), kind.editsArguments, isInWords, descriptionOf(one)];
     }"""
     assert await page.evaluate(read, [said(), asked]) == seen
 

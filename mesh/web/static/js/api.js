@@ -1,21 +1,40 @@
+// @ts-check
 // What the page asks of its server. The access token lives in this object and nowhere else: it is gone with
 // the page.
 import * as exact from "./exact-json.js";
 
-const PATIENCE_MS = 45_000;
+/** @import { Choice } from "../approval-kinds.js" */
 
-export class Problem extends Error {
+const RESPONSE_TIMEOUT_MS = 45_000;
+
+/**
+ * A decision about an approval: either a choice, or the text of an answer.
+ * @typedef {{action: Exclude<Choice, "answer">, edited_args?: object, reason?: string} | {answer: string}} Decision
+ */
+
+export class ApiError extends Error {
+  /**
+   * @param {string} message
+   * @param {number} status of the response, or 0 if there was none
+   */
   constructor(message, status = 0) {
     super(message);
     this.status = status;
   }
 }
 
+/**
+ * What to tell a person about something that was thrown.
+ * @param {unknown} error
+ */
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+
 export class Api {
   token = "";
   user = "";
 
   headers() {
+    /** @type {Record<string, string>} */
     const headers = {};
     if (this.token) headers.Authorization = `Bearer ${this.token}`;
     if (this.user) headers["X-User"] = this.user;
@@ -23,39 +42,55 @@ export class Api {
   }
 
   create = () => this.#post("/api/conversation", {});
-  send = (id, message, key) => this.#post("/api/send", { conversation_id: id, message }, { "Idempotency-Key": key });
-  approve = (uuid, decision) => this.#post("/api/approve", { uuid, ...decision });
-  cancel = (id) => this.#post("/api/cancel", { conversation_id: id });
-  tree = () => this.#ask("/api/tree");
-  tools = () => this.#ask("/api/tools");
-  list = (query) => this.#ask(`/api/conversations?${new URLSearchParams(query)}`);
 
+  /** @type {(id: string, message: string, key: string) => Promise<any>} */
+  send = (id, message, key) => this.#post("/api/send", { conversation_id: id, message }, { "Idempotency-Key": key });
+
+  /** @type {(uuid: string, decision: Decision) => Promise<any>} */
+  decide = (uuid, decision) => this.#post("/api/approve", { uuid, ...decision });
+
+  /** @type {(id: string) => Promise<any>} */
+  cancel = (id) => this.#post("/api/cancel", { conversation_id: id });
+
+  tree = () => this.#request("/api/tree");
+  tools = () => this.#request("/api/tools");
+
+  /** @type {(query: Record<string, string>) => Promise<any>} */
+  list = (query) => this.#request(`/api/conversations?${new URLSearchParams(query)}`);
+
+  /** @type {(path: string, body: object, headers?: Record<string, string>) => Promise<any>} */
   #post(path, body, headers = {}) {
     const sent = { "Content-Type": "application/json", ...headers };
-    return this.#ask(path, { method: "POST", body: JSON.stringify(body), headers: sent });
+    return this.#request(path, { method: "POST", body: JSON.stringify(body), headers: sent });
   }
 
-  async #ask(path, { headers = {}, ...options } = {}) {
-    const signal = AbortSignal.timeout(PATIENCE_MS);
+  /** @type {(path: string, options?: RequestInit & {headers?: Record<string, string>}) => Promise<any>} */
+  async #request(path, { headers = {}, ...options } = {}) {
+    const signal = AbortSignal.timeout(RESPONSE_TIMEOUT_MS);
     let response;
     try {
       response = await fetch(path, { ...options, signal, headers: { ...headers, ...this.headers() }, cache: "no-store" });
     } catch {
-      throw new Problem("The web chat's server does not answer. Is it still running?");
+      throw new ApiError("The web chat's server does not answer. Is it still running?");
     }
-    return answered(response);
+    return bodyOf(response);
   }
 }
 
-export async function answered(response) {
+/**
+ * The JSON of a response. Throws `ApiError` if it is none, or if the response is an error.
+ * @param {Response} response
+ * @returns {Promise<any>}
+ */
+export async function bodyOf(response) {
   let body;
   try {
     body = exact.parse(await response.text());
   } catch {
-    throw new Problem(`The server gave an answer that cannot be read (HTTP ${response.status}).`, response.status);
+    throw new ApiError(`The server gave an answer that cannot be read (HTTP ${response.status}).`, response.status);
   }
   if (response.ok) return body;
-  throw new Problem(body.error ?? `The server refused (HTTP ${response.status}).`, response.status);
+  throw new ApiError(body.error ?? `The server refused (HTTP ${response.status}).`, response.status);
 }
 
 // A key for one act of a person: repeating the request does not repeat the act.

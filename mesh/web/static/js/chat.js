@@ -1,13 +1,36 @@
+// @ts-check
 // What the page knows and what a person can do with it. Views read `state` and call the methods; every change
 // of `state` tells the listener.
-import { Api, newKey } from "./api.js";
+import { messageOf, newKey } from "./api.js";
 import { Feed } from "./feed.js";
 import * as conversations from "./conversation.js";
 
-const OPENING_MS = 2_000;
+/** @import { Api, Decision } from "./api.js" */
+/** @import { MeshEvent } from "./turn.js" */
+/** @import { TreeNode } from "./tree-status.js" */
+
+/** @typedef {{state: "idle" | "connecting" | "live" | "reconnecting" | "refused", why: string}} Connection */
+/** @typedef {{busy: boolean, problem?: string}} DecisionState how the decision about an approval stands */
+/** @typedef {{name: string, nodes?: string[], description?: string, source?: string, destructiveHint?: boolean}} ToolInfo */
+
+/**
+ * @typedef {object} State
+ * @property {conversations.Conversation} conversation
+ * @property {Connection} connection
+ * @property {boolean} sending
+ * @property {boolean} stopping
+ * @property {string} problem
+ * @property {TreeNode | null} tree
+ * @property {string} treeProblem
+ * @property {ToolInfo[]} tools
+ * @property {Record<string, DecisionState>} deciding by the uuid of the approval
+ */
+
+const OPENING_TIMEOUT_MS = 2_000;
 const LIST_EVENTS = ["user_message", "approval_required", "approval_resolved", "paused", "completed", "error"];
 
 export class Chat {
+  /** @type {State} */
   state = {
     conversation: conversations.empty(),
     connection: { state: "idle", why: "" },
@@ -17,16 +40,25 @@ export class Chat {
     tree: null,
     treeProblem: "",
     tools: [],
-    deciding: {}, // uuid -> "busy" or what went wrong
+    deciding: {},
   };
+  /** @type {Feed | null} */
   #feed = null;
+  /** @type {{message: string, key: string} | null} */
   #unsent = null;
 
-  constructor(api = new Api(), { changed, listChanged, opened }) {
-    Object.assign(this, { api, changed, listChanged, wasOpened: opened });
+  /**
+   * @param {Api} api
+   * @param {{changed: () => void, listChanged: () => void, opened: (id: string) => void}} listeners
+   */
+  constructor(api, { changed, listChanged, opened }) {
+    this.api = api;
+    this.changed = changed;
+    this.listChanged = listChanged;
+    this.wasOpened = opened;
   }
 
-  // Shows a conversation, from its first event on; without an id a new one.
+  // Shows a conversation from its first event on, or a new one.
   open(id = "") {
     this.#feed?.stop();
     this.#feed = null;
@@ -39,12 +71,15 @@ export class Chat {
   }
 
   async loadAgent() {
-    const failed = (problem) => this.#set({ treeProblem: problem.message });
+    const failed = (/** @type {unknown} */ error) => this.#set({ treeProblem: messageOf(error) });
     await this.api.tree().then(({ tree }) => this.#set({ tree, treeProblem: "" }), failed);
     await this.api.tools().then(({ tools }) => this.#set({ tools }), failed);
   }
 
-  // Sends a message; true when the mesh has it. A new conversation is watched before anything happens in it.
+  /**
+   * Sends a message. True when the mesh has it. A new conversation is watched before anything happens in it.
+   * @param {string} message
+   */
   async send(message) {
     this.#set({ sending: true, problem: "" });
     try {
@@ -53,8 +88,8 @@ export class Chat {
       this.#unsent = null;
       this.#feed?.hurry();
       return true;
-    } catch (problem) {
-      this.#set({ problem: problem.message });
+    } catch (error) {
+      this.#set({ problem: messageOf(error) });
       return false;
     } finally {
       this.#set({ sending: false });
@@ -66,22 +101,30 @@ export class Chat {
     const { conversation } = await this.api.create();
     this.open(conversation.id);
     this.#set({ sending: true });
-    await Promise.race([this.#feed.opened, new Promise((resolve) => setTimeout(resolve, OPENING_MS))]);
+    // A stream that does not open must not keep the message back: its events are replayed later.
+    await Promise.race([this.#feed?.opened, new Promise((resolve) => setTimeout(resolve, OPENING_TIMEOUT_MS))]);
   }
 
-  // The same message again, after an answer was lost, is the same message: the mesh takes it once.
+  /**
+   * The same message again, after an answer was lost, is the same message: the mesh takes it once.
+   * @param {string} message
+   */
   #keyFor(message) {
     if (this.#unsent?.message !== message) this.#unsent = { message, key: newKey() };
     return this.#unsent.key;
   }
 
+  /**
+   * @param {string} uuid of the approval
+   * @param {Decision} decision
+   */
   async decide(uuid, decision) {
     this.#deciding(uuid, { busy: true });
     try {
-      await this.api.approve(uuid, decision);
+      await this.api.decide(uuid, decision);
       this.#feed?.hurry();
-    } catch (problem) {
-      this.#deciding(uuid, { busy: false, problem: problem.message });
+    } catch (error) {
+      this.#deciding(uuid, { busy: false, problem: messageOf(error) });
     }
   }
 
@@ -89,14 +132,18 @@ export class Chat {
     this.#set({ stopping: true, problem: "" });
     try {
       await this.api.cancel(this.state.conversation.id);
-    } catch (problem) {
-      this.#set({ problem: problem.message });
+    } catch (error) {
+      this.#set({ problem: messageOf(error) });
     } finally {
       this.#set({ stopping: false });
     }
   }
 
-  // A person says who they are: what was refused is asked again.
+  /**
+   * A person says who they are: what was refused is asked again.
+   * @param {string} token
+   * @param {string} user
+   */
   identify(token, user) {
     this.api.token = token;
     this.api.user = user;
@@ -120,6 +167,7 @@ export class Chat {
     else if (this.state.conversation.id) this.#follow(this.state.conversation.id);
   }
 
+  /** @param {string} id */
   #follow(id) {
     const feed = new Feed({
       id,
@@ -131,11 +179,13 @@ export class Chat {
     this.#feed = feed;
   }
 
+  /** @param {MeshEvent[]} events */
   #take(events) {
     this.#set({ conversation: conversations.fold(events, this.state.conversation) });
     if (events.some((event) => LIST_EVENTS.includes(event.type))) this.listChanged();
   }
 
+  /** @param {Connection} connection */
   #connected(connection) {
     const was = this.state.connection;
     if (was.state === connection.state && was.why === connection.why) return;
@@ -146,10 +196,12 @@ export class Chat {
     }
   }
 
+  /** @type {(uuid: string, how: DecisionState) => void} */
   #deciding(uuid, how) {
     this.#set({ deciding: { ...this.state.deciding, [uuid]: how } });
   }
 
+  /** @param {Partial<State>} change */
   #set(change) {
     this.state = { ...this.state, ...change };
     this.changed();

@@ -1,13 +1,27 @@
+// @ts-check
 // A conversation is fold(events), here as in the mesh. Pure: an event gives a new state, the old one stays.
-//
-// {id, sessionId, agent, seq, finished, turns: [turn]} - for turns see turn.js. Journaled events have a `seq`
-// and are applied once; events of a turn that is not open change nothing but `seq`.
+// Journaled events have a `seq` and are applied once; events of a turn that is not open change nothing but `seq`.
 import { applied, opened } from "./turn.js";
 
-export const empty = (id = "") => ({ id, sessionId: "", agent: "", seq: 0, finished: false, turns: [] });
+/** @import { MeshEvent, Turn } from "./turn.js" */
 
+/**
+ * @typedef {object} Conversation
+ * @property {string} id
+ * @property {string} sessionId
+ * @property {string} agent
+ * @property {number} seq of the last journaled event
+ * @property {boolean} completed whether it takes no more messages
+ * @property {Turn[]} turns
+ */
+
+/** @returns {Conversation} */
+export const empty = (id = "") => ({ id, sessionId: "", agent: "", seq: 0, completed: false, turns: [] });
+
+/** @type {(events: MeshEvent[], from?: Conversation) => Conversation} */
 export const fold = (events, from = empty()) => events.reduce(apply, from);
 
+/** @type {(conversation: Conversation, event: MeshEvent) => Conversation} */
 export function apply(conversation, event) {
   if (event.seq && event.seq <= conversation.seq) return conversation;
   const next = event.seq ? { ...conversation, seq: event.seq } : conversation;
@@ -17,12 +31,13 @@ export function apply(conversation, event) {
     case "user_message":
       return { ...next, turns: [...next.turns, opened(event)] };
     case "conversation_completed":
-      return { ...next, finished: true };
+      return { ...next, completed: true };
     default:
       return inTurn(next, event);
   }
 }
 
+/** @type {(conversation: Conversation, event: MeshEvent) => Conversation} */
 function inTurn(conversation, event) {
   const turn = conversation.turns.at(-1);
   if (!turn || turn.number !== event.turn || !isOpen(turn)) return conversation;
@@ -30,6 +45,9 @@ function inTurn(conversation, event) {
   return changed === turn ? conversation : { ...conversation, turns: [...conversation.turns.slice(0, -1), changed] };
 }
 
+/** @param {Turn | undefined} turn */
 export const isOpen = (turn) => turn?.status === "running" || turn?.status === "waiting";
+/** @param {Conversation} conversation */
 export const lastTurn = (conversation) => conversation.turns.at(-1);
+/** @param {Conversation} conversation */
 export const title = (conversation) => conversation.turns[0]?.text ?? "";

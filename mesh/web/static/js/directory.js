@@ -1,22 +1,50 @@
+// @ts-check
 // The list of conversations: newest first, by status, or those that a search finds. It asks anew when it is
 // told that something happened, and shows the answer to the last question only.
+import { messageOf } from "./api.js";
+
+/** @import { Api } from "./api.js" */
+
+/** @typedef {{id: string, title?: string, status: string, updated_at: string}} Entry */
+
+/**
+ * @typedef {object} List
+ * @property {Entry[]} entries
+ * @property {Record<string, number> | null} summary
+ * @property {string} cursor
+ * @property {string} status
+ * @property {string} words
+ * @property {boolean} loading
+ * @property {string} problem
+ * @property {boolean} isWhole
+ */
+
 const PER_PAGE = "50";
-const SETTLE_MS = 250;
+const DEBOUNCE_MS = 250;
 
 export class Directory {
+  /** @type {List} */
   state = { entries: [], summary: null, cursor: "", status: "", words: "", loading: true, problem: "", isWhole: true };
-  #timer = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #timer;
   #asked = 0;
 
+  /**
+   * @param {Api} api
+   * @param {() => void} changed
+   */
   constructor(api, changed) {
-    Object.assign(this, { api, changed });
+    this.api = api;
+    this.changed = changed;
   }
 
+  /** @param {string} status */
   show(status) {
     this.#set({ status, words: "", loading: true });
     return this.refresh();
   }
 
+  /** @param {string} words */
   search(words) {
     this.#set({ words, status: "", loading: true });
     this.refreshSoon();
@@ -24,15 +52,17 @@ export class Directory {
 
   refreshSoon() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.refresh(), SETTLE_MS);
+    this.#timer = setTimeout(() => this.refresh(), DEBOUNCE_MS);
   }
 
   refresh = () => this.#load("");
   more = () => this.#load(this.state.cursor);
 
+  /** @param {string} cursor */
   async #load(cursor) {
     const asked = (this.#asked += 1);
     const { status, words } = this.state;
+    /** @type {Record<string, string>} */
     const query = words.trim() ? { q: words.trim() } : { limit: PER_PAGE, ...(status && { status }), ...(cursor && { cursor }) };
     try {
       const page = await this.api.list(query);
@@ -40,11 +70,12 @@ export class Directory {
       const entries = cursor ? [...this.state.entries, ...page.conversations] : page.conversations;
       const summary = page.summary ?? this.state.summary;
       this.#set({ entries, summary, cursor: page.next_cursor ?? "", isWhole: page.searched_all ?? true, loading: false, problem: "" });
-    } catch (problem) {
-      if (asked === this.#asked) this.#set({ problem: problem.message, loading: false });
+    } catch (error) {
+      if (asked === this.#asked) this.#set({ problem: messageOf(error), loading: false });
     }
   }
 
+  /** @param {Partial<List>} change */
   #set(change) {
     this.state = { ...this.state, ...change };
     this.changed();

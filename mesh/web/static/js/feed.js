@@ -1,29 +1,49 @@
+// @ts-check
 // The events of one conversation, from where it was left: reconnects by itself, and loses nothing, because it
 // says which event it has last and the mesh replays from there.
-//
-// onEvents(events) gets what came together. onState("connecting" | "live" | "reconnecting" | "refused", why).
-import { answered } from "./api.js";
+import { ApiError, bodyOf } from "./api.js";
 import * as exact from "./exact-json.js";
 import { SseReader } from "./sse.js";
+
+/** @import { Connection } from "./chat.js" */
+/** @import { MeshEvent } from "./turn.js" */
+
+/**
+ * @typedef {object} Options
+ * @property {string} id of the conversation
+ * @property {number} [after] the last event that is known already
+ * @property {() => Record<string, string>} headers
+ * @property {(events: MeshEvent[]) => void} onEvents gets what came together
+ * @property {(state: Connection["state"], why: string) => void} onState
+ */
 
 const FIRST_WAIT_MS = 300;
 const LONGEST_WAIT_MS = 10_000;
 const LONGEST_SILENCE_MS = 45_000; // three heartbeats
+const REFUSALS = [400, 401, 403, 404]; // asking again gives the same answer
 
 export class Feed {
   #stopped = new AbortController();
+  /** @type {() => void} */
   #wake = () => {};
   #wait = FIRST_WAIT_MS;
   #after = 0;
+  /** @type {() => void} */
+  #isOpen;
 
+  /** @param {Options} options */
   constructor({ id, after = 0, headers, onEvents, onState }) {
-    Object.assign(this, { id, headers, onEvents, onState });
+    this.id = id;
+    this.headers = headers;
+    this.onEvents = onEvents;
+    this.onState = onState;
     this.#after = after;
-    this.opened = new Promise((resolve) => (this.#isOpen = resolve));
+    /** @type {PromiseWithResolvers<void>} */
+    const { promise, resolve } = Promise.withResolvers();
+    this.opened = promise;
+    this.#isOpen = resolve;
     this.#run();
   }
-
-  #isOpen;
 
   stop = () => this.#stopped.abort();
   hurry = () => this.#wake();
@@ -47,17 +67,18 @@ export class Feed {
         signal, cache: "no-store",
         headers: { Accept: "text/event-stream", "Last-Event-ID": String(this.#after), ...this.headers() },
       });
-      if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await answered(response);
+      if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await bodyOf(response);
+      if (!response.body) return "The connection was closed.";
       return await this.#read(response.body, cut);
-    } catch (problem) {
-      if ([400, 401, 403, 404].includes(problem.status)) {
-        this.onState("refused", problem.message);
-        return null;
-      }
-      return problem.status ? problem.message : "The connection was lost.";
+    } catch (error) {
+      if (!(error instanceof ApiError) || !error.status) return "The connection was lost.";
+      if (!REFUSALS.includes(error.status)) return error.message;
+      this.onState("refused", error.message);
+      return null;
     }
   }
 
+  /** @type {(body: ReadableStream<any>, cut: AbortController) => Promise<string>} */
   async #read(body, cut) {
     const reader = new SseReader();
     const chunks = body.pipeThrough(new TextDecoderStream()).getReader();
@@ -82,10 +103,12 @@ export class Feed {
   #pause() {
     const wait = this.#wait * (0.5 + Math.random());
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
-    return new Promise((resolve) => {
+    /** @type {Promise<void>} */
+    const pause = new Promise((resolve) => {
       const timer = setTimeout(resolve, wait);
       this.#wake = () => (clearTimeout(timer), resolve());
       this.#stopped.signal.addEventListener("abort", this.#wake, { once: true });
     });
+    return pause;
   }
 }

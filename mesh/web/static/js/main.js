@@ -1,3 +1,4 @@
+// @ts-check
 // Puts the parts together: what the page knows, and what it shows.
 import { Api } from "./api.js";
 import { Chat } from "./chat.js";
@@ -9,7 +10,7 @@ const REST_AFTER_MS = 60_000;
 const REFRESH_MS = 20_000;
 
 const api = new Api();
-const root = document.getElementById("app");
+const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 const directory = new Directory(api, draw);
 const chat = new Chat(api, { changed: draw, listChanged: () => directory.refreshSoon(), opened: remember });
 
@@ -28,6 +29,7 @@ function draw() {
 
 // The address names the conversation: a reload, a bookmark and the back button lead to it.
 const addressed = () => decodeURIComponent(location.hash.slice(1));
+/** @param {string} id */
 function remember(id) {
   if (addressed() !== id) history.pushState(null, "", id ? `#${encodeURIComponent(id)}` : location.pathname);
 }
@@ -37,7 +39,8 @@ function follow() {
 addEventListener("popstate", follow);
 addEventListener("hashchange", follow);
 
-let rest = 0;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let rest;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(rest);
   if (document.hidden) rest = setTimeout(() => chat.rest(), REST_AFTER_MS);

@@ -1,9 +1,10 @@
+// @ts-check
 // What a model wrote, as safe markup: a fragment that holds no script, no style, no form, nothing that is
 // loaded from elsewhere, and no link but to http, https and mailto.
 import DOMPurify from "../vendor/purify.js";
 import { Marked } from "../vendor/marked.js";
 
-const LONGEST = 100_000; // above that it is shown as plain text: laying it out would hold up the page
+const MAX_CHARACTERS = 100_000; // above that it is shown as plain text: laying it out would hold up the page
 
 // Raw HTML is shown as it was written. A picture becomes a link to it: looking at it is for a person to decide.
 const marked = new Marked({
@@ -15,6 +16,7 @@ const marked = new Marked({
   },
 });
 
+/** @type {import("dompurify").Config & {RETURN_DOM_FRAGMENT: true}} */
 const ALLOWED = {
   ALLOWED_TAGS: [
     "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre",
@@ -34,11 +36,16 @@ purify.addHook("afterSanitizeAttributes", (node) => {
   node.setAttribute("rel", "noopener noreferrer");
 });
 
+/**
+ * @param {string} text
+ * @returns {DocumentFragment}
+ */
 export function fragmentOf(text) {
-  if (text.length > LONGEST) return plain(text);
-  return purify.sanitize(marked.parse(text), ALLOWED);
+  if (text.length > MAX_CHARACTERS) return plain(text);
+  return purify.sanitize(marked.parse(text, { async: false }), ALLOWED);
 }
 
+/** @param {string} text */
 function plain(text) {
   const fragment = document.createDocumentFragment();
   const pre = document.createElement("pre");
@@ -47,5 +54,7 @@ function plain(text) {
   return fragment;
 }
 
+/** @type {Record<string, string>} */
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+/** @param {string} text */
 const escaped = (text) => String(text).replace(/[&<>"']/g, (c) => ENTITIES[c]);

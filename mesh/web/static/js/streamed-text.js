@@ -1,8 +1,13 @@
+// @ts-check
 // A text that comes in pieces, each with the number of code points before it. Repeats and retries are
 // harmless; what was missed at the beginning stays missing until the whole text comes.
 
+/** @typedef {{text: string, start: number, end: number}} StreamedText its offsets count code points */
+
+/** @type {StreamedText} */
 export const nothing = { text: "", start: 0, end: 0 };
 
+/** @type {(have: StreamedText, piece: string, offset: number) => StreamedText} */
 export function withPiece(have, piece, offset) {
   const count = length(piece);
   if (offset === have.end) return { text: have.text + piece, start: have.start, end: have.end + count };
@@ -11,8 +16,5 @@ export function withPiece(have, piece, offset) {
   return { text: kept + piece, start: have.start, end: offset + count };
 }
 
-function length(text) {
-  let count = 0;
-  for (const _ of text) count += 1;
-  return count;
-}
+/** @param {string} text */
+const length = (text) => [...text].length;

@@ -1,21 +1,33 @@
+// @ts-check
 // How far each node of the agent's tree is in a turn: path -> {status, round}. Pure.
 // status: running, waiting, completed, failed, stopped; a node that has not begun is absent.
 import { isOpen } from "./conversation.js";
-import { parentOf, pathOf, roundOf } from "./place.js";
+import { iterationOf, parentOf, pathOf } from "./place.js";
 import { pending } from "./turn.js";
 
+/** @import { Turn } from "./turn.js" */
+
+/** @typedef {{path: string, name: string, type?: string, description?: string, agents?: TreeNode[]}} TreeNode of GET /tree */
+/** @typedef {{status: string, round: number}} NodeStatus */
+
+/**
+ * @param {Turn | undefined} turn
+ * @returns {Map<string, NodeStatus>}
+ */
 export function statuses(turn) {
+  /** @type {Map<string, NodeStatus>} */
   const found = new Map();
   if (!turn) return found;
   const waits = new Set(pending(turn).flatMap((one) => [one.node, ...above(one.node)]));
   for (const place of placesOf(turn)) {
     const path = pathOf(place);
-    const round = Math.max(roundOf(place), found.get(path)?.round ?? 0);
+    const round = Math.max(iterationOf(place), found.get(path)?.round ?? 0);
     found.set(path, { status: statusAt(turn, place, waits), round });
   }
   return found;
 }
 
+/** @type {(turn: Turn, place: string, waits: Set<string>) => string} */
 function statusAt(turn, place, waits) {
   if (waits.has(place)) return "waiting";
   if (place === "0" && turn.status === "failed") return "failed";
@@ -25,17 +37,24 @@ function statusAt(turn, place, waits) {
   return turn.status === "completed" ? "completed" : "stopped";
 }
 
-// Every place that was reached and all above it, those of later rounds later.
+/**
+ * Every place that was reached and all above it, those of later iterations later.
+ * @param {Turn} turn
+ */
 function placesOf(turn) {
   const reached = [...Object.keys(turn.nodes), ...turn.items.map((item) => item.node), ...turn.approvals.map((one) => one.node)];
   const places = new Set(["0"]);
   for (const place of reached.filter(Boolean)) for (const one of [...above(place).reverse(), place]) places.add(one);
-  return [...places].sort((a, b) => roundOf(a) - roundOf(b));
+  return [...places].sort((a, b) => iterationOf(a) - iterationOf(b));
 }
 
+/** @type {(place: string) => string[]} */
 const above = (place) => (parentOf(place) ? [parentOf(place), ...above(parentOf(place))] : []);
 
-// path -> name of the nodes of GET /tree.
+/**
+ * The names of the nodes by path.
+ * @type {(tree: TreeNode | null, names?: Record<string, string>) => Record<string, string>}
+ */
 export function namesOf(tree, names = {}) {
   if (!tree) return names;
   names[tree.path] = tree.name;
@@ -43,5 +62,8 @@ export function namesOf(tree, names = {}) {
   return names;
 }
 
-// The nodes by path of a turn that have an own name in its events, over those of the tree as it is now.
+/**
+ * The name of the node at a place: as the events of its turn say it, or as the tree has it now.
+ * @type {(turn: Turn, names: Record<string, string>, place: string) => string}
+ */
 export const nameAt = (turn, names, place) => turn.nodes[place]?.name ?? names[pathOf(place)] ?? place;

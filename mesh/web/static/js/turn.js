@@ -1,16 +1,82 @@
+// @ts-check
 // One turn: from what the user said to the answer. Pure, like conversation.js.
-//
-// {number, text, time, status: running|waiting|completed|cancelled|failed, response, endedAt, error,
-//  items: [item], approvals: [approval], nodes: {place: node}, notes: [text], usage: {calls, input, output}}
-// An item is a text or a tool call, in the order in which they began:
-// {kind: "text", step, node, text: streamed text, done, model}
-// {kind: "tool", step, node, name, args?, draft, phase, result?, ms, edited}; phase: writing, called, waiting,
-//  running, done, failed, skipped, rejected, stopped
+import { DEFAULT_KIND } from "../approval-kinds.js";
 import { toolStep } from "./place.js";
 import { nothing, withPiece } from "./streamed-text.js";
 
-const MOST_NOTES = 20;
+/** @import { Choice } from "../approval-kinds.js" */
+/** @import { StreamedText } from "./streamed-text.js" */
 
+/**
+ * An event of the mesh, as docs/events.md lists them. Each type has fields of its own.
+ * @typedef {{type: string, turn: number, step: string, node: string, time: string, seq?: number, [field: string]: any}} MeshEvent
+ */
+
+/**
+ * @typedef {object} Turn
+ * @property {number} number
+ * @property {string} text what the user said
+ * @property {string} time
+ * @property {"running" | "waiting" | "completed" | "cancelled" | "failed"} status
+ * @property {string} response
+ * @property {string} error
+ * @property {string} endedAt
+ * @property {Item[]} items in the order in which they began
+ * @property {Approval[]} approvals
+ * @property {Record<string, NodeRun>} nodes by place
+ * @property {string[]} notes
+ * @property {Record<string, string[]>} calls the ids of the calls in each answer of a model, by its step
+ * @property {Usage} usage
+ */
+
+/** @typedef {{calls: number, input: number, output: number}} Usage */
+/** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number}} NodeRun */
+/** @typedef {TextItem | ToolItem} Item */
+/** @typedef {{kind: "text", step: string, node: string, text: StreamedText, done: boolean, model: string}} TextItem */
+
+/**
+ * @typedef {object} ToolItem
+ * @property {"tool"} kind
+ * @property {string} step
+ * @property {string} node
+ * @property {string} name
+ * @property {any} args as JSON; undefined while the model still writes them
+ * @property {string} draft what it wrote of them
+ * @property {Phase} phase
+ * @property {string | undefined} result
+ * @property {number} ms
+ * @property {boolean} edited whether a person changed the arguments
+ */
+
+/** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped"} Phase */
+
+/**
+ * The fields of `approval_required`, and those of `approval_resolved` once it is decided.
+ * @typedef {object} Approval
+ * @property {string} uuid
+ * @property {string} kind
+ * @property {string} step
+ * @property {string} node
+ * @property {string} tool_name
+ * @property {any} tool_args
+ * @property {string} description
+ * @property {string} [asked_by]
+ * @property {string} [expires_at]
+ * @property {string} [remote_agent_name]
+ * @property {{form: string}} [remote_question]
+ * @property {Choice | ""} decision "" while it waits
+ * @property {string} [by]
+ * @property {string} [reason]
+ * @property {object} [edited_args]
+ * @property {string} [answer]
+ */
+
+const MAX_NOTES = 20;
+
+/**
+ * @param {MeshEvent} event
+ * @returns {Turn}
+ */
 export const opened = (event) => ({
   number: event.turn,
   text: event.text,
@@ -27,40 +93,45 @@ export const opened = (event) => ({
   usage: { calls: 0, input: 0, output: 0 },
 });
 
+/** @type {(turn: Turn, event: MeshEvent) => Turn} */
 export function applied(turn, event) {
   const change = CHANGES[event.type];
   return change ? change(turn, event) : turn;
 }
 
+/** @type {Record<string, (turn: Turn, event: MeshEvent) => Turn>} */
 const CHANGES = {
   text_delta: (turn, event) => {
-    const item = itemOf(turn, event.step) ?? newText(event);
+    const item = textAt(turn, event.step) ?? newText(event);
     if (item.done) return turn;
     return put(turn, { ...item, text: withPiece(item.text, event.text, event.offset ?? 0) });
   },
   tool_call: withCallDelta,
   llm_call: withModelAnswer,
   tool_intent: (turn, event) => {
-    const item = itemOf(turn, event.step) ?? newTool(event.step, event.node, event.tool);
+    const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
     return going(put(turn, { ...item, args: event.arguments, phase: "running" }));
   },
   tool_result: (turn, event) => {
-    const item = itemOf(turn, event.step) ?? newTool(event.step, event.node, event.tool);
+    const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
+    /** @type {Phase} */
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
     return going(put(turn, { ...item, phase, result: event.content, ms: event.duration_ms ?? 0 }));
   },
   approval_required: (turn, event) => {
-    const item = itemOf(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
-    const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), { kind: "tool_call", ...event, decision: "" }];
+    const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
+    const approval = /** @type {any} */ ({ kind: DEFAULT_KIND, ...event, decision: "" });
+    const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), approval];
     return { ...put(turn, { ...item, phase: "waiting" }), approvals };
   },
   approval_resolved: (turn, event) => {
     const approvals = turn.approvals.map((one) => (one.uuid === event.uuid ? { ...one, ...decisionOf(event) } : one));
     const step = approvals.find((one) => one.uuid === event.uuid)?.step;
-    const item = step && itemOf(turn, step);
-    const said = event.decision === "reject" ? "rejected" : event.decision === "skip" ? "skipped" : "called";
+    const item = step ? toolAt(turn, step) : undefined;
+    /** @type {Phase} */
+    const phase = event.decision === "reject" ? "rejected" : event.decision === "skip" ? "skipped" : "called";
     const edit = event.edited_args ? { args: event.edited_args, edited: true } : {};
-    return going({ ...(item ? put(turn, { ...item, ...edit, phase: said }) : turn), approvals });
+    return going({ ...(item ? put(turn, { ...item, ...edit, phase }) : turn), approvals });
   },
   node_started: (turn, event) => {
     const node = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
@@ -77,43 +148,54 @@ const CHANGES = {
     response: event.response ?? "",
   }),
   error: (turn, event) => ({ ...ended(turn, event), status: "failed", error: event.message }),
-  trace: (turn, event) => ({ ...turn, notes: [...turn.notes, event.message].slice(-MOST_NOTES) }),
+  trace: (turn, event) => ({ ...turn, notes: [...turn.notes, event.message].slice(-MAX_NOTES) }),
 };
 
-// The approvals that wait for a person, oldest first.
+/**
+ * The approvals that wait for a person, oldest first.
+ * @param {Turn | undefined} turn
+ */
 export function pending(turn) {
   if (!turn || turn.endedAt) return [];
-  return turn.approvals.filter((one) => !one.decision && itemOf(turn, one.step)?.result === undefined);
+  return turn.approvals.filter((one) => !one.decision && toolAt(turn, one.step)?.result === undefined);
 }
 
-// What to show as the answer of the turn: its response, unless the root's last text says the same already.
+/**
+ * What to show as the answer of the turn: its response, unless the root's last text says the same already.
+ * @param {Turn} turn
+ */
 export function answerOf(turn) {
-  const last = turn.items.findLast((item) => item.kind === "text" && item.node === "0");
-  return last && last.text.text === turn.response ? "" : turn.response;
+  const last = turn.items.filter((item) => item.kind === "text").findLast((item) => item.node === "0");
+  return last?.text.text === turn.response ? "" : turn.response;
 }
 
+/** @type {(turn: Turn, event: MeshEvent) => Turn} */
 function withCallDelta(turn, event) {
   const ids = turn.calls[event.step] ?? [];
   const known = ids.includes(event.call_id);
-  if (itemOf(turn, event.step)?.done || (!known && event.phase !== "started")) return turn;
+  if (textAt(turn, event.step)?.done || (!known && event.phase !== "started")) return turn;
   const calls = known ? turn.calls : { ...turn.calls, [event.step]: [...ids, event.call_id] };
   const step = toolStep(event.step, calls[event.step].indexOf(event.call_id));
-  const item = itemOf(turn, step) ?? newTool(step, event.node, event.name ?? "");
+  const item = toolAt(turn, step) ?? newTool(step, event.node, event.name ?? "");
   if (item.args !== undefined) return turn;
   const draft = event.phase === "started" ? "" : item.draft + (event.delta ?? "");
+  /** @type {Partial<ToolItem>} */
   const ready = event.call ? { args: event.call.arguments ?? {}, name: event.call.name, phase: "called" } : {};
   return put({ ...turn, calls }, { ...item, draft, ...ready });
 }
 
+/** @type {(turn: Turn, event: MeshEvent) => Turn} */
 function withModelAnswer(turn, event) {
-  const steps = (event.tool_calls ?? []).map((_, index) => toolStep(event.step, index));
+  /** @type {any[]} */
+  const toolCalls = event.tool_calls ?? [];
+  const steps = toolCalls.map((_, index) => toolStep(event.step, index));
   const mine = toolStep(event.step, "");
   const kept = turn.items.filter((item) => !item.step.startsWith(mine) || steps.includes(item.step));
   const text = { ...nothing, text: event.text ?? "" };
   let next = { ...turn, items: kept, usage: withUsage(turn.usage, event.usage) };
-  next = put(next, { ...(itemOf(turn, event.step) ?? newText(event)), text, done: true, model: event.model });
-  (event.tool_calls ?? []).forEach((call, index) => {
-    const item = itemOf(next, steps[index]) ?? newTool(steps[index], event.node, call.name);
+  next = put(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model });
+  toolCalls.forEach((call, index) => {
+    const item = toolAt(next, steps[index]) ?? newTool(steps[index], event.node, call.name);
     const isNew = item.phase === "writing";
     const args = call.malformed ?? call.arguments ?? {};
     next = put(next, { ...item, name: call.name, args, phase: isNew ? "called" : item.phase });
@@ -121,28 +203,47 @@ function withModelAnswer(turn, event) {
   return going(next);
 }
 
-// What could go on does: a turn waits again only when the mesh says so.
+/**
+ * What could go on does: a turn waits again only when the mesh says so.
+ * @type {(turn: Turn) => Turn}
+ */
 const going = (turn) => (turn.status === "waiting" ? { ...turn, status: "running" } : turn);
 
+/** @type {(sum: Usage, usage?: {input?: number, output?: number}) => Usage} */
 const withUsage = (sum, usage = {}) => ({
   calls: sum.calls + 1,
   input: sum.input + (usage.input ?? 0),
   output: sum.output + (usage.output ?? 0),
 });
 
+/** @type {Phase[]} */
+const UNFINISHED = ["writing", "called", "waiting", "running"];
+
+/** @type {(turn: Turn, event: MeshEvent) => Turn} */
 function ended(turn, event) {
-  const unfinished = ["writing", "called", "waiting", "running"];
-  const items = turn.items.map((item) => (unfinished.includes(item.phase) ? { ...item, phase: "stopped" } : item));
+  const items = turn.items.map(stopped);
   return { ...turn, items, endedAt: event.time };
 }
 
+/** @type {(item: Item) => Item} */
+const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phase) ? { ...item, phase: "stopped" } : item);
+
+/** @param {MeshEvent} event */
 const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decision, by, reason, edited_args, answer });
-const itemOf = (turn, step) => turn.items.find((item) => item.step === step);
+
+// A step is of a model or of a tool: its key says which. So an item at a step has the kind that is asked for.
+/** @type {(turn: Turn, step: string) => TextItem | undefined} */
+const textAt = (turn, step) => turn.items.filter((item) => item.kind === "text").find((item) => item.step === step);
+/** @type {(turn: Turn, step: string) => ToolItem | undefined} */
+const toolAt = (turn, step) => turn.items.filter((item) => item.kind === "tool").find((item) => item.step === step);
+/** @type {(event: MeshEvent) => TextItem} */
 const newText = ({ step, node }) => ({ kind: "text", step, node, text: nothing, done: false, model: "" });
+/** @type {(step: string, node: string, name: string) => ToolItem} */
 const newTool = (step, node, name) => ({
   kind: "tool", step, node, name, args: undefined, draft: "", phase: "writing", result: undefined, ms: 0, edited: false,
 });
 
+/** @type {(turn: Turn, item: Item) => Turn} */
 function put(turn, item) {
   const at = turn.items.findIndex((one) => one.step === item.step);
   return { ...turn, items: at < 0 ? [...turn.items, item] : turn.items.with(at, item) };

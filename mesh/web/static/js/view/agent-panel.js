@@ -1,11 +1,20 @@
+// @ts-check
 // The agent beside the conversation: its tree, lit as the turn goes through it, and its tools.
 import { html } from "../html.js";
 import { visible } from "../exact-json.js";
 import { statuses } from "../tree-status.js";
 import { Icon } from "./icons.js";
 
-const SAID = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", stopped: "stopped" };
+/** @import { ToolInfo } from "../chat.js" */
+/** @import { NodeStatus, TreeNode } from "../tree-status.js" */
+/** @import { Turn } from "../turn.js" */
 
+/** @type {Record<string, string>} */
+const STATUS = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", stopped: "stopped" };
+
+/**
+ * @param {{tree: TreeNode | null, tools: ToolInfo[], problem: string, turn?: Turn, isOpen: boolean, close: () => void}} props
+ */
 export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
   return html`
     <aside class=${`agent ${isOpen ? "open" : ""}`} id="agent" aria-label="Agent">
@@ -23,29 +32,33 @@ export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
   `;
 }
 
+/** @param {{node: TreeNode, found: Map<string, NodeStatus>}} props */
 function Node({ node, found }) {
-  const { status = "idle", round = 0 } = found.get(node.path) ?? {};
+  const { status, round } = found.get(node.path) ?? { status: "idle", round: 0 };
+  const agents = node.agents ?? [];
   return html`
-    <li role="treeitem" aria-label=${`${visible(node.name)}, ${SAID[status] ?? "not begun"}`} class=${status}>
+    <li role="treeitem" aria-label=${`${visible(node.name)}, ${STATUS[status] ?? "not begun"}`} class=${status}>
       <div class="tree-line" title=${visible(node.description ?? "")}>
         <span class=${`dot ${status}`}></span>
         <span class="tree-name">${visible(node.name)}</span>
         ${round > 0 && html`<span class="round">round ${round}</span>`}
         <span class="tree-kind">${node.type}</span>
       </div>
-      ${node.agents?.length > 0 && html`
-        <ul role="group">${node.agents.map((child) => html`<${Node} key=${child.path} node=${child} found=${found} />`)}</ul>
+      ${agents.length > 0 && html`
+        <ul role="group">${agents.map((child) => html`<${Node} key=${child.path} node=${child} found=${found} />`)}</ul>
       `}
     </li>
   `;
 }
 
+/** @type {Record<string, string>} */
 const FROM = { a2a: "agent", built_in: "built in" };
 
+/** @param {{tool: ToolInfo}} props */
 const ToolLine = ({ tool }) => html`
   <li title=${visible(tool.description ?? "").slice(0, 600)}>
     <code>${visible(tool.name)}</code>
-    ${FROM[tool.source] && html`<span class="tree-kind">${FROM[tool.source]}</span>`}
+    ${FROM[tool.source ?? ""] && html`<span class="tree-kind">${FROM[tool.source ?? ""]}</span>`}
     ${tool.destructiveHint && html`<span class="badge waiting_approval">asks</span>`}
   </li>
 `;

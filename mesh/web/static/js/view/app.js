@@ -1,5 +1,6 @@
+// @ts-check
 // The whole page.
-import { announced } from "../asked.js";
+import { announcementOf } from "../approvals.js";
 import { isOpen, lastTurn, title } from "../conversation.js";
 import { visible } from "../exact-json.js";
 import { Component, html } from "../html.js";
@@ -12,8 +13,20 @@ import { Identity } from "./identity.js";
 import { Sidebar } from "./sidebar.js";
 import { Transcript } from "./transcript.js";
 
+/** @import { Chat, State } from "../chat.js" */
+/** @import { Directory, List } from "../directory.js" */
+/** @import { TreeNode } from "../tree-status.js" */
+/** @import { Turn } from "../turn.js" */
+
+/** @typedef {{chat: Chat, directory: Directory, state: State, list: List}} Props */
+/** @typedef {{drawer: "" | "list" | "agent", isAsking: boolean}} OwnState `drawer` is open where the page is narrow */
+
+
+/** @extends {Component<Props, OwnState>} */
 export class App extends Component {
+  /** @type {OwnState} */
   state = { drawer: "", isAsking: false };
+  /** @type {{tree: TreeNode | null, names: Record<string, string>}} */
   #names = { tree: null, names: {} };
 
   componentDidMount() {
@@ -29,23 +42,34 @@ export class App extends Component {
 
   #close = () => this.state.drawer && this.setState({ drawer: "" });
   #identify = () => this.setState({ isAsking: true });
+  /** @param {OwnState["drawer"]} drawer */
   #toggle = (drawer) => this.setState((now) => ({ drawer: now.drawer === drawer ? "" : drawer }));
 
+  /** @param {string} id */
   #open = (id) => {
     const { conversation, connection } = this.props.state;
     if (!id || id !== conversation.id || connection.state === "refused") this.props.chat.open(id);
     this.setState({ drawer: "" });
   };
 
-  // The same object for the same tree: turns that did not change are not drawn again.
+  /**
+   * The same object for the same tree: turns that did not change are not drawn again.
+   * @param {TreeNode | null} tree
+   */
   #namesOf(tree) {
     if (this.#names.tree !== tree) this.#names = { tree, names: namesOf(tree) };
     return this.#names.names;
   }
 
-  render({ chat, directory, state, list }, { drawer, isAsking }) {
+  render() {
+    const { chat, directory, state, list } = this.props;
+    const { drawer, isAsking } = this.state;
     const { conversation, tree } = state;
     const turn = lastTurn(conversation);
+    /** @type {Chat["identify"]} */
+    const identify = (token, user) => chat.identify(token, user);
+    /** @type {Chat["decide"]} */
+    const decide = (uuid, decision) => chat.decide(uuid, decision);
     const access = { hasToken: Boolean(chat.api.token), identify: this.#identify };
     return html`
       <a class="skip" href="#message" onClick=${skip}>To the message box</a>
@@ -55,37 +79,40 @@ export class App extends Component {
           <${Header} ...${{ conversation, turn, drawer }} connection=${state.connection} toggle=${this.#toggle} ...${access} />
           ${problems(chat, state)}
           <${Transcript} key=${`t${conversation.id}`} ...${{ conversation, ...access }} names=${this.#namesOf(tree)} deciding=${state.deciding}
-            decide=${(uuid, decision) => chat.decide(uuid, decision)} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
+            decide=${decide} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
           <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
         </main>
         <${AgentPanel} ...${{ tree, turn }} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
         ${drawer && html`<div class="veil" onClick=${this.#close}></div>`}
       </div>
       <p class="hidden" role="status" aria-live="polite">${announcement(turn)}</p>
-      ${isAsking && html`<${Identity} api=${chat.api} identify=${(...who) => chat.identify(...who)} close=${() => this.setState({ isAsking: false })} />`}
+      ${isAsking && html`<${Identity} api=${chat.api} identify=${identify} close=${() => this.setState({ isAsking: false })} />`}
     `;
   }
 }
 
+/** @param {Event} event */
 function skip(event) {
   event.preventDefault();
-  document.getElementById("message").focus();
+  document.getElementById("message")?.focus();
 }
 
+/** @type {(chat: Chat, state: State, turn?: Turn) => import("./composer.js").Props} */
 function composing(chat, state, turn) {
   const waits = pending(turn).length > 0;
-  const isFinal = state.conversation.finished;
-  const words = isFinal ? "This conversation is closed" : waits ? "Decide what waits above first" : isOpen(turn) ? "The agent is working …" : "Message the agent";
+  const isCompleted = state.conversation.completed;
+  const words = isCompleted ? "This conversation is closed" : waits ? "Decide what waits above first" : isOpen(turn) ? "The agent is working …" : "Message the agent";
   return {
-    canSend: !state.sending && !isOpen(turn) && !isFinal && state.connection.state !== "refused",
+    canSend: !state.sending && !isOpen(turn) && !isCompleted && state.connection.state !== "refused",
     canStop: isOpen(turn),
     isStopping: state.stopping,
     placeholder: words,
-    send: (text) => chat.send(text),
+    send: (/** @type {string} */ text) => chat.send(text),
     stop: () => chat.stop(),
   };
 }
 
+/** @param {Chat} chat @param {State} state */
 function problems(chat, { connection, problem }) {
   const isAway = connection.state === "reconnecting";
   return html`
@@ -97,6 +124,7 @@ function problems(chat, { connection, problem }) {
   `;
 }
 
+/** @param {{tree: TreeNode | null, isNew: boolean}} props */
 const Welcome = ({ tree, isNew }) => isNew && html`
   <div class="welcome">
     <img src="/static/icon.svg" alt="" width="48" height="48" />
@@ -105,9 +133,17 @@ const Welcome = ({ tree, isNew }) => isNew && html`
   </div>
 `;
 
-// What a screen reader is told: states, not every word as it streams.
+/** @type {Record<string, string>} */
+const ANNOUNCED = {
+  running: "The agent is working", completed: "The answer is complete", cancelled: "Stopped", failed: "The turn failed",
+};
+
+/**
+ * What a screen reader is told: states, not every word as it streams.
+ * @param {Turn | undefined} turn
+ */
 function announcement(turn) {
   const asked = pending(turn);
-  if (asked.length) return asked.map(announced).join(". ");
-  return { running: "The agent is working", completed: "The answer is complete", cancelled: "Stopped", failed: "The turn failed" }[turn?.status] ?? "";
+  if (asked.length) return asked.map(announcementOf).join(". ");
+  return turn ? (ANNOUNCED[turn.status] ?? "") : "";
 }

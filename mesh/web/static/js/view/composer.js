@@ -1,17 +1,31 @@
+// @ts-check
 // The message box. Enter sends, Shift+Enter is a new line; while a turn runs there is a button that stops it.
 import { Component, html } from "../html.js";
 import { Icon } from "./icons.js";
 
+/**
+ * @typedef {object} Props
+ * @property {boolean} canSend
+ * @property {boolean} canStop
+ * @property {boolean} isStopping
+ * @property {string} placeholder
+ * @property {(text: string) => Promise<boolean>} send gives false if the text was not taken
+ * @property {() => void} stop
+ * @property {string} [focusKey] a change of it brings the focus here
+ */
+
 const TALLEST_PX = 220;
 
+/** @extends {Component<Props, {text: string}>} */
 export class Composer extends Component {
   state = { text: "" };
-  #box = null;
+  #box = /** @type {HTMLTextAreaElement} */ (/** @type {unknown} */ (null)); // set as it is drawn
 
   componentDidMount() {
     this.#box.focus({ preventScroll: true });
   }
 
+  /** @param {Props} before */
   componentDidUpdate(before) {
     if (before.focusKey !== this.props.focusKey) this.#box.focus({ preventScroll: true });
     this.#box.style.height = "auto";
@@ -25,19 +39,21 @@ export class Composer extends Component {
     if (!(await this.props.send(text))) this.setState((now) => ({ text: now.text || text }));
   };
 
+  /** @param {KeyboardEvent} event */
   #key = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     this.#send();
   };
 
-  render({ canSend, canStop, isStopping, placeholder, stop }) {
+  render() {
+    const { canSend, canStop, isStopping, placeholder, stop } = this.props;
     return html`
       <div class="composer">
         <div class="box">
           <textarea id="message" rows="1" aria-label="Message" placeholder=${placeholder} value=${this.state.text}
-            ref=${(element) => (this.#box = element)} onKeyDown=${this.#key}
-            onInput=${(event) => this.setState({ text: event.target.value })}></textarea>
+            ref=${(/** @type {HTMLTextAreaElement} */ element) => (this.#box = element)} onKeyDown=${this.#key}
+            onInput=${(/** @type {{target: HTMLTextAreaElement}} */ event) => this.setState({ text: event.target.value })}></textarea>
           ${canStop && html`
             <button class="round-button stop" onClick=${stop} disabled=${isStopping} aria-label="Stop" title="Stop this turn">
               <${Icon} name="stop" />

@@ -1,3 +1,4 @@
+// @ts-check
 // Which conversation this is, how it stands, and the buttons for everything else.
 import { Component, html } from "../html.js";
 import { title } from "../conversation.js";
@@ -6,9 +7,26 @@ import { pending } from "../turn.js";
 import { Icon } from "./icons.js";
 import { TURN } from "./words.js";
 
+/** @import { Connection } from "../chat.js" */
+/** @import { Conversation } from "../conversation.js" */
+/** @import { Turn } from "../turn.js" */
+
+/**
+ * @typedef {object} Props
+ * @property {Conversation} conversation
+ * @property {Turn} [turn]
+ * @property {Connection} connection
+ * @property {string} drawer
+ * @property {(drawer: string) => void} toggle
+ * @property {() => void} identify
+ * @property {boolean} hasToken
+ */
+
+
+/** @param {Props} props */
 export function Header({ conversation, turn, connection, drawer, toggle, identify, hasToken }) {
-  const standing = pending(turn).length ? "waiting" : turn?.status;
-  const status = conversation.finished ? "closed" : (TURN[standing] ?? "");
+  const standing = pending(turn).length ? "waiting" : (turn?.status ?? "");
+  const status = conversation.completed ? "closed" : (TURN[standing] ?? "");
   return html`
     <header class="top">
       <button class="icon-button only-narrow" onClick=${() => toggle("list")} aria-label="Conversations" aria-expanded=${drawer === "list"} aria-controls="sidebar">
@@ -31,6 +49,7 @@ export function Header({ conversation, turn, connection, drawer, toggle, identif
   `;
 }
 
+/** @type {Record<Connection["state"], string>} */
 const CONNECTION = {
   idle: "Not watching", connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", refused: "Refused",
 };

@@ -1,6 +1,8 @@
+// @ts-check
 // Small line drawings, in the colour of the text around them.
 import { html } from "../html.js";
 
+/** @type {Record<string, string>} */
 const PATHS = {
   menu: "M4 7h16M4 12h16M4 17h16",
   plus: "M12 5v14M5 12h14",
@@ -21,6 +23,7 @@ const PATHS = {
   tool: "M14.500 6.500a4 4 0 0 1 5-1l-2.500 2.500v2h2l2-2a4 4 0 0 1-5.500 5L8 20.500 4.500 17l7.500-7.500a4 4 0 0 1 2.500-3Z",
 };
 
+/** @param {{name: string}} props */
 export const Icon = ({ name }) => html`
   <svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[name]} /></svg>
 `;

@@ -1,11 +1,17 @@
+// @ts-check
 // Who is asking: an access token and a name. Both stay in this page's memory, and are gone when it is.
 import { Component, html } from "../html.js";
 
+/** @import { Api } from "../api.js" */
+
+/** @typedef {{api: Api, identify: (token: string, user: string) => void, close: () => void}} Props */
+
 const PLAIN = /^[\x20-\x7e]*$/;
 
+/** @extends {Component<Props, {token: string, user: string}>} */
 export class Identity extends Component {
   state = { token: this.props.api.token, user: this.props.api.user };
-  #dialog = null;
+  #dialog = /** @type {HTMLDialogElement} */ (/** @type {unknown} */ (null)); // set as it is drawn
 
   componentDidMount() {
     this.#dialog.showModal();
@@ -23,9 +29,10 @@ export class Identity extends Component {
     this.#dialog.close();
   };
 
+  /** @type {(key: "token" | "user", label: string, type: string, hint: string) => unknown} */
   #field(key, label, type, hint) {
-    const input = (event) => this.setState({ [key]: event.target.value });
-    const enter = (event) => event.key === "Enter" && !event.isComposing && this.#save();
+    const input = (/** @type {{target: HTMLInputElement}} */ event) => this.setState({ [key]: event.target.value });
+    const enter = (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !event.isComposing && this.#save();
     return html`
       <label><span>${label}</span>
         <input type=${type} autocomplete="off" spellcheck="false" maxlength="8000" value=${this.state[key]} onInput=${input} onKeyDown=${enter} />
@@ -34,9 +41,10 @@ export class Identity extends Component {
     `;
   }
 
-  render({ close }) {
+  render() {
+    const { close } = this.props;
     return html`
-      <dialog class="identity" aria-labelledby="identity-title" onClose=${close} ref=${(element) => (this.#dialog = element)}>
+      <dialog class="identity" aria-labelledby="identity-title" onClose=${close} ref=${(/** @type {HTMLDialogElement} */ element) => (this.#dialog = element)}>
         <h2 id="identity-title">Who is asking</h2>
         ${this.#field("token", "Access token", "password", "Sent to the mesh as Authorization: Bearer. It stays in this page's memory only: a reload forgets it.")}
         ${this.#field("user", "Your name", "text", "Recorded with what you approve.")}

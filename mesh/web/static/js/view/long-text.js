@@ -1,13 +1,16 @@
+// @ts-check
 // Text from a tool or a model, as it is: bounded at first, in full when a person asks.
 import { Component, html } from "../html.js";
 import { count } from "./words.js";
 
 const SHOWN = 8_000;
 
+/** @extends {Component<{text: string, label: string}, {isWhole: boolean}>} */
 export class LongText extends Component {
   state = { isWhole: false };
 
-  render({ text, label }) {
+  render() {
+    const { text, label } = this.props;
     const isCut = !this.state.isWhole && text.length > SHOWN;
     return html`
       <pre class="code" tabindex="0" aria-label=${label}>${isCut ? `${text.slice(0, SHOWN)} …` : text}</pre>

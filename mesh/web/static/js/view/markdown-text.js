@@ -1,3 +1,4 @@
+// @ts-check
 // A text as markdown. While it streams it is laid out anew at most so often that the page stays quick.
 import { Component, html } from "../html.js";
 import { fragmentOf } from "../markdown.js";
@@ -5,12 +6,17 @@ import { fragmentOf } from "../markdown.js";
 const SHARE = 6; // of the time at most one part in so many is spent on the layout
 const SOONEST_MS = 40;
 
+/** @typedef {{text: string, isStreaming?: boolean, isCut?: boolean}} Props */
+
+/** @extends {Component<Props>} */
 export class MarkdownText extends Component {
-  #element = null;
-  #timer = 0;
+  #element = /** @type {HTMLElement} */ (/** @type {unknown} */ (null)); // set as it is drawn
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #timer;
   #drawnAt = 0;
   #cost = 0;
 
+  /** @param {Props} next */
   shouldComponentUpdate(next) {
     if (next.text !== this.props.text || next.isStreaming !== this.props.isStreaming) this.#plan(next);
     return next.isStreaming !== this.props.isStreaming || next.isCut !== this.props.isCut;
@@ -24,6 +30,7 @@ export class MarkdownText extends Component {
     clearTimeout(this.#timer);
   }
 
+  /** @param {Props} props */
   #plan(props) {
     clearTimeout(this.#timer);
     const wait = this.#drawnAt + Math.max(SOONEST_MS, this.#cost * SHARE) - performance.now();
@@ -31,6 +38,7 @@ export class MarkdownText extends Component {
     else this.#draw(props);
   }
 
+  /** @param {Props} props */
   #draw({ text }) {
     const start = performance.now();
     this.#element.replaceChildren(fragmentOf(text));
@@ -38,10 +46,11 @@ export class MarkdownText extends Component {
     this.#cost = this.#drawnAt - start;
   }
 
-  render({ isStreaming, isCut }) {
+  render() {
+    const { isStreaming, isCut } = this.props;
     return html`
       ${isCut && html`<p class="faint">… the beginning comes with the whole text</p>`}
-      <div class=${`markdown ${isStreaming ? "streaming" : ""}`} ref=${(element) => (this.#element = element)}></div>
+      <div class=${`markdown ${isStreaming ? "streaming" : ""}`} ref=${(/** @type {HTMLElement} */ element) => (this.#element = element)}></div>
     `;
   }
 }

@@ -1,9 +1,23 @@
+// @ts-check
 // The conversations: a new one, a search, the list.
 import { html } from "../html.js";
 import { visible } from "../exact-json.js";
 import { Icon } from "./icons.js";
 import { ago, CONVERSATION } from "./words.js";
 
+/** @import { Directory, Entry as EntryOf, List } from "../directory.js" */
+
+/**
+ * @typedef {object} Props
+ * @property {List} list
+ * @property {Directory} directory
+ * @property {string} current the id of the conversation that is shown
+ * @property {(id: string) => void} open
+ * @property {boolean} isOpen
+ * @property {() => void} close
+ */
+
+/** @param {Props} props */
 export function Sidebar({ list, directory, current, open, isOpen, close }) {
   return html`
     <aside class=${`sidebar ${isOpen ? "open" : ""}`} id="sidebar" aria-label="Conversations">
@@ -14,9 +28,9 @@ export function Sidebar({ list, directory, current, open, isOpen, close }) {
       <button class="new" onClick=${() => open("")}><${Icon} name="plus" />New conversation</button>
       <label class="search">
         <${Icon} name="search" /><span class="hidden">Search conversations</span>
-        <input type="search" placeholder="Search" maxlength="200" value=${list.words} onInput=${(event) => directory.search(event.target.value)} />
+        <input type="search" placeholder="Search" maxlength="200" value=${list.words} onInput=${(/** @type {{target: HTMLInputElement}} */ event) => directory.search(event.target.value)} />
       </label>
-      <${Filter} list=${list} show=${(status) => directory.show(status)} />
+      <${Filter} list=${list} show=${(/** @type {string} */ status) => directory.show(status)} />
       <nav class="entries" aria-label="Conversations">
         ${list.entries.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} isCurrent=${entry.id === current} open=${open} />`)}
         ${list.problem && html`<p class="problem">${list.problem}</p>`}
@@ -28,11 +42,13 @@ export function Sidebar({ list, directory, current, open, isOpen, close }) {
   `;
 }
 
+/** @param {List} list */
 const nothing = (list) => (list.words || list.status ? "Nothing found." : "None yet.");
 
+/** @param {{list: List, show: (status: string) => void}} props */
 function Filter({ list, show }) {
   const waiting = list.summary?.waiting_approval ?? 0;
-  const choice = (status, text) => html`
+  const choice = (/** @type {string} */ status, /** @type {unknown} */ text) => html`
     <button aria-pressed=${list.status === status && !list.words} onClick=${() => show(status)}>${text}</button>
   `;
   return html`
@@ -43,11 +59,12 @@ function Filter({ list, show }) {
   `;
 }
 
+/** @param {{entry: EntryOf, isCurrent: boolean, open: (id: string) => void}} props */
 function Entry({ entry, isCurrent, open }) {
   const status = CONVERSATION[entry.status];
   return html`
     <a class=${`entry ${entry.status}`} href=${`#${encodeURIComponent(entry.id)}`} aria-current=${isCurrent ? "page" : undefined}
-      onClick=${(event) => (event.ctrlKey || event.metaKey ? undefined : (event.preventDefault(), open(entry.id)))}>
+      onClick=${(/** @type {MouseEvent} */ event) => (event.ctrlKey || event.metaKey ? undefined : (event.preventDefault(), open(entry.id)))}>
       <span class="entry-title">${visible(entry.title || "Empty conversation")}</span>
       <span class="entry-line">
         <span>${ago(entry.updated_at)}</span><span class="mono">${entry.id.slice(0, 8)}</span>

@@ -1,11 +1,15 @@
+// @ts-check
 // A tool call: one line, with arguments and result folded under it.
-import { described, peerOf } from "../asked.js";
+import { descriptionOf, kindOf, remoteAgentOf } from "../approvals.js";
 import * as exact from "../exact-json.js";
 import { html } from "../html.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
 import { DECISION, duration, PHASE } from "./words.js";
 
+/** @import { Approval, ToolItem } from "../turn.js" */
+
+/** @param {{item: ToolItem, approvals: Approval[]}} props */
 export function Tool({ item, approvals }) {
   const decided = approvals.filter((one) => one.step === item.step && one.decision);
   return html`
@@ -31,19 +35,24 @@ export function Tool({ item, approvals }) {
   `;
 }
 
+/** @param {{approval: Approval}} props */
 const Decision = ({ approval }) => html`
   <p class="decision">
-    ${peerOf(approval) && html`<span>${peerOf(approval)} asked: ${described(approval).slice(0, 300)} </span>`}
-    <strong>${approval.kind === "auth_required" && approval.decision === "approve" ? "Token sent" : DECISION[approval.decision]}</strong>
+    ${remoteAgentOf(approval) && html`<span>${remoteAgentOf(approval)} asked: ${descriptionOf(approval).slice(0, 300)} </span>`}
+    <strong>${approval.decision === "approve" && kindOf(approval).needsToken ? "Token sent" : DECISION[approval.decision]}</strong>
     ${approval.by && ` by ${exact.visible(approval.by)}`}
     ${approval.edited_args && ", with edited arguments"}
     ${(approval.answer || approval.reason) && html`: <q>${exact.visible(approval.answer || approval.reason)}</q>`}
   </p>
 `;
 
+/** @param {ToolItem} item */
 const written = (item) => (item.args === undefined ? exact.visible(item.draft) : exact.shown(item.args));
 
-// The arguments in a few words, for the line.
+/**
+ * The arguments in a few words, for the line.
+ * @param {ToolItem} item
+ */
 function gist(item) {
   if (!exact.isObject(item.args)) return "";
   return Object.entries(item.args).slice(0, 4)
@@ -51,7 +60,10 @@ function gist(item) {
     .join("  ");
 }
 
-// JSON is laid out; anything else is as it came.
+/**
+ * JSON is laid out; anything else is as it came.
+ * @param {string} text
+ */
 function readable(text) {
   if (!/^\s*[{[]/.test(text) || text.length > 200_000) return text;
   try {

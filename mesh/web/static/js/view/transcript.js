@@ -1,19 +1,25 @@
+// @ts-check
 // The turns, from the first on. It follows what is new as long as the reader is at the end.
 import { Component, html } from "../html.js";
 import { Icon } from "./icons.js";
-import { Turn } from "./turn.js";
+import { TurnView } from "./turn.js";
+
+/** @import { Conversation } from "../conversation.js" */
+/** @import { TurnProps } from "./turn.js" */
+
+/** @typedef {Omit<TurnProps, "turn"> & {conversation: Conversation, empty: unknown}} Props */
 
 const NEAR_PX = 120;
 
+/** @extends {Component<Props, {isAtEnd: boolean}>} */
 export class Transcript extends Component {
   state = { isAtEnd: true };
-  #element = null;
-  #observer = null;
+  #element = /** @type {HTMLElement} */ (/** @type {unknown} */ (null)); // set as it is drawn
+  // Content grows after it was drawn (streamed markdown): its size tells, not the drawing.
+  #observer = new ResizeObserver(() => this.state.isAtEnd && this.#toEnd());
 
   componentDidMount() {
-    // Content grows after it was drawn (streamed markdown): its size tells, not the drawing.
-    this.#observer = new ResizeObserver(() => this.state.isAtEnd && this.#toEnd());
-    this.#observer.observe(this.#element.firstElementChild);
+    this.#observer.observe(/** @type {Element} */ (this.#element.firstElementChild));
     this.#observer.observe(this.#element);
   }
 
@@ -21,6 +27,7 @@ export class Transcript extends Component {
     this.#observer.disconnect();
   }
 
+  /** @param {Props} before */
   componentDidUpdate(before) {
     const isNew = this.props.conversation.turns.length !== before.conversation.turns.length;
     if (isNew) this.setState({ isAtEnd: true }, () => this.#toEnd());
@@ -34,13 +41,14 @@ export class Transcript extends Component {
     if (isAtEnd !== this.state.isAtEnd) this.setState({ isAtEnd });
   };
 
-  render({ conversation, names, deciding, decide, hasToken, identify, empty }) {
+  render() {
+    const { conversation, names, deciding, decide, hasToken, identify, empty } = this.props;
     return html`
       <div class="transcript" role="region" aria-label="Conversation" tabindex="-1" onScroll=${this.#scrolled}
-        ref=${(element) => (this.#element = element)}>
+        ref=${(/** @type {HTMLElement} */ element) => (this.#element = element)}>
         <div class="turns">
           ${conversation.turns.length === 0 && empty}
-          ${conversation.turns.map((turn) => html`<${Turn} key=${turn.number} ...${{ turn, names, deciding, decide, hasToken, identify }} />`)}
+          ${conversation.turns.map((turn) => html`<${TurnView} key=${turn.number} ...${{ turn, names, deciding, decide, hasToken, identify }} />`)}
         </div>
       </div>
       ${!this.state.isAtEnd && html`

@@ -1,15 +1,24 @@
+// @ts-check
 // How numbers, times and states are said.
 
+/** @import { Choice } from "../../approval-kinds.js" */
+/** @import { Phase } from "../turn.js" */
+
+/** @type {Record<string, string>} */
 export const CONVERSATION = { active: "", waiting_approval: "waiting", completed: "closed" };
+/** @type {Record<string, string>} */
 export const TURN = { running: "running", waiting: "needs you", completed: "", cancelled: "stopped", failed: "failed" };
 
+/** @type {Record<Phase, string>} */
 export const PHASE = {
   writing: "being written", called: "running", running: "running", waiting: "waits for you", done: "done",
   failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped",
 };
 
-export const DECISION = { approve: "Approved", reject: "Rejected", retry: "Run again", skip: "Skipped", answer: "Answered" };
+/** @type {Record<Choice | "", string>} */
+export const DECISION = { "": "", approve: "Approved", reject: "Rejected", retry: "Run again", skip: "Skipped", answer: "Answered" };
 
+/** @param {number} ms */
 export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1000;
@@ -18,8 +27,10 @@ export function duration(ms) {
   return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
 }
 
+/** @type {(number: number, one: string, many?: string) => string} */
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
+/** @param {string} time */
 export function ago(time) {
   const at = new Date(time);
   if (Number.isNaN(at.getTime())) return "";

@@ -1,7 +1,16 @@
+// @ts-check
 // A text that answers a question: of our own agent, or of another one that asks in words.
 import { Component, html } from "../html.js";
 
-export class Answer extends Component {
+/** @import { Decision } from "../api.js" */
+
+/**
+ * `other` is the way out: what its button says, and what it does.
+ * @typedef {{isBusy: boolean, decide: (decision: Decision) => void, other: {words: string, act: () => void}}} Props
+ */
+
+/** @extends {Component<Props, {text: string}>} */
+export class AnswerBox extends Component {
   state = { text: "" };
 
   #send = () => {
@@ -9,19 +18,21 @@ export class Answer extends Component {
     if (answer && !this.props.isBusy) this.props.decide({ answer });
   };
 
+  /** @param {KeyboardEvent} event */
   #key = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     this.#send();
   };
 
-  // `other` is the way out: what its button says, and what it does.
-  render({ isBusy, other }, { text }) {
+  render() {
+    const { isBusy, other } = this.props;
+    const { text } = this.state;
     return html`
       <div class="answers">
         <label class="grow"><span class="hidden">Answer</span>
           <textarea class="answer" rows="2" maxlength="4000" placeholder="Your answer" value=${text}
-            onInput=${(event) => this.setState({ text: event.target.value })} onKeyDown=${this.#key}></textarea>
+            onInput=${(/** @type {Typed} */ event) => this.setState({ text: event.target.value })} onKeyDown=${this.#key}></textarea>
         </label>
         <button class="primary" aria-disabled=${isBusy} disabled=${!text.trim()} onClick=${this.#send}>Send</button>
         <button aria-disabled=${isBusy} onClick=${other.act}>${other.words}</button>
@@ -29,3 +40,5 @@ export class Answer extends Component {
     `;
   }
 }
+
+/** @typedef {{target: HTMLTextAreaElement}} Typed */

@@ -1,0 +1,237 @@
+// @ts-check
+// What waits for a person: a call that wants to run, a question, a wish for a token; and the ways to decide. What
+// may be decided, edited or said in words is in the row of the approval's kind.
+import { descriptionOf, kindOf, remoteAgentOf } from "../approvals.js";
+import * as exact from "../exact-json.js";
+import { Component, html } from "../html.js";
+import { messageOf } from "../api.js";
+import { AnswerBox } from "./answer-box.js";
+import { Icon } from "./icons.js";
+import { LongText } from "./long-text.js";
+
+/** @import { Choice } from "../../approval-kinds.js" */
+/** @import { Decision } from "../api.js" */
+/** @import { DecisionState } from "../chat.js" */
+/** @import { Approval } from "../turn.js" */
+
+/**
+ * @typedef {object} Props
+ * @property {Approval} approval
+ * @property {DecisionState} [state]
+ * @property {(uuid: string, decision: Decision) => void} decide
+ * @property {boolean} hasToken
+ * @property {() => void} identify
+ * @property {string} where the name of the node that waits
+ * @property {string} position which of several approvals, or ""
+ */
+
+/** @typedef {{mode: "look" | "edit" | "say" | "reject", draft: string, reason: string}} State */
+/** @typedef {{target: HTMLInputElement | HTMLTextAreaElement}} Typed */
+
+const SKIPPED = "the person skipped the question";
+
+/** @extends {Component<Props, State>} */
+export class ApprovalCard extends Component {
+  /** @type {State} */
+  state = { mode: "look", draft: "", reason: "" };
+  /** @type {HTMLElement | null} */
+  #card = null;
+
+  // A person who just answered with the keyboard goes on from the next question, or from the message box.
+  componentWillUnmount() {
+    if (!this.#card?.contains(document.activeElement)) return;
+    const others = [...document.querySelectorAll(".approval")].filter((card) => card !== this.#card);
+    /** @type {HTMLElement | null | undefined} */
+    const next = others[0]?.querySelector("textarea, button.primary");
+    (next ?? document.getElementById("message"))?.focus();
+  }
+
+  #edit = () => {
+    if (this.props.state?.busy) return;
+    this.setState({ mode: "edit", draft: exact.shown(this.props.approval.tool_args ?? {}) }, () => this.#focus("textarea"));
+  };
+
+  #look = () => this.setState({ mode: "look" }, () => this.#focus("button.primary"));
+  #say = () => this.setState({ mode: "say" }, () => this.#focus("textarea"));
+  #ask = () => this.setState({ mode: "reject" }, () => this.#focus("input"));
+
+  /** @param {string} selector */
+  #focus(selector) {
+    /** @type {HTMLElement | null | undefined} */
+    const element = this.#card?.querySelector(selector);
+    element?.focus();
+  }
+
+  /** @param {KeyboardEvent} event */
+  #escape = (event) => {
+    if (event.key !== "Escape" || this.state.mode === "look") return;
+    event.stopPropagation();
+    this.#look();
+  };
+
+  /**
+   * Buttons of a card that was answered do nothing more; they keep the focus until the card goes.
+   * @param {Decision} decision
+   */
+  #decide(decision) {
+    if (!this.props.state?.busy) this.props.decide(this.props.approval.uuid, decision);
+  }
+
+  #approve = () => {
+    const { args, problem } = this.#edited();
+    if (problem) return;
+    const isEdited = this.state.mode === "edit" && JSON.stringify(args) !== JSON.stringify(this.props.approval.tool_args ?? {});
+    this.#decide({ action: "approve", ...(isEdited && { edited_args: args }) });
+  };
+
+  #reject = () => {
+    const reason = this.state.reason.trim();
+    this.#decide({ action: "reject", ...(reason && { reason }) });
+  };
+
+  /** @returns {{args?: object, problem: string}} */
+  #edited() {
+    if (this.state.mode !== "edit") return { problem: "" };
+    try {
+      const args = exact.parse(this.state.draft);
+      return exact.isObject(args) ? { args, problem: "" } : { problem: "Arguments are a JSON object: { … }" };
+    } catch (error) {
+      return { problem: `This is not JSON: ${messageOf(error)}` };
+    }
+  }
+
+  render() {
+    const { approval, state, position } = this.props;
+    const kind = kindOf(approval);
+    const isBusy = state?.busy ?? false;
+    return html`
+      <section class="approval" aria-label=${`Approval: ${exact.visible(approval.tool_name)}`} onKeyDown=${this.#escape}
+        ref=${(/** @type {HTMLElement | null} */ element) => (this.#card = element)} aria-busy=${isBusy}>
+        <header>
+          <${Icon} name="hand" />
+          <h3>${kind.title}</h3>
+          <span class="place">${position}</span>
+        </header>
+        ${this.#what()}
+        ${kind.hint && html`<p class="hint">${kind.hint}</p>`}
+        <p class=${kind.isQuestion ? "question" : "description"}>${descriptionOf(approval)}</p>
+        ${kind.showsArguments && this.#arguments()}
+        ${approval.expires_at && html`<p class="hint">Counts as rejected after ${new Date(approval.expires_at).toLocaleString()}.</p>`}
+        ${state?.problem && html`<p class="problem" role="alert">${state.problem}</p>`}
+        ${this.#answers(isBusy)}
+      </section>
+    `;
+  }
+
+  // Who wants what, and where.
+  #what() {
+    const { approval, where } = this.props;
+    const kind = kindOf(approval);
+    const agent = remoteAgentOf(approval);
+    const tool = exact.visible(approval.tool_name);
+    const place = html`<span>in ${exact.visible(where)}</span>`;
+    if (kind.takesText) return html`<p class="what"><strong>${agent || "The agent"}</strong> asks ${place}</p>`;
+    if (kind.needsToken) return html`<p class="what"><strong>${agent || tool}</strong> wants to know who asks ${place}</p>`;
+    return html`<p class="what"><code>${tool}</code> ${place}${agent && html`<span>, asked by ${agent}</span>`}</p>`;
+  }
+
+  /** @param {boolean} isBusy */
+  #answers(isBusy) {
+    const kind = kindOf(this.props.approval);
+    const decide = (/** @type {Decision} */ decision) => this.#decide(decision);
+    if (this.state.mode === "reject") return this.#rejecting(isBusy);
+    if (this.state.mode === "say") return html`<${AnswerBox} ...${{ isBusy, decide }} other=${{ words: "Back", act: this.#look }} />`;
+    if (kind.isQuestion) {
+      const skip = { words: "Skip", act: () => decide({ action: "reject", reason: SKIPPED }) };
+      return html`<${AnswerBox} ...${{ isBusy, decide }} other=${skip} />`;
+    }
+    return html`
+      ${kind.needsToken && this.#tokenHint()}
+      <div class="answers">${kind.choices.map((choice) => this.#button(choice, isBusy))}</div>
+    `;
+  }
+
+  #arguments() {
+    if (this.state.mode === "edit") {
+      const { problem } = this.#edited();
+      return html`
+        <label class="editor">
+          <span>Arguments, as JSON</span>
+          <textarea class="code" spellcheck="false" rows=${Math.min(16, this.state.draft.split("\n").length + 1)}
+            value=${this.state.draft} aria-invalid=${Boolean(problem)}
+            onInput=${(/** @type {Typed} */ event) => this.setState({ draft: event.target.value })}></textarea>
+        </label>
+        <p class="problem" role="status">${problem}</p>
+      `;
+    }
+    const { approval } = this.props;
+    return html`
+      <div class="arguments">
+        <div class="arguments-head"><h4>Arguments</h4>
+          ${kindOf(approval).editsArguments && html`<button class="link" onClick=${this.#edit}>Edit</button>`}
+        </div>
+        <${LongText} text=${exact.shown(approval.tool_args ?? {})} label="Arguments" />
+      </div>
+    `;
+  }
+
+  /** @param {boolean} isBusy */
+  #rejecting(isBusy) {
+    return html`
+      <div class="answers reject">
+        <label class="grow"><span class="hidden">Reason</span>
+          <input type="text" maxlength="4000" placeholder="Why? The agent is told, and goes on (optional)" value=${this.state.reason}
+            onInput=${(/** @type {Typed} */ event) => this.setState({ reason: event.target.value })}
+            onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !event.isComposing && this.#reject()} />
+        </label>
+        <button class="danger" aria-disabled=${isBusy} onClick=${this.#reject}>${this.state.reason.trim() ? "Reject with reason" : "Reject and stop"}</button>
+        <button aria-disabled=${isBusy} onClick=${this.#look}>Back</button>
+      </div>
+    `;
+  }
+
+  // The token is this page's: it goes along with the decision, and the mesh forwards it.
+  #tokenHint() {
+    const { hasToken } = this.props;
+    return html`<p class="hint">${hasToken ? "Your access token is sent along, and passed on to that agent." : "Set an access token first: it is sent along, and passed on to that agent."}</p>`;
+  }
+
+  /**
+   * The button of a choice.
+   * @param {Choice} choice
+   * @param {boolean} isBusy
+   */
+  #button(choice, isBusy) {
+    switch (choice) {
+      case "approve":
+        return kindOf(this.props.approval).needsToken ? this.#tokenButtons(isBusy) : this.#approveButton(isBusy);
+      case "reject":
+        if (this.state.mode === "edit") return html`<button aria-disabled=${isBusy} onClick=${this.#look}>Discard changes</button>`;
+        return html`<button aria-disabled=${isBusy} onClick=${this.#ask}><${Icon} name="cross" />Reject…</button>`;
+      case "retry":
+        return html`<button class="primary" aria-disabled=${isBusy} onClick=${() => this.#decide({ action: "retry" })}>Run it again</button>`;
+      case "skip":
+        return html`<button aria-disabled=${isBusy} onClick=${() => this.#decide({ action: "skip" })}>Skip it</button>`;
+      case "answer":
+        return html`<button aria-disabled=${isBusy} onClick=${this.#say}>Answer in words…</button>`;
+    }
+  }
+
+  /** @param {boolean} isBusy */
+  #approveButton(isBusy) {
+    return html`
+      <button class="primary" aria-disabled=${isBusy} disabled=${Boolean(this.#edited().problem)} onClick=${this.#approve}>
+        <${Icon} name="check" />${this.state.mode === "edit" ? "Approve with these" : "Approve"}
+      </button>
+    `;
+  }
+
+  /** @param {boolean} isBusy */
+  #tokenButtons(isBusy) {
+    const { hasToken, identify } = this.props;
+    return html`
+      ${!hasToken && html`<button onClick=${identify}><${Icon} name="person" />Set token…</button>`}
+      <button class="primary" aria-disabled=${isBusy} disabled=${!hasToken} onClick=${this.#approve}>Go on</button>
+    `;
+  }
+}
