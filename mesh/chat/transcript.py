@@ -158,7 +158,7 @@ class Transcript:
 
     @property
     def is_answered(self) -> bool:
-        return isinstance(self.outcome, Completed) and not self.outcome.cancelled
+        return isinstance(self.outcome, Completed) and not self.outcome.stopped_by_person
 
     def see(self, event: AnyEvent) -> list[TranscriptPart]:
         """Takes the next event and returns what is to be printed."""
@@ -258,7 +258,7 @@ class Transcript:
         match event:
             case Error():
                 yield Notice(f"✗ {clean(event.message)}", "bad")
-            case Completed(cancelled=True):
+            case Completed(stopped_by_person=True):
                 yield Notice(f"⊘ {clean(event.response)}", "bad")
             case Completed():
                 yield TurnAnswer(clean(event.response), is_printed=event.response in self._texts)

@@ -95,7 +95,7 @@ class Conversation:
         self.seq = 0
         self.created_at = ""
         self.updated_at = ""
-        self.finished = False
+        self.is_completed = False
         self.turn = 0
         self.turn_open = False
         self.user_message = ""
@@ -118,7 +118,7 @@ class Conversation:
 
     @property
     def status(self) -> Status:
-        if self.finished:
+        if self.is_completed:
             return "completed"
         return "waiting_approval" if self.pending else "active"
 
@@ -157,7 +157,7 @@ class Conversation:
         return False
 
     @property
-    def asked_elsewhere(self) -> list[ApprovalRequired]:
+    def remote_approvals(self) -> list[ApprovalRequired]:
         """What other agents wait for in this turn, also where nobody here will answer it any more."""
         return [asked for asked in self._unanswered if asked.remote_task_id]
 
@@ -177,7 +177,7 @@ class Conversation:
         return any(APPROVAL_KINDS[asked.kind].needs_token for asked in self.pending)
 
     @property
-    def can_go_on(self) -> bool:
+    def needs_pass(self) -> bool:
         """Whether the open turn needs a pass over the tree: something of it may run without a person."""
         return self.turn_open and not (self.paused and self.pending)
 
@@ -225,7 +225,7 @@ class Conversation:
             case Completed() | Error():
                 self._closed(event)
             case ConversationCompleted():
-                self.finished = True
+                self.is_completed = True
             case Paused():
                 self.paused = self.turn_open
                 if self.pending:  # else all was decided meanwhile: the turn goes on, and nobody was answered

@@ -337,12 +337,13 @@ class Answered(Event, frozen=True):
 
 
 class Completed(Event, frozen=True):
-    """Closes the turn with the answer. ``cancelled``: a person rejected what the turn wanted to do, or
-    (``called_off``) wanted it to stop. ``state`` is what the turn wrote into the session state."""
+    """Closes the turn with the answer. ``stopped_by_person`` (``cancelled`` in JSON): a person rejected what
+    the turn wanted to do without a reason, or cancelled the turn. ``cancelled_on_request`` (``called_off`` in
+    JSON): the latter. ``state`` is what the turn wrote into the session state."""
 
     response: str
-    cancelled: bool = False
-    called_off: bool = False
+    stopped_by_person: bool = msgspec.field(default=False, name="cancelled")
+    cancelled_on_request: bool = msgspec.field(default=False, name="called_off")
     state: dict[str, str] = {}
 
 

@@ -162,8 +162,8 @@ def turn_view(conversation: Conversation) -> TurnView | None:
     match conversation.last_answer:
         case Error(message=message, time=time):
             return TurnView(number, "failed", time, message)
-        case Completed(response=response, called_off=called_off, time=time):
-            state: TurnState = "cancelled" if called_off else "completed"
+        case Completed(response=response, cancelled_on_request=is_cancelled, time=time):
+            state: TurnState = "cancelled" if is_cancelled else "completed"
             return TurnView(number, state, time, response, conversation.artifacts)
         case None:
             return None

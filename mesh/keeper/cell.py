@@ -101,7 +101,7 @@ class Cell:
     @property
     def needs_pass(self) -> bool:
         """Whether the open turn can go on without a person."""
-        return self.held is not None or self.conversation.can_go_on
+        return self.held is not None or self.conversation.needs_pass
 
     def hold(self, message: UserMessage) -> None:
         """Opens a turn; the message becomes durable with the first append, or shortly."""

@@ -204,7 +204,7 @@ def _abandoned_tasks(cell: Cell) -> list[AbandonedTask]:
             cell.traceparent,
             cell.token,
         )
-        for asked in conversation.asked_elsewhere
+        for asked in conversation.remote_approvals
     ]
 
 
@@ -218,7 +218,7 @@ def _unsettled(cell: Cell) -> list[UnsettledCall]:
 
 
 def _cancelled(turn: int) -> Completed:
-    return Completed(turn=turn, response=CANCELLED, cancelled=True, called_off=True)
+    return Completed(turn=turn, response=CANCELLED, stopped_by_person=True, cancelled_on_request=True)
 
 
 def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
@@ -228,7 +228,7 @@ def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
         case "completed" | "cancelled":
             cancelled = output.status == "cancelled"
             state = {} if cancelled else dict(output.state)
-            events.append(Completed(turn=turn.turn, response=output.text, cancelled=cancelled, state=state))
+            events.append(Completed(turn=turn.turn, response=output.text, stopped_by_person=cancelled, state=state))
         case "failed":
             events.append(Error(turn=turn.turn, message=output.text))
         case "paused":

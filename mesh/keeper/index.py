@@ -22,7 +22,7 @@ from mesh.keeper.requests import Recent
 class _Kept(msgspec.Struct, frozen=True):
     entry: ConversationSummary
     size: int
-    can_go_on: bool
+    needs_pass: bool = msgspec.field(name="can_go_on")  # as files of earlier versions have it
     expires_at: str = ""
 
 
@@ -42,7 +42,7 @@ class Index:
         """Notes a conversation as it is now, and the size of its journal."""
         deadlines = [asked.expires_at for asked in conversation.pending if asked.expires_at]
         first = min(deadlines, default="")
-        self._put(_Kept(summary(conversation), size, conversation.can_go_on, first))
+        self._put(_Kept(summary(conversation), size, conversation.needs_pass, first))
 
     def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
         """The newest ``limit`` entries that are older than ``before`` (``created_at|id``)."""
@@ -70,7 +70,7 @@ class Index:
 
     def open_turns(self) -> Iterator[str]:
         """The conversations whose turn can go on without a person."""
-        return (i for i, kept in self._kept.items() if kept.can_go_on)
+        return (i for i, kept in self._kept.items() if kept.needs_pass)
 
     def deadlines(self) -> Iterator[tuple[str, str]]:
         """(when, conversation) of the approvals that expire first in their conversation."""

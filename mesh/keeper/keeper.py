@@ -302,7 +302,7 @@ class Keeper:
         await self._driver.finish(cell)
         if self._is_repeated(cell, caller):  # what was only held before is durable by now
             return await self._first_answer(cell, caller.idempotency_key)
-        if conversation.finished:
+        if conversation.is_completed:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
             return await self._not_taken(cell, request)
@@ -379,7 +379,7 @@ class Keeper:
                     f"conversation {request.id} waits for approval {conversation.pending[0].uuid}; "
                     f"decide it first"
                 )
-            if not conversation.finished:
+            if not conversation.is_completed:
                 await cell.append([ConversationCompleted(turn=conversation.turn)])
             return conversation_reply(conversation)
 

@@ -106,7 +106,7 @@ def _watched(
         return WatchedEvents(events, after, cursor)
     of_turn = [event for event in events if event.turn == turn]
     # A pause ends the stream only if nobody has decided meanwhile: else the turn goes on.
-    waits = conversation.turn == turn and conversation.turn_open and not conversation.can_go_on
+    waits = conversation.turn == turn and conversation.turn_open and not conversation.needs_pass
     ends = Completed | Error | Paused if waits else Completed | Error
     ended = any(isinstance(event, ends) for event in of_turn)
     return WatchedEvents(of_turn, after, cursor, ended)

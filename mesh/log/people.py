@@ -179,8 +179,8 @@ class People:
         when = clock(event.time)
         if isinstance(event, Error):
             yield Line(f"failed: {event.message}", "wrong", when, note=note)
-        elif event.cancelled:
-            how = "called off" if event.called_off else "cancelled"
+        elif event.stopped_by_person:
+            how = "called off" if event.cancelled_on_request else "cancelled"
             yield Line(f"{how}: {event.response}", "wrong", when, note=note)
         elif event.response.strip() == self._said.strip():
             yield Line("done", "quiet", when, note=note)

@@ -187,7 +187,7 @@ def test_an_approval_whose_tool_reported_after_all_is_not_asked() -> None:
 def test_a_failed_turn_and_a_cancelled_one_are_over_but_not_answered() -> None:
     failed, cancelled = begun(), begun()
     assert printed([Error(message="node 0: no key")], transcript=failed) == "✗ node 0: no key\n"
-    assert printed([Completed(response="Stopped.", cancelled=True)], transcript=cancelled) == "⊘ Stopped.\n"
+    assert printed([Completed(response="Stopped.", stopped_by_person=True)], transcript=cancelled) == "⊘ Stopped.\n"
     for transcript in (failed, cancelled):
         assert transcript.is_settled
         assert not transcript.is_open
@@ -226,7 +226,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
         ApprovalResolved(uuid="u", decision="reject", by=HOSTILE, reason=HOSTILE),
         NodeCompleted(step="0.0", name=HOSTILE, status="failed", text=HOSTILE),
         Completed(response=HOSTILE),
-        Completed(response=HOSTILE, cancelled=True),
+        Completed(response=HOSTILE, stopped_by_person=True),
         Error(message=HOSTILE),
         Trace(message=HOSTILE),
     ],

@@ -298,4 +298,4 @@ def await_resumed(world: TreeWorld) -> float:
 def open_turns(journals: Iterable[Path]) -> dict[Path, int]:
     """The journals of the turns that can go on without a person, and where they end."""
     conversations = {path: fold(parse(path.read_bytes(), path.name)[0]) for path in journals}
-    return {path: each.seq for path, each in conversations.items() if each.can_go_on}
+    return {path: each.seq for path, each in conversations.items() if each.needs_pass}

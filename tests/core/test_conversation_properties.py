@@ -55,7 +55,7 @@ def known(conversation: Conversation) -> dict[str, object]:
         "pending": conversation.pending,
         "outcomes": conversation.outcomes,
         "session_state": conversation.session_state,
-        "can_go_on": conversation.can_go_on,
+        "needs_pass": conversation.needs_pass,
     }
 
 
@@ -68,7 +68,7 @@ def test_events_in_any_order_are_a_conversation_that_can_be_shown_after_each(eve
         assert conversation.seq == event.seq
         decoded = msgspec.json.decode(shown(conversation))
         assert decoded["status"] in ("active", "waiting_approval", "completed")
-        assert conversation.can_go_on <= conversation.turn_open
+        assert conversation.needs_pass <= conversation.turn_open
 
 
 @settings(deadline=None)

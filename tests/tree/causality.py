@@ -86,7 +86,7 @@ def _within(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
         case Paused():
             asked = any(isinstance(e, ApprovalRequired) and e.turn == event.turn for e in past.values())
             return set() if asked else {NEVER}
-        case Completed(cancelled=True):
+        case Completed(stopped_by_person=True):
             return set() if any(_ends_turn(e) for e in past.values() if e.turn == event.turn) else {NEVER}
         case Completed():
             return _all_of(root, event, root.path, past)

@@ -309,7 +309,7 @@ def final(conversation: Conversation, events: list[AnyEvent], ledger: list[str])
     assert isinstance(last, Completed | Error), last
     done = (e for e in events if isinstance(e, NodeCompleted))
     return Final(
-        (last.response, last.cancelled) if isinstance(last, Completed) else last.message,
+        (last.response, last.stopped_by_person) if isinstance(last, Completed) else last.message,
         conversation.session_state,
         Counter(_said(message) for message in conversation.messages),
         Counter(line for line in ledger if line != "look"),  # looking twice is harmless

@@ -53,10 +53,10 @@ class Narration:
             case ToolResult(artifacts=files):
                 for file in files:
                     yield self._file(file)
-            case Completed(response=response, called_off=called_off, time=time):
-                if not called_off:
+            case Completed(response=response, cancelled_on_request=is_cancelled, time=time):
+                if not is_cancelled:
                     yield self._end(response)
-                state: TurnState = "cancelled" if called_off else "completed"
+                state: TurnState = "cancelled" if is_cancelled else "completed"
                 yield self._status(TurnView(self.turn, state, time, response))
             case Error(message=message, time=time):
                 yield self._status(TurnView(self.turn, "failed", time, message))
