@@ -1,4 +1,9 @@
-"""Decisions about approvals: those that people make, and the one that time makes."""
+"""Takes decisions about approvals: checks them, journals them, and lets the turn go on.
+
+A person decides, or the time of an approval runs out (`mesh.keeper.expiry`): it then counts as rejected. Of
+several decisions about one approval the first counts, and what can be decided how is in the table of kinds
+(`mesh.core.approvals`).
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,11 +20,13 @@ from mesh.keeper.requests import Caller, Decide
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
 
-_MOST = {"reason": 4_000, "answer": 64_000}
+# In characters. Both are told to a model and kept for ever; an answer may quote a document.
+_MAX_REASON = 4_000
+_MAX_ANSWER = 64_000
 
 
 class Approvals:
-    """The approvals of a keeper. ``cell`` finds a conversation; ``tree`` knows what may be edited."""
+    """The approvals of a keeper. ``cell`` finds a conversation, ``tree`` knows the schemas of its tools."""
 
     def __init__(self, cell: Callable[[str], Awaitable[Cell]], tree: Tree, driver: Driver) -> None:
         self._cell = cell
@@ -28,7 +35,7 @@ class Approvals:
         self._expiry = Expiry(self._expire)
 
     def note(self, conversation_id: str, deadlines: list[str]) -> None:
-        """These approvals of a conversation expire then."""
+        """Remembers when approvals of a conversation expire."""
         for when in deadlines:
             self._expiry.note(when, conversation_id)
 
@@ -37,22 +44,24 @@ class Approvals:
         await self._expiry.close()
 
     async def decide(self, cell: Cell, request: Decide) -> None:
-        """Journals what a person decided and lets the turn go on. Raises `RequestError`: then nothing of it
-        was taken."""
-        while decisions := _wanted(cell.conversation, request.decisions):
+        """Journals what a person decided and lets the turn go on. All decisions are taken, or, with a
+        `RequestError`, none."""
+        # Checking may wait for a tool's schema, and another decision may win meanwhile. Then everything is
+        # checked anew: what is not pending any more is dropped, or refused with a clear reason.
+        while decisions := _still_wanted(cell.conversation, request.decisions):
             asked = [_asked(cell.conversation, each.uuid) for each in decisions]
             resolved = [
                 await self._resolution(cell.conversation, *pair, request.caller)
                 for pair in zip(asked, decisions, strict=True)
             ]
-            # The request counts once: it is remembered with the first.
+            # One event is enough to recognize a repetition of the request by its Idempotency-Key.
             key, body_hash = request.caller.idempotency_key, request.caller.body_hash
             resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
             if await self._resolve(cell, asked, resolved):
                 return
 
     async def authorize(self, cell: Cell, caller: Caller) -> None:
-        """Lets everything go on that waits for a caller with a token: here is one."""
+        """Approves everything that waits for a bearer token: this caller brought one."""
         waiting = [asked for asked in cell.conversation.pending if APPROVAL_KINDS[asked.kind].needs_token]
         decisions = tuple(Decision(asked.uuid, "approve", if_pending=True) for asked in waiting)
         await self.decide(cell, Decide(caller, decisions))
@@ -91,7 +100,7 @@ class Approvals:
             raise BadRequest(f"approval {asked.uuid} asks about no call that is to be made: nothing to edit")
         if not kind_of(asked).edits_arguments:
             raise BadRequest(f"agent {asked.remote_agent_name} takes no edited arguments")
-        if asked.remote_question is not None:  # the agent that asks knows what its tool takes
+        if asked.remote_question is not None:  # only the agent that asks knows the schema of its tool
             return
         found = await self._tree.problems(conversation.digest, asked.node, asked.tool_name, edited)
         if found:
@@ -100,7 +109,9 @@ class Approvals:
     async def _resolve(
         self, cell: Cell, asked: Sequence[ApprovalRequired], resolved: Sequence[ApprovalResolved]
     ) -> bool:
-        """False when another decision was first."""
+        """Journals decisions if all of these approvals are still pending. False if another decision won."""
+        # `only_if` is asked under the lock of the conversation's appends: of two decisions only one finds the
+        # approval pending.
         won = await cell.append(
             resolved, only_if=lambda: all(each in cell.conversation.pending for each in asked)
         )
@@ -110,9 +121,10 @@ class Approvals:
         return won
 
     async def _expire(self, conversation_id: str) -> None:
-        """Rejects what is due in a conversation. One that could not be read before may have more to expire,
-        and a turn to go on with."""
+        """Rejects the approvals of a conversation whose time has run out."""
         cell = await self._cell(conversation_id)
+        # The conversation may have been unreadable when its keeper started: its other deadlines are not known
+        # yet, and its turn was not resumed.
         self.note(conversation_id, [a.expires_at for a in cell.conversation.pending if a.expires_at > now()])
         if cell.needs_pass:
             self._driver.start(cell)
@@ -129,13 +141,13 @@ class Approvals:
                 await self._resolve(cell, [asked], [resolved])
 
 
-def _wanted(conversation: Conversation, decisions: Sequence[Decision]) -> list[Decision]:
+def _still_wanted(conversation: Conversation, decisions: Sequence[Decision]) -> list[Decision]:
     pending = {asked.uuid for asked in conversation.pending}
     return [each for each in decisions if not each.if_pending or each.uuid in pending]
 
 
 def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
-    """The approval that is to be decided. Raises `NotFound`, or `Conflict` when it does not wait any more."""
+    """The approval to decide. Raises `NotFound`, or `Conflict` if it is resolved already."""
     for asked in conversation.pending:
         if asked.uuid == uuid:
             return asked
@@ -155,13 +167,14 @@ def _why_not(conversation: Conversation, uuid: str) -> str:
 
 
 def _check_bounds(decision: Decision) -> None:
-    for key, text in (("reason", decision.reason), ("answer", decision.answer)):
-        if len(text) > _MOST[key]:
-            raise TooLarge(f'"{key}" is over {_MOST[key]} characters')
+    bounds = (("reason", decision.reason, _MAX_REASON), ("answer", decision.answer, _MAX_ANSWER))
+    for key, text, limit in bounds:
+        if len(text) > limit:
+            raise TooLarge(f'"{key}" is over {limit} characters')
 
 
 def _choice(asked: ApprovalRequired, decision: Decision) -> Choice:
-    """What is chosen. Raises `BadRequest` for what this approval cannot take."""
+    """The choice that a decision makes. Raises `BadRequest` for a choice that this approval does not take."""
     kind = kind_of(asked)
     choice = "answer" if kind.is_question and decision.answer else decision.choice
     if choice not in kind.choices or (choice == "answer" and not decision.answer):

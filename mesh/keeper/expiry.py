@@ -1,7 +1,7 @@
-"""Approvals that expire: one timer for all of a keeper's conversations.
+"""Approvals that expire: one timer for all conversations of a keeper.
 
-Each conversation is dealt with in a task of its own, so that neither one that fails nor one that takes long
-holds the others up. One that fails is tried again after pauses that grow.
+Each conversation is handled in a task of its own, so that one that fails or takes long does not delay the
+others. One that fails is retried after pauses that grow.
 """
 
 import asyncio
@@ -17,81 +17,87 @@ from mesh.runtime.logs import fields
 
 # Without jitter: what fails here is the journal, and this timer alone tries again.
 _RETRIES = Backoff(first_s=5.0, longest_s=300.0, jitter=0)
-_AT_ONCE = 32
+# A keeper that starts may find thousands of approvals whose time ran out while it was away. Each reads a
+# journal from the disk, and the turns of people who wait must get through.
+_MAX_CONCURRENT = 32
 _log = logging.getLogger("mesh.keeper")
 
 
 class Expiry:
-    """Calls ``expire`` with a conversation once a moment noted for it has come, perhaps more than once, but
-    never twice at once: what is due there by then is for it to find out. Nothing is kept: after a restart
-    it is told again."""
+    """Calls ``expire`` with a conversation when a deadline of it has passed.
+
+    It may be called more often than there are deadlines, but never concurrently for one conversation, and has
+    to find out itself what is due. Deadlines are kept in memory only: they are noted anew after a restart.
+    """
 
     def __init__(self, expire: Callable[[str], Awaitable[None]]) -> None:
         self._expire = expire
-        self._due: list[tuple[str, str]] = []
+        self._deadlines: list[tuple[str, str]] = []  # a heap, and the same as a set
         self._known: set[tuple[str, str]] = set()
         self._timer: asyncio.Task[None] | None = None
         self._earlier = asyncio.Event()
-        self._room = asyncio.Semaphore(_AT_ONCE)
-        self._at_work: dict[str, asyncio.Task[None]] = {}
-        self._due_again: set[str] = set()  # became due while it was at work
-        self._failures: dict[str, int] = {}  # how many in a row
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._due_again: set[str] = set()  # a deadline passed while it was running
+        self._failures: dict[str, int] = {}  # in a row, by conversation
 
     def note(self, when: str, conversation_id: str) -> None:
-        """Something of this conversation expires then (a moment as events write it)."""
+        """Remembers that an approval of a conversation expires at ``when`` (a moment as events write it)."""
         due = (when, conversation_id)
         if due in self._known:
             return
         self._known.add(due)
-        heappush(self._due, due)
-        if self._due[0] == due:
-            self._earlier.set()
+        heappush(self._deadlines, due)
+        if self._deadlines[0] == due:
+            self._earlier.set()  # the timer sleeps until the deadline that was the first so far
         if self._timer is None or self._timer.done():
             self._timer = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Stops the timer, and what it began."""
-        tasks = [*self._at_work.values(), *((self._timer,) if self._timer else ())]
+        """Cancels the timer and the tasks that it started."""
+        tasks = [*self._running.values(), *((self._timer,) if self._timer else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self) -> None:
-        while self._due:
-            when, conversation_id = self._due[0]
+        while self._deadlines:
+            when, conversation_id = self._deadlines[0]
             left = (datetime.fromisoformat(when) - datetime.now(UTC)).total_seconds()
             if left > 0:
+                # Cleared before the wait and not after it: a deadline that is noted meanwhile is looked at.
                 self._earlier.clear()
                 try:
                     async with asyncio.timeout(left):
                         await self._earlier.wait()
                 except TimeoutError:
-                    pass
+                    pass  # the deadline has passed, which the next round finds
                 continue
-            self._known.discard(heappop(self._due))
-            if conversation_id in self._at_work:
+            self._known.discard(heappop(self._deadlines))
+            if conversation_id in self._running:
+                # That task may have looked at its approvals already: it is run again when it ends.
                 self._due_again.add(conversation_id)
                 continue
-            await self._room.acquire()
-            self._at_work[conversation_id] = asyncio.create_task(self._work(conversation_id))
+            await self._slots.acquire()
+            self._running[conversation_id] = asyncio.create_task(self._run(conversation_id))
 
-    async def _work(self, conversation_id: str) -> None:
+    async def _run(self, conversation_id: str) -> None:
         try:
-            is_done = await self._is_done(conversation_id)
-            if is_done and conversation_id in self._due_again:
+            succeeded = await self._try_expire(conversation_id)
+            if succeeded and conversation_id in self._due_again:
                 self.note(now(), conversation_id)
         finally:
             self._due_again.discard(conversation_id)
-            del self._at_work[conversation_id]
-            self._room.release()
+            del self._running[conversation_id]
+            self._slots.release()
 
-    async def _is_done(self, conversation_id: str) -> bool:
-        """Does it; False if that has to be tried again, which has been seen to."""
+    async def _try_expire(self, conversation_id: str) -> bool:
+        """Calls ``expire``. False if it failed: then it is noted to be tried later."""
         try:
             await self._expire(conversation_id)
         except NotFound:
-            pass  # and with the conversation, what was to expire in it
-        except Exception as problem:  # noqa: BLE001 - told to the log; the others' approvals have to expire
+            pass  # the conversation is gone, and its approvals with it
+        except Exception as problem:  # noqa: BLE001 - whatever it is, other approvals must still expire
             self._try_later(conversation_id, problem)
             return False
         self._failures.pop(conversation_id, None)
@@ -99,7 +105,7 @@ class Expiry:
 
     def _try_later(self, conversation_id: str, problem: Exception) -> None:
         failures = self._failures[conversation_id] = self._failures.get(conversation_id, 0) + 1
-        if failures == 1:
+        if failures == 1:  # a disk that stays full fails every time: one line says it
             _log.warning(
                 "event=not_expired conversation=%s %s",
                 conversation_id,

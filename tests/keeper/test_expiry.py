@@ -129,7 +129,7 @@ async def test_what_is_gone_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_conversations_that_take_long_hold_no_other_up_and_their_number_is_bounded() -> None:
     conversations = Conversations()
-    slow = [f"slow {number}" for number in range(expiry._AT_ONCE - 1)]
+    slow = [f"slow {number}" for number in range(expiry._MAX_CONCURRENT - 1)]
     conversations.blocked = {*slow, "slowest"}
     timer = Expiry(conversations.expire)
     for name in slow:
