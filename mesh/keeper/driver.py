@@ -228,7 +228,9 @@ def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
         case "completed" | "cancelled":
             cancelled = output.status == "cancelled"
             state = {} if cancelled else dict(output.state)
-            events.append(Completed(turn=turn.turn, response=output.text, stopped_by_person=cancelled, state=state))
+            events.append(
+                Completed(turn=turn.turn, response=output.text, stopped_by_person=cancelled, state=state)
+            )
         case "failed":
             events.append(Error(turn=turn.turn, message=output.text))
         case "paused":

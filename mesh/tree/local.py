@@ -1,7 +1,9 @@
 """A whole tree in this process: `Tree` without actors."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
@@ -9,25 +11,12 @@ from mesh.core.events import ToolCall, ToolResult
 from mesh.core.places import Place
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
+from mesh.mcp.toolbox import Toolbox
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
 from mesh.tree.plan import tree_of
-from mesh.tree.turn import (
-    AbandonedTask,
-    Recorder,
-    TurnInput,
-    TurnOutput,
-    UnsettledCall,
-    decode_abandoned,
-    decode_input,
-    decode_output,
-    decode_settled,
-    decode_unsettled,
-    encode_abandoned,
-    encode_input,
-    encode_output,
-    encode_settled,
-    encode_unsettled,
-)
+from mesh.tree.turn import AbandonedTask, Recorder, TurnInput, TurnOutput, UnsettledCall
+
+T = TypeVar("T")
 
 
 class LocalTree:
@@ -54,31 +43,39 @@ class LocalTree:
             planned.path: build_node(config, planned, environment) for planned in tree_of(config).walk()
         }
 
+    @property
+    def toolboxes(self) -> list[Toolbox]:
+        """Those of its nodes that have one."""
+        return [built.toolbox for built in self._nodes.values() if built.toolbox is not None]
+
     async def start(self) -> None:
         """Learns the tools."""
-        for built in self._nodes.values():
-            if built.toolbox is not None:
-                await built.toolbox.start()
+        for toolbox in self.toolboxes:
+            await toolbox.start()
 
     async def close(self) -> None:
         """Stops watching the tools, and closes the clients of other agents."""
-        for built in self._nodes.values():
-            if built.toolbox is not None:
-                await built.toolbox.close()
+        for toolbox in self.toolboxes:
+            await toolbox.close()
         for agent in self._agents:
             await agent.close()
 
     async def run(self, turn: TurnInput) -> TurnOutput:
         node = self._nodes[turn.place.path].node
-        output = await node.run(decode_input(encode_input(turn)), self._recorder)
-        return decode_output(encode_output(output))
+        output = await node.run(_received(turn), self._recorder)
+        return _received(output)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         return self._nodes[Place(node).path].calls.problems(ToolCall(id="", name=tool, arguments=arguments))
 
     async def cancel(self, task: AbandonedTask) -> None:
-        await self._nodes[Place(task.node).path].calls.cancel(decode_abandoned(encode_abandoned(task)))
+        await self._nodes[Place(task.node).path].calls.cancel(_received(task))
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         calls = self._nodes[call.intent.place.path].calls
-        return decode_settled(encode_settled(await calls.settle(decode_unsettled(encode_unsettled(call)))))
+        return _received(await calls.settle(_received(call)))
+
+
+def _received(value: T) -> T:
+    """What the other end of a call gets when this value is sent to it."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value))

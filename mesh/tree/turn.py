@@ -1,6 +1,6 @@
 """What travels down the tree with a call, what comes back up, and the ports above and below a node."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -81,12 +81,6 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     llm_calls: int = 0
 
 
-encode_input = msgspec.msgpack.Encoder().encode
-decode_input = msgspec.msgpack.Decoder(TurnInput).decode
-encode_output = msgspec.msgpack.Encoder().encode
-decode_output = msgspec.msgpack.Decoder(TurnOutput).decode
-
-
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """``taken``: the events are durable, and claims in them are held by this run. Not taken: a newer run has
     taken the turn over; nothing more may be done in this one's name. ``watched`` as in `TurnInput`;
@@ -148,10 +142,6 @@ class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"AbandonedTask({self.agent}, {self.task_id})"
 
 
-encode_abandoned = msgspec.msgpack.Encoder().encode
-decode_abandoned = msgspec.msgpack.Decoder(AbandonedTask).decode
-
-
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool call that a pass claimed, and that has no result yet. ``digest`` is as in `TurnInput`,
     ``call_id`` as in `ToolResult`."""
@@ -160,12 +150,6 @@ class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
     conversation_id: str
     call_id: str
     intent: ToolIntent
-
-
-encode_unsettled = msgspec.msgpack.Encoder().encode
-decode_unsettled = msgspec.msgpack.Decoder(UnsettledCall).decode
-encode_settled = msgspec.msgpack.Encoder().encode
-decode_settled: Callable[[bytes], ToolResult | None] = msgspec.msgpack.Decoder(ToolResult | None).decode
 
 
 class Tree(Protocol):

@@ -187,7 +187,10 @@ def test_an_approval_whose_tool_reported_after_all_is_not_asked() -> None:
 def test_a_failed_turn_and_a_cancelled_one_are_over_but_not_answered() -> None:
     failed, cancelled = begun(), begun()
     assert printed([Error(message="node 0: no key")], transcript=failed) == "✗ node 0: no key\n"
-    assert printed([Completed(response="Stopped.", stopped_by_person=True)], transcript=cancelled) == "⊘ Stopped.\n"
+    assert (
+        printed([Completed(response="Stopped.", stopped_by_person=True)], transcript=cancelled)
+        == "⊘ Stopped.\n"
+    )
     for transcript in (failed, cancelled):
         assert transcript.is_settled
         assert not transcript.is_open

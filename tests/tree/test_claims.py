@@ -167,7 +167,7 @@ def offer(mesh: LocalMesh, **changed: Any) -> None:
 
 async def listed(mesh: LocalMesh, **changed: Any) -> None:
     """Returns when the nodes know."""
-    (toolbox,) = mesh.tree._toolboxes
+    (toolbox,) = mesh.tree.toolboxes
     await until(lambda: _soon(all(getattr(toolbox.tools["add"], k) == v for k, v in changed.items())))
 
 
@@ -193,7 +193,7 @@ async def test_a_rejected_call_stays_rejected_when_its_tool_is_gone() -> None:
     async with LocalMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
         _, body = await mesh.create("Add one")
         mesh.ledger.offered.offer([pair for pair in mesh.ledger.pairs() if pair[0].name != "add"])
-        (toolbox,) = mesh.tree._toolboxes
+        (toolbox,) = mesh.tree.toolboxes
         await until(lambda: _soon("add" not in toolbox.tools))
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
         assert body["result"]["response"] == "Operation cancelled by user."
@@ -291,7 +291,7 @@ async def test_nobody_is_told_that_a_call_did_not_run_of_which_that_is_not_known
             _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject", reason="not now")
         else:
             mesh.ledger.offered.offer([pair for pair in mesh.ledger.pairs() if pair[0].name != "add"])
-            (toolbox,) = mesh.tree._toolboxes
+            (toolbox,) = mesh.tree.toolboxes
             await until(lambda: _soon("add" not in toolbox.tools))
             _, body = await mesh.decide(asked["uuid"], "retry")
         (told,) = [m["content"] for m in body["conversation"]["messages"] if m["role"] == "tool"]
