@@ -1,0 +1,155 @@
+"""The tables of the manual are held against the code: keys of the configs, and texts of errors."""
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from mesh.config.model import (
+    A2aAgent,
+    AgentNode,
+    Auth,
+    Card,
+    Cluster,
+    Config,
+    Cors,
+    Limits,
+    LlmOptions,
+    McpServer,
+    ModelPrice,
+    ServerOptions,
+)
+from mesh.llm.models import API_KEY_VARIABLES, Provider
+from mesh.web.config import WebConfig
+from tests.documents import ROOT
+
+CONFIGURE = ROOT / "docs/configure.md"
+TREES = ROOT / "docs/trees.md"
+TROUBLESHOOT = ROOT / "docs/troubleshoot.md"
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "The agent": Config,
+    "The model: `llm`": LlmOptions,
+    "MCP servers": McpServer,
+    "Other agents: `a2a`": A2aAgent,
+    "Nodes of the tree": AgentNode,
+    "Limits": Limits,
+    "Processes: `cluster`": Cluster,
+    "API keys: `auth`": Auth,
+    "Web pages: `cors`": Cors,
+    "The agent card: `card`": Card,
+    "The web chat: `web.yaml`": WebConfig,
+}
+IN_WORDS: dict[Any, set[str]] = {
+    None: {"", "none", "all", "off", "absent"},
+    "": {"empty"},
+    (): {"none"},
+}
+"""How the tables tell defaults that are no value to write down."""
+
+_SHORTEST = 8
+"""A piece of a message that is shorter says nothing."""
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> None:
+    fields = {field.alias or name: field for name, field in SECTIONS[title].model_fields.items()}
+    rows = _rows(_section(CONFIGURE.read_text(), title))
+    told = {key.strip("`"): default for key, default, *_ in rows if key.startswith("`")}
+    assert [key for key in told if key not in fields] == []
+    assert [key for key in fields if key not in told] == []
+    assert [(key, told[key]) for key, field in fields.items() if not _tells(told[key], field)] == []
+
+
+def test_every_part_of_the_config_has_a_table() -> None:
+    assert _parts(Config) - {ModelPrice, ServerOptions} <= set(SECTIONS.values())
+
+
+def test_the_keys_of_a_node_are_all_described() -> None:
+    rows = _rows(_section(TREES.read_text(), "Keys of a node"))
+    told = {key for cell, *_ in rows for key in re.findall(r"`(\w+)`", cell)}
+    assert told == {field.alias or name for name, field in AgentNode.model_fields.items()}
+
+
+def test_every_error_that_is_explained_is_an_error_of_the_code() -> None:
+    column = [cell for row in _rows(TROUBLESHOOT.read_text()) for cell in row]
+    messages = [cell[1:-1] for cell in column if re.fullmatch(r"`[^`]*(?:…| )[^`]*`", cell)]
+    pieces = {piece for text in messages for piece in text.split("…") if len(piece) >= _SHORTEST}
+    assert len(pieces) > 40
+    assert sorted(piece for piece in pieces if piece.strip() not in _texts()) == []
+
+
+def test_every_provider_of_models_is_listed_with_its_key() -> None:
+    rows = _rows(_section(CONFIGURE.read_text(), "Models"))
+    variables = re.findall(r"`(\w+_API_KEY)`", " ".join(key for _, _, key, *_ in rows))
+    assert sorted(variables) == sorted(API_KEY_VARIABLES.values())
+    assert len(rows) == len(get_args(Provider))
+
+
+def _section(text: str, title: str) -> str:
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+def _rows(text: str) -> list[list[str]]:
+    """The cells of all rows of tables, without the heads."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    split = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    heads = {index - 1 for index, cells in enumerate(split) if all(set(cell) <= set("-") for cell in cells)}
+    return [cells for index, cells in enumerate(split) if index not in heads and index - 1 not in heads]
+
+
+def _tells(told: str, field: FieldInfo) -> bool:
+    """Whether a cell tells the default of a field."""
+    if field.is_required():
+        return told == "required"
+    default = field.get_default(call_default_factory=True)
+    values = re.findall(r"`([^`]*)`", told)
+    if isinstance(default, BaseModel):
+        return told == ""
+    if isinstance(default, Path):
+        return values == [str(default)]
+    if isinstance(default, tuple) and default:
+        return values == [*default]
+    if isinstance(default, bool | int | float | str) and values:
+        return values == [default if isinstance(default, str) else json.dumps(default)]
+    # What is not there: in a word, or in words that say what counts instead.
+    return (
+        not values
+        or told in IN_WORDS.get(default if default != {} and default != [] else (), set())
+        or not default
+    )
+
+
+def _parts(annotation: Any) -> set[type[BaseModel]]:
+    """The models in an annotation, and those in their fields."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        inner = [
+            f.annotation for f in annotation.model_fields.values() if annotation not in get_args(f.annotation)
+        ]
+        return {annotation}.union(*map(_parts, inner))
+    return set().union(*map(_parts, get_args(annotation)))
+
+
+@cache
+def _texts() -> str:
+    """All texts of the code, the parts of one text joined, with nothing for what is put in."""
+    found = [(ROOT / "Makefile").read_text()]
+    for folder in ("mesh", "deployments"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                match node:
+                    case ast.Constant(value=str(text)):
+                        found.append(text)
+                    case ast.JoinedStr(values=values):
+                        found.append(
+                            "".join(v.value if isinstance(v, ast.Constant) else "\0" for v in values)
+                        )
+    return "\n".join(found)
