@@ -8,7 +8,7 @@ from deployments import addresses
 from deployments.blueprint import Blueprint
 from deployments.tool_session import RemoteSession
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
-from mesh.keeper.requests import Ask, Follow, Request, Watch
+from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 
 R = TypeVar("R")
 _PROBE_S = 2.0
@@ -26,10 +26,10 @@ class RayBackend:
             for server in blueprint.config().servers
         ]
 
-    async def ask(self, owner: str, request: Ask[R]) -> R:
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
         return await self._ask(self._blueprint.shard_of(owner), request)
 
-    async def ask_all(self, request: Ask[R]) -> list[R]:
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
         return await asyncio.gather(*(self._ask(shard, request) for shard in range(self.shards)))
 
     async def watch(self, request: Watch) -> WatchedEvents:
@@ -67,6 +67,6 @@ class RayBackend:
         )
         return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
 
-    async def _ask(self, shard: int, request: Ask[R]) -> R:
+    async def _ask(self, shard: int, request: RequestFor[R]) -> R:
         reply = raise_for_refusal(await self._keepers[shard].ask(cast(Request, request)))
         return cast(R, reply)

@@ -19,7 +19,7 @@ from mesh.core.events import Event, LlmCall, TextDelta, ToolCallDelta
 from mesh.http.face import http_app
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
-from mesh.keeper.requests import Ask, Follow, Request, Watch
+from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.llm.port import Llm, LlmRequest
 from tests.ports import free_port
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm
@@ -42,12 +42,12 @@ class LocalBackend:
     def __init__(self, mesh: LocalMesh) -> None:
         self._mesh = mesh
 
-    async def ask(self, owner: str, request: Ask[R]) -> R:
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
         asked: Request = travelled(request, Request)
         reply = travelled(await self._mesh.keeper.handle(asked), Reply)
         return cast(R, raise_for_refusal(reply))
 
-    async def ask_all(self, request: Ask[R]) -> list[R]:
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
         return [await self.ask("", request)]
 
     async def watch(self, request: Watch) -> WatchedEvents:

@@ -26,7 +26,7 @@ from mesh.keeper.replies import (
     TurnAccepted,
     TurnAnswer,
 )
-from mesh.keeper.requests import Caller, Create, Decide, Finish, Import, Page, Request, Say, Show
+from mesh.keeper.requests import Caller, Complete, Create, Decide, Import, Page, Request, SendMessage, Show
 from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool
@@ -228,7 +228,7 @@ class LocalMesh:
         return await self.ask(Create(new_id(), Caller(session_id="s1", **caller), message))
 
     async def say(self, conversation_id: str, message: str, **caller: str) -> tuple[int, dict[str, Any]]:
-        return await self.ask(Say(conversation_id, Caller(session_id="s1", **caller), message))
+        return await self.ask(SendMessage(conversation_id, Caller(session_id="s1", **caller), message))
 
     async def decide(
         self,
@@ -253,4 +253,14 @@ class LocalMesh:
         return shown
 
 
-__all__ = ["Caller", "Create", "Decide", "Finish", "LocalMesh", "Page", "Say", "ScriptedLlm", "Show"]
+__all__ = [
+    "Caller",
+    "Complete",
+    "Create",
+    "Decide",
+    "LocalMesh",
+    "Page",
+    "ScriptedLlm",
+    "SendMessage",
+    "Show",
+]

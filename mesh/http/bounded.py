@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from mesh.core.errors import Unavailable
 from mesh.http.port import Backend
 from mesh.keeper.replies import FollowedEvents, WatchedEvents
-from mesh.keeper.requests import Ask, Follow, Watch
+from mesh.keeper.requests import Follow, RequestFor, Watch
 
 R = TypeVar("R")
 
@@ -20,7 +20,7 @@ class Bounded:
         self._limit = limit
         self._under_way = 0
 
-    async def ask(self, owner: str, request: Ask[R]) -> R:
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
         if self._under_way >= self._limit:
             raise Unavailable(
                 f"this gateway has {self._under_way} requests under way "
@@ -32,7 +32,7 @@ class Bounded:
         finally:
             self._under_way -= 1
 
-    async def ask_all(self, request: Ask[R]) -> list[R]:
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
         return await self._backend.ask_all(request)
 
     async def watch(self, request: Watch) -> WatchedEvents:

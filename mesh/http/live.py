@@ -14,8 +14,8 @@ from mesh.http.body import read
 from mesh.http.port import Backend
 from mesh.http.responses import answered, json_response, turn_response
 from mesh.http.stream import EventStream, Streams, last_seen
-from mesh.keeper.carried import created_in
 from mesh.keeper.requests import Export, Follow, Import
+from mesh.keeper.transfer import created_in
 from mesh.tree.outline import outline
 
 _PLACES = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")

@@ -3,7 +3,7 @@
 from typing import Any, Protocol, TypeVar
 
 from mesh.keeper.replies import FollowedEvents, WatchedEvents
-from mesh.keeper.requests import Ask, Follow, Watch
+from mesh.keeper.requests import Follow, RequestFor, Watch
 
 R = TypeVar("R")
 
@@ -16,11 +16,11 @@ class Backend(Protocol):
     again under its idempotency key.
     """
 
-    async def ask(self, owner: str, request: Ask[R]) -> R:
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
         """Asks the keeper that owns this id."""
         ...
 
-    async def ask_all(self, request: Ask[R]) -> list[R]:
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
         """Asks every keeper."""
         ...
 

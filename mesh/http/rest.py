@@ -17,7 +17,7 @@ from mesh.http.responses import answered, error_response, json_response, turn_re
 from mesh.http.schema import ConversationPage
 from mesh.http.stream import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
-from mesh.keeper.requests import Ask, Cancel, Create, Decide, Finish, Page, Say, Show
+from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, RequestFor, SendMessage, Show
 from mesh.tree.inventory import inventory
 
 _STATUSES = ("active", "waiting_approval", "completed")
@@ -33,7 +33,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
         """How the turn ends; as a stream, if the client wants that and a turn goes on."""
         return await answered(_turn(streams, request, work, status))
 
-    async def asked(owner: str, request: Ask[TurnReply | ConversationReply]) -> Response:
+    async def asked(owner: str, request: RequestFor[TurnReply | ConversationReply]) -> Response:
         return turn_response(await backend.ask(owner, request))
 
     @api.get("/health", **openapi.HEALTH)
@@ -70,7 +70,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
 
     @api.post("/conversations/{conversation_id}/complete", **openapi.FINISH)
     async def finish(conversation_id: str) -> Response:
-        return await answered(asked(conversation_id, Finish(conversation_id)))
+        return await answered(asked(conversation_id, Complete(conversation_id)))
 
     @api.post("/conversations/{conversation_id}/cancel", **openapi.CANCEL)
     async def cancel(conversation_id: str) -> Response:
@@ -103,7 +103,7 @@ async def _say(backend: Backend, limits: Limits, conversation_id: str, request: 
     message = message_of(parsed(raw), limits.max_message_bytes)
     assert message is not None  # required
     return await backend.ask(
-        conversation_id, Say(conversation_id, caller_of(request, raw), message, *_how(request))
+        conversation_id, SendMessage(conversation_id, caller_of(request, raw), message, *_how(request))
     )
 
 

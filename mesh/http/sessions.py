@@ -17,7 +17,7 @@ from mesh.http.port import Backend
 from mesh.http.responses import answered, json_response, session_header, turn_response
 from mesh.http.stream import EventStream, Streams, last_seen
 from mesh.keeper.replies import NothingTaken, TurnAnswer, TurnReply
-from mesh.keeper.requests import Create, Decide, Say, Show
+from mesh.keeper.requests import Create, Decide, SendMessage, Show
 from mesh.llm.models import resolve
 
 _TEXTS = ("provider", "model", "workspacePath")
@@ -73,7 +73,9 @@ async def _chat(backend: Backend, config: Config, session_id: str, request: Requ
     raw = await read(request, config.limits.max_body_bytes)
     message = message_of(parsed(raw), config.limits.max_message_bytes)
     assert message is not None  # required
-    reply = await backend.ask(session_id, Say(session_id, caller_of(request, raw), message, wait=False))
+    reply = await backend.ask(
+        session_id, SendMessage(session_id, caller_of(request, raw), message, wait=False)
+    )
     if isinstance(reply, TurnAnswer) and reply.result and reply.result.waiting_approval:
         raise Conflict(f"session {session_id} waits for an approval: decide it first")
     return _accepted(reply, session_id)

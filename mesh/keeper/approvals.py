@@ -13,9 +13,9 @@ from mesh.core.approvals import APPROVAL_KINDS, Decision, kind_of
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, now
-from mesh.keeper.cell import Cell
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
+from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
@@ -26,15 +26,17 @@ _MAX_ANSWER = 64_000
 
 
 class Approvals:
-    """The approvals of a keeper. ``cell`` finds a conversation, ``tree`` knows the schemas of its tools."""
+    """The approvals of a keeper. ``get`` finds a conversation, ``tree`` knows the schemas of its tools."""
 
-    def __init__(self, cell: Callable[[str], Awaitable[Cell]], tree: Tree, driver: Driver) -> None:
-        self._cell = cell
+    def __init__(
+        self, get: Callable[[str], Awaitable[LoadedConversation]], tree: Tree, driver: Driver
+    ) -> None:
+        self._get = get
         self._tree = tree
         self._driver = driver
         self._expiry = Expiry(self._expire)
 
-    def note(self, conversation_id: str, deadlines: list[str]) -> None:
+    def expire_at(self, conversation_id: str, deadlines: list[str]) -> None:
         """Remembers when approvals of a conversation expire."""
         for when in deadlines:
             self._expiry.note(when, conversation_id)
@@ -43,28 +45,28 @@ class Approvals:
         """Stops the timer."""
         await self._expiry.close()
 
-    async def decide(self, cell: Cell, request: Decide) -> None:
+    async def decide(self, loaded: LoadedConversation, request: Decide) -> None:
         """Journals what a person decided and lets the turn go on. All decisions are taken, or, with a
         `RequestError`, none."""
         # Checking may wait for a tool's schema, and another decision may win meanwhile. Then everything is
         # checked anew: what is not pending any more is dropped, or refused with a clear reason.
-        while decisions := _still_wanted(cell.conversation, request.decisions):
-            asked = [_asked(cell.conversation, each.uuid) for each in decisions]
+        while decisions := _still_wanted(loaded.conversation, request.decisions):
+            asked = [_asked(loaded.conversation, each.uuid) for each in decisions]
             resolved = [
-                await self._resolution(cell.conversation, *pair, request.caller)
+                await self._resolution(loaded.conversation, *pair, request.caller)
                 for pair in zip(asked, decisions, strict=True)
             ]
             # One event is enough to recognize a repetition of the request by its Idempotency-Key.
             key, body_hash = request.caller.idempotency_key, request.caller.body_hash
             resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
-            if await self._resolve(cell, asked, resolved):
+            if await self._resolve(loaded, asked, resolved):
                 return
 
-    async def authorize(self, cell: Cell, caller: Caller) -> None:
+    async def authorize(self, loaded: LoadedConversation, caller: Caller) -> None:
         """Approves everything that waits for a bearer token: this caller brought one."""
-        waiting = [asked for asked in cell.conversation.pending if APPROVAL_KINDS[asked.kind].needs_token]
+        waiting = [asked for asked in loaded.conversation.pending if APPROVAL_KINDS[asked.kind].needs_token]
         decisions = tuple(Decision(asked.uuid, "approve", if_pending=True) for asked in waiting)
-        await self.decide(cell, Decide(caller, decisions))
+        await self.decide(loaded, Decide(caller, decisions))
 
     async def _resolution(
         self, conversation: Conversation, asked: ApprovalRequired, decision: Decision, caller: Caller
@@ -107,28 +109,33 @@ class Approvals:
             raise BadRequest(f"edited_args: {found}")
 
     async def _resolve(
-        self, cell: Cell, asked: Sequence[ApprovalRequired], resolved: Sequence[ApprovalResolved]
+        self,
+        loaded: LoadedConversation,
+        asked: Sequence[ApprovalRequired],
+        resolved: Sequence[ApprovalResolved],
     ) -> bool:
         """Journals decisions if all of these approvals are still pending. False if another decision won."""
         # `only_if` is asked under the lock of the conversation's appends: of two decisions only one finds the
         # approval pending.
-        won = await cell.append(
-            resolved, only_if=lambda: all(each in cell.conversation.pending for each in asked)
+        won = await loaded.append(
+            resolved, only_if=lambda: all(each in loaded.conversation.pending for each in asked)
         )
         if won:
             failpoint("approval.resolved")
-            self._driver.start(cell)
+            self._driver.start(loaded)
         return won
 
     async def _expire(self, conversation_id: str) -> None:
         """Rejects the approvals of a conversation whose time has run out."""
-        cell = await self._cell(conversation_id)
+        loaded = await self._get(conversation_id)
         # The conversation may have been unreadable when its keeper started: its other deadlines are not known
         # yet, and its turn was not resumed.
-        self.note(conversation_id, [a.expires_at for a in cell.conversation.pending if a.expires_at > now()])
-        if cell.needs_pass:
-            self._driver.start(cell)
-        for asked in cell.conversation.pending:
+        self.expire_at(
+            conversation_id, [a.expires_at for a in loaded.conversation.pending if a.expires_at > now()]
+        )
+        if loaded.needs_pass:
+            self._driver.start(loaded)
+        for asked in loaded.conversation.pending:
             if asked.expires_at and asked.expires_at <= now():
                 resolved = ApprovalResolved(
                     turn=asked.turn,
@@ -138,7 +145,7 @@ class Approvals:
                     by="mesh",
                     reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
                 )
-                await self._resolve(cell, [asked], [resolved])
+                await self._resolve(loaded, [asked], [resolved])
 
 
 def _still_wanted(conversation: Conversation, decisions: Sequence[Decision]) -> list[Decision]:

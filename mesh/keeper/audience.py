@@ -1,7 +1,8 @@
-"""Who watches one conversation, and what they have not read yet.
+"""The watchers of one conversation, and the events that they have not received yet.
 
-A watcher asks again and again for what is new; between two questions it counts as there for a moment. While
-somebody is there, what happens is kept in a `Tail`; with nobody there, nothing is.
+A watcher asks again and again for new events, and counts as present for a moment after each request. While a
+watcher is present, events are kept in a `Tail`, and nodes send text as their models produce it. With no
+watcher nothing is kept, and no deltas are produced.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from mesh.core.events import AnyEvent
 from mesh.keeper.tail import Tail
 
 _STAYS_S = 5.0
-"""How long a watcher may take between two questions and still count as there."""
+"""How long a watcher may take between two requests and still count as present."""
 
 
 class Audience:
@@ -31,21 +32,22 @@ class Audience:
         return self._asking > 0 or asyncio.get_running_loop().time() < self._until
 
     def expect(self, seq: int) -> Tail:
-        """Somebody is about to watch who has seen all up to event ``seq``."""
+        """Keeps events from now on for a watcher that is about to come, and has received those up to
+        ``seq``."""
         if self._tail is None or not self.is_there:
             self._tail = Tail(seq)
         self._until = asyncio.get_running_loop().time() + _STAYS_S
         return self._tail
 
     def show(self, event: AnyEvent) -> None:
-        """Lets the watchers know, if there are any."""
+        """Keeps an event for the watchers, if there are any."""
         if self.is_there and self._tail is not None:
             self._tail.add(event)
         else:
             self._tail = None
 
     def hold(self, watcher: str) -> bool:
-        """Whether this watcher, and no other, may hold the stream that a conversation has once."""
+        """Takes the exclusive place for this watcher. Returns False if another one has it."""
         now = asyncio.get_running_loop().time()
         if self._holder not in ("", watcher) and now < self._held_until:
             return False
@@ -54,7 +56,8 @@ class Audience:
 
     @contextmanager
     def attended(self, seq: int, watcher: str, within_s: float) -> Iterator[Tail]:
-        """One question of a watcher. One that is called off leaves at once."""
+        """A request of a watcher, while it waits for events. One that is cancelled leaves at once: its client
+        has gone."""
         tail, loop = self.expect(seq), asyncio.get_running_loop()
         self._asking += 1
         if watcher == self._holder:

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.core.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
 from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult
-from mesh.keeper.cell import Cell
+from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
@@ -21,19 +21,19 @@ from mesh.tree.turn import AbandonedTask, Tree, TurnInput, TurnOutput, Unsettled
 
 _log = logging.getLogger("mesh.keeper")
 _CANCEL_WITHIN_S = 5.0
-LOST_PASSES = Backoff(first_s=0.1, longest_s=10.0)
+_LOST_PASSES = Backoff(first_s=0.1, longest_s=10.0)
 
 
 class Cancelled(Exception):
-    """Somebody wants the turn to end. Unwinds the pass; never leaves the driver."""
+    """The turn is to be cancelled. Unwinds the pass; never leaves the driver."""
 
 
 class _Trouble:
-    """Passes that are lost in a row: since when, why the last one was, and when to try again."""
+    """A row of failures: since when it lasts, what the last one was, and when to try again."""
 
     def __init__(self) -> None:
         self.problem = ""
-        self._patience = Patience(LOST_PASSES)
+        self._patience = Patience(_LOST_PASSES)
 
     @property
     def lasted_s(self) -> float:
@@ -48,97 +48,102 @@ class _Trouble:
 
 
 class Driver:
-    """``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how long passes may be lost in a row."""
+    """Runs the turns of a keeper's conversations. ``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how
+    long passes may be lost in a row before the turn fails."""
 
     def __init__(self, tree: Tree, turn_timeout_s: float, unavailable_for_s: float) -> None:
         self._tree = tree
         self._turn_timeout_s = turn_timeout_s
         self._unavailable_for_s = unavailable_for_s
 
-    def start(self, cell: Cell) -> asyncio.Task[None]:
-        """The task that drives the open turn; there is one at most."""
-        if cell.driver is None or cell.driver.done():
-            cell.driver = asyncio.create_task(self._passes(cell))
-            cell.driver.add_done_callback(_retrieve)
-        return cell.driver
+    def start(self, loaded: LoadedConversation) -> asyncio.Task[None]:
+        """Returns the task that drives the open turn, and starts it if there is none: there is one at
+        most."""
+        if loaded.driver is None or loaded.driver.done():
+            loaded.driver = asyncio.create_task(self._passes(loaded))
+            loaded.driver.add_done_callback(_retrieve)
+        return loaded.driver
 
-    async def finish(self, cell: Cell) -> None:
-        """Returns when the open turn is over or waits for a person."""
-        while cell.needs_pass:
-            await asyncio.shield(self.start(cell))
+    async def run_to_completion(self, loaded: LoadedConversation) -> None:
+        """Runs passes until the open turn ends or waits for a person. Who waits here may be cancelled: the
+        turn goes on."""
+        while loaded.needs_pass:
+            await asyncio.shield(self.start(loaded))
 
-    async def cancel(self, cell: Cell) -> None:
-        """Ends the open turn: no new step of it starts; a tool that must not run twice, and runs, is
-        waited for."""
-        turn = cell.cancelled = cell.turn
+    async def cancel(self, loaded: LoadedConversation) -> None:
+        """Cancels the open turn: no new step of it starts. A tool call that runs and must not run twice is
+        waited for, so that its result is in the journal."""
+        turn = loaded.turn_to_cancel = loaded.turn
         abandoned: list[AbandonedTask] = []
         try:
-            if cell.work is not None:
-                cell.work.cancel()
-            while cell.needs_pass and cell.turn == turn:
-                await asyncio.shield(self.start(cell))
-            abandoned = _abandoned_tasks(cell)
-            await self._append_cancelled(cell, turn)
+            if loaded.running_pass is not None:
+                loaded.running_pass.cancel()
+            while loaded.needs_pass and loaded.turn == turn:
+                await asyncio.shield(self.start(loaded))
+            abandoned = _abandoned_tasks(loaded)
+            await self._append_cancelled(loaded, turn)
         finally:
-            cell.cancelled = 0
+            loaded.turn_to_cancel = 0
         await self._cancel_tasks(abandoned)
 
-    async def _passes(self, cell: Cell) -> None:
-        """A pass that nobody took to its end is followed by another: what the lost one learned and
-        claimed is in the journal, and it can neither claim nor record any more. Trouble with the journal is
-        waited out as well, until the turn's own deadline."""
+    async def _passes(self, loaded: LoadedConversation) -> None:
+        """Runs pass after pass. One that was lost, with the process of a node for instance, is followed by
+        another: what it learned and claimed is in the journal, and from then on it can neither claim nor
+        record. Trouble with the journal is waited out in the same way."""
         trouble: _Trouble | None = None
-        while cell.needs_pass:
+        while loaded.needs_pass:
             try:
-                await self._pass_or_end(cell, trouble)
+                await self._pass_or_end(loaded, trouble)
                 trouble = None
             except (Unavailable, JournalError) as problem:
                 if isinstance(problem, StaleEpoch | WrongSequence):
-                    raise  # this cell is not the conversation any more: the shard, or the cell, is given up
-                if cell.is_failing and await cell.drop_held():
-                    raise  # nothing of the turn is durable: whoever sent its message is told so
-                _log.warning("event=pass_lost %s %s", cell.about, fields(message=problem))
+                    raise  # what is loaded is not the journal any more: the shard drops it, or is left
+                if loaded.is_journal_failing and await loaded.drop_held_message():
+                    raise  # nothing of the turn is durable, so its message is refused
+                _log.warning("event=pass_lost %s %s", loaded.label, fields(message=problem))
                 trouble = trouble or _Trouble()
                 await asyncio.sleep(trouble.pause(problem))
 
-    async def _pass_or_end(self, cell: Cell, trouble: "_Trouble | None") -> None:
-        """The next pass; or the turn's end, if somebody wants it, or trouble has lasted for too long."""
-        longest = self._turn_timeout_s if cell.is_failing else self._unavailable_for_s
+    async def _pass_or_end(self, loaded: LoadedConversation, trouble: "_Trouble | None") -> None:
+        """Runs the next pass; or ends the turn, if it is to be cancelled or trouble has lasted for too
+        long."""
+        longest = self._turn_timeout_s if loaded.is_journal_failing else self._unavailable_for_s
         if trouble is not None and trouble.lasted_s > longest:
             message = f"no node could run the turn: {trouble.problem}"
-            results = await self._settled(cell)
-            await cell.append([*results, Error(turn=cell.turn, message=message)])
+            results = await self._settle_all(loaded)
+            await loaded.append([*results, Error(turn=loaded.turn, message=message)])
             return
         try:
-            await self._pass(cell)
+            await self._pass(loaded)
         except Cancelled:
-            abandoned = _abandoned_tasks(cell)
-            await self._append_cancelled(cell, cell.turn)
+            abandoned = _abandoned_tasks(loaded)
+            await self._append_cancelled(loaded, loaded.turn)
             await self._cancel_tasks(abandoned)
 
-    async def _pass(self, cell: Cell) -> None:
-        if cell.cancelled == cell.turn:
+    async def _pass(self, loaded: LoadedConversation) -> None:
+        if loaded.turn_to_cancel == loaded.turn:
             raise Cancelled
-        turn = await cell.begin_pass()
-        output = await self._output(cell, turn)
+        turn = await loaded.begin_pass()
+        output = await self._output(loaded, turn)
         failpoint("keeper.pass_returned")
-        abandoned = _abandoned_tasks(cell)
-        await cell.append_of_run(turn.turn, turn.run, _closing(output, turn))
-        if not cell.conversation.turn_open:
+        abandoned = _abandoned_tasks(loaded)
+        await loaded.append_from_pass(turn.turn, turn.run, _closing(output, turn))
+        if not loaded.conversation.turn_open:
             await self._cancel_tasks(abandoned)
         if output.status == "interrupted":
             raise Unavailable(output.text)
-        if output.status == "superseded" and cell.is_current(turn.turn, turn.run):
-            # By no other pass: the next one begins after a pause, so that nothing goes round and round.
+        if output.status == "superseded" and loaded.is_current(turn.turn, turn.run):
+            # No other pass began, so this is a failure: the next pass begins after a pause, not at once.
             raise Unavailable("a pass ended as if another one had begun")
 
-    async def _append_cancelled(self, cell: Cell, turn: int) -> None:
-        """Ends the turn, with what came of the calls that were claimed in it: one that runs is waited for."""
-        results = await self._settled(cell)
-        await cell.append([*results, _cancelled(turn)], only_if=lambda: cell.is_open(turn))
+    async def _append_cancelled(self, loaded: LoadedConversation, turn: int) -> None:
+        """Ends the turn, with the results of the calls that were claimed in it: one that runs is waited
+        for."""
+        results = await self._settle_all(loaded)
+        await loaded.append([*results, _cancelled(turn)], only_if=lambda: loaded.is_open(turn))
 
-    async def _settled(self, cell: Cell) -> list[ToolResult]:
-        settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(cell)))
+    async def _settle_all(self, loaded: LoadedConversation) -> list[ToolResult]:
+        settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(loaded)))
         return [result for result in settled if result is not None]
 
     async def _settle(self, call: UnsettledCall) -> ToolResult | None:
@@ -147,7 +152,7 @@ class Driver:
             try:
                 result = await self._tree.settle(call)
                 break
-            except Unavailable as problem:  # of a node or a session that starts again, say
+            except Unavailable as problem:  # a node or a session starts again, for instance
                 if trouble.lasted_s > self._unavailable_for_s:
                     _log.warning("event=not_settled step=%s %s", call.intent.step, fields(message=problem))
                     return None
@@ -157,26 +162,27 @@ class Driver:
         return msgspec.structs.replace(result, turn=call.intent.turn, step=call.intent.step)
 
     async def _cancel_tasks(self, abandoned: Sequence[AbandonedTask]) -> None:
-        """Nobody will answer what other agents ask for a turn that is over: they are told so, as well as that
-        can be. A decision there would do what nobody wants any more."""
+        """Cancels the tasks that other agents work on for a turn that is over. Their approvals could still be
+        decided there, and would then do what nobody waits for any more."""
         await asyncio.gather(*(self._cancel_task(task) for task in abandoned))
 
     async def _cancel_task(self, task: AbandonedTask) -> None:
         try:
             async with asyncio.timeout(_CANCEL_WITHIN_S):
                 await self._tree.cancel(task)
-        except Exception as problem:  # noqa: BLE001 - the turn is over, whatever comes of it
+        except Exception as problem:  # noqa: BLE001 - the turn is over in any case
             about = fields(agent=task.agent, task=task.task_id, message=problem)
             _log.warning("event=not_called_off %s", about)
 
-    async def _output(self, cell: Cell, turn: TurnInput) -> TurnOutput:
-        """How the pass ended. A bug in a node ends the turn: another pass would meet it again."""
-        cell.work = asyncio.create_task(self._tree.run(turn))
+    async def _output(self, loaded: LoadedConversation, turn: TurnInput) -> TurnOutput:
+        """Runs a pass and returns its output. A defect of a node ends the turn: another pass would meet it
+        again."""
+        loaded.running_pass = asyncio.create_task(self._tree.run(turn))
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                return await cell.work
+                return await loaded.running_pass
         except asyncio.CancelledError:
-            if cell.cancelled == turn.turn:
+            if loaded.turn_to_cancel == turn.turn:
                 raise Cancelled from None
             raise
         except TimeoutError:
@@ -184,16 +190,16 @@ class Driver:
             return TurnOutput("failed", f"the turn took longer than {limit}")
         except (Unavailable, JournalError):
             raise
-        except Exception as problem:  # noqa: BLE001 - told to the person and to the log
+        except Exception as problem:  # noqa: BLE001 - it fails the turn, and the log has its traceback
             _log.exception("event=pass_failed conversation=%s turn=%d", turn.conversation_id, turn.turn)
             return TurnOutput("failed", f"internal error: {problem}; the log has more")
         finally:
-            cell.work = None
+            loaded.running_pass = None
 
 
-def _abandoned_tasks(cell: Cell) -> list[AbandonedTask]:
-    """What other agents wait for in the open turn."""
-    conversation = cell.conversation
+def _abandoned_tasks(loaded: LoadedConversation) -> list[AbandonedTask]:
+    """The tasks of other agents that wait for an answer in the open turn."""
+    conversation = loaded.conversation
     return [
         AbandonedTask(
             conversation.digest,
@@ -201,16 +207,16 @@ def _abandoned_tasks(cell: Cell) -> list[AbandonedTask]:
             asked.remote_agent_name,
             asked.remote_task_id,
             conversation.turn_session_id,
-            cell.traceparent,
-            cell.token,
+            loaded.traceparent,
+            loaded.token,
         )
         for asked in conversation.remote_approvals
     ]
 
 
-def _unsettled(cell: Cell) -> list[UnsettledCall]:
-    """The calls of the open turn of which nobody has heard."""
-    conversation = cell.conversation
+def _unsettled(loaded: LoadedConversation) -> list[UnsettledCall]:
+    """The claimed calls of the open turn whose outcome is not known."""
+    conversation = loaded.conversation
     return [
         UnsettledCall(conversation.digest, conversation.id, call.id if call else "", intent)
         for intent, call in conversation.unsettled
@@ -222,7 +228,7 @@ def _cancelled(turn: int) -> Completed:
 
 
 def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
-    """What a pass brings to the journal."""
+    """The events that a pass adds to the journal."""
     events = list(output.events)
     match output.status:
         case "completed" | "cancelled":
@@ -241,6 +247,7 @@ def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """A driver may fail with nobody waiting for it; what failed was logged by the driver."""
+    """Takes the exception of a driver, which may fail with nobody waiting for it: it has logged the failure
+    itself, and asyncio would report it once more."""
     if not task.cancelled():
         task.exception()

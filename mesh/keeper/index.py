@@ -1,8 +1,7 @@
-"""What a keeper knows of each of its conversations without reading its journal.
+"""The index of a shard: what a keeper knows of each conversation without reading its journal.
 
-Derived, never needed: the index is kept as a blob, and a journal whose size is not the one that the
-blob knows is read again when the keeper starts. So a start costs a look at each file's size, not a
-read of each file.
+It is derived, and never needed. It is saved as a blob, and a journal whose size is not the one in the blob is
+read again when the keeper starts. So a start reads the size of each file, and the content of few.
 """
 
 import heapq

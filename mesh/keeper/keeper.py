@@ -1,29 +1,25 @@
-"""The keeper: starts turns, runs passes over the tree, takes decisions, recovers after a crash.
+"""The keeper of a shard: takes messages and decisions, and answers them when the turn ended or waits.
 
-Above: a gateway, which sends `Request`s and passes the replies on. Below: a `Journal`, and a `Tree`, which
-takes passes. A keeper knows neither HTTP nor Ray, nor what nodes do. To nodes it is a `Recorder`.
+Above: gateways, which send `Request`s and render the `Reply`s; and nodes, to which a keeper is a `Recorder`.
+Below: a `Journal`, and a `Tree`, which runs passes. A keeper knows neither HTTP nor Ray, nor what nodes do.
 
-A message or a decision makes the turn's driver go on and waits for it; a keeper that starts does so for
-every turn that was left open.
+    request ──► keeper ──► shard ──► loaded conversation ──► journal
+                  │  │                       ▲
+                  │  └──► approvals ─────────┤  decisions of people, and of time
+                  └─────► driver ────────────┘  passes over the tree, until the turn ends or waits
+
+A message or a decision makes the turn's driver go on, and waits for it. A keeper that starts does so for
+every turn that was left open (`Recovery`).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from mesh.core.approvals import is_no
 from mesh.core.conversation import Conversation, fold
-from mesh.core.errors import (
-    Conflict,
-    JournalDamaged,
-    JournalError,
-    MeshError,
-    NotFound,
-    StaleEpoch,
-    TooManyRequests,
-)
+from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
 from mesh.core.events import (
     Answered,
     AnyEvent,
@@ -35,11 +31,11 @@ from mesh.core.events import (
 from mesh.core.view import view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
-from mesh.keeper.carried import exported, imported
-from mesh.keeper.cell import Cell
-from mesh.keeper.cells import Cells
 from mesh.keeper.driver import Driver
-from mesh.keeper.pushes import Pushes
+from mesh.keeper.event_feeds import EventFeeds
+from mesh.keeper.idempotency import caller_of_first_message, is_repetition
+from mesh.keeper.loaded_conversation import LoadedConversation
+from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
     ConversationReply,
     Conversations,
@@ -52,43 +48,39 @@ from mesh.keeper.replies import (
     TurnAnswer,
     TurnReply,
     WatchReply,
+    Webhooks,
     conversation_reply,
     refusal,
     turn_answer,
 )
 from mesh.keeper.requests import (
-    WITHDRAWN,
     Caller,
     Cancel,
+    Complete,
     Create,
     Decide,
+    DeleteWebhook,
     Export,
-    Finish,
+    FindFirstReply,
     Follow,
     Import,
+    ListWebhooks,
+    NoteApprovalShown,
     Page,
-    PushDelete,
-    PushList,
-    PushSet,
     Recent,
-    Repeat,
     Request,
-    Say,
+    SendMessage,
+    SetWebhook,
     Show,
-    Told,
     Watch,
 )
-from mesh.keeper.watching import Watching
-from mesh.net.backoff import Backoff
+from mesh.keeper.shard import Shard
+from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.push.service import PushNotifications
-from mesh.runtime.logs import fields
 from mesh.tree.turn import Ack, Decisions, Tree
 
-_log = logging.getLogger("mesh.keeper")
-
 _LISTEN_S = 20.0
-_RECOVERY = Backoff(first_s=0.1, longest_s=10.0)
-"""How long a node that listens for decisions is kept waiting before it asks again."""
+"""How long a node that waits for decisions is kept waiting before it asks again."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +97,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeper:
-    """Owner of shard ``shard`` of ``shards``. `start` before anything else."""
+    """Owner of shard ``shard`` of ``shards``. Call `start` before anything else."""
 
     def __init__(
         self,
@@ -119,69 +111,66 @@ class Keeper:
     ) -> None:
         self._journal = journal
         self._settings = settings
-        self._cells = Cells(
-            shard, shards, journal, settings.max_loaded, on_fenced, self._changed, self._recover_soon
-        )
-        self._watching = Watching(journal)
         self._push = push
-        self._pushes = Pushes(self._cells.get, push)
+        self._shard = Shard(
+            shard, shards, journal, settings.max_loaded, on_fenced, self._appended, self._unloaded
+        )
+        self._feeds = EventFeeds(journal)
         self._driver = Driver(tree, settings.turn_timeout_s, settings.unavailable_for_s)
-        self._approvals = Approvals(self._cells.get, tree, self._driver)
-        self._recovery: dict[str, asyncio.Task[None]] = {}
-        self._recovering = asyncio.Semaphore(settings.max_recovering)
+        self._approvals = Approvals(self._shard.get, tree, self._driver)
+        self._recovery = Recovery(self._shard, self._driver, settings.max_recovering)
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
-        epoch = await self._cells.open()
-        await self._push.open(epoch, self._cells.owns)
-        for when, conversation_id in self._cells.index.deadlines():
-            self._approvals.note(conversation_id, [when])
-        for conversation_id in self._cells.unreadable:  # whether anything expires there is found once it can
-            self._approvals.note(conversation_id, [now()])
-        for conversation_id in list(self._cells.index.open_turns()):
-            self._recover_soon(conversation_id)
+        epoch = await self._shard.open()
+        await self._push.open(epoch, self._shard.owns)
+        for when, conversation_id in self._shard.index.deadlines():
+            self._approvals.expire_at(conversation_id, [when])
+        # What expires in a journal that cannot be read is found out as soon as it can.
+        for conversation_id in self._shard.unreadable:
+            self._approvals.expire_at(conversation_id, [now()])
+        for conversation_id in list(self._shard.index.open_turns()):
+            self._recovery.start(conversation_id)
 
     async def close(self) -> None:
         """Stops driving turns (they stay open) and writes what is only derived."""
-        recovery = list(self._recovery.values())
-        for task in recovery:
-            task.cancel()
-        await asyncio.gather(*recovery, self._approvals.close(), return_exceptions=True)
+        await self._recovery.close()
+        await self._approvals.close()
         await self._push.close()
-        await self._cells.close()
+        await self._shard.close()
 
     async def handle(self, request: Request) -> Reply:
-        """Answers any request; what is wrong becomes a reply too."""
+        """Answers any request. What is wrong with it becomes a reply too."""
         try:
             return await self._dispatch(request)
         except MeshError as problem:
             return refusal(problem)
 
     async def watch(self, request: Watch) -> WatchReply:
-        """What is new to a watcher of a conversation; waits a while for something."""
+        """Returns the events that are new to a watcher of a conversation; waits a while for some."""
         try:
-            return await self._watching.watch(await self._shown(request.id), request)
+            return await self._feeds.watch(await self._flushed(request.id), request)
         except MeshError as problem:
             return refusal(problem)
 
     async def follow(self, request: Follow) -> FollowedEvents:
-        """What is new in the shard; waits a while for something."""
-        return await self._watching.follow(request)
+        """Returns the events that are new in the shard; waits a while for some."""
+        return await self._feeds.follow(request)
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
-        cell = await self._cells.get(conversation_id)
-        accepted = await cell.append_of_run(turn, run, events)
-        if not accepted and cell.needs_pass:
-            self._driver.start(cell)
-        return Ack(accepted, cell.audience.is_there, cell.conversation.llm_calls)
+        loaded = await self._shard.get(conversation_id)
+        accepted = await loaded.append_from_pass(turn, run, events)
+        if not accepted and loaded.needs_pass:
+            self._driver.start(loaded)
+        return Ack(accepted, loaded.audience.is_there, loaded.conversation.llm_calls)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""
-        cell = await self._cells.get(conversation_id)
+        loaded = await self._shard.get(conversation_id)
         try:
             async with asyncio.timeout(_LISTEN_S):
-                return await cell.decisions(turn, run, after)
+                return await loaded.decisions(turn, run, after)
         except TimeoutError:
             return Decisions()
 
@@ -189,74 +178,57 @@ class Keeper:
         match request:
             case Create():
                 return await self._create(request)
-            case Say():
-                return await self._say(request)
+            case SendMessage():
+                return await self._send_message(request)
             case Decide():
                 return await self._decide(request)
-            case Told():
-                return await self._told(request)
-            case Repeat():
-                return await self._repeat(request)
-            case Finish():
-                return await self._finish(request)
+            case NoteApprovalShown():
+                return await self._note_approval_shown(request)
+            case FindFirstReply():
+                return await self._find_first_reply(request)
+            case Complete():
+                return await self._complete(request)
             case Show():
-                return conversation_reply((await self._shown(request.id)).conversation)
+                return conversation_reply((await self._flushed(request.id)).conversation)
             case Page() | Recent():
                 return await self._list(request)
             case Cancel():
                 return await self._cancel(request)
             case Export():
-                cell = await self._shown(request.id)
-                lines = exported(await self._journal.read(request.id))
-                return JournalLines(cell.conversation.session_id, lines)
+                return await self._export(request)
             case Import():
                 return await self._import(request)
-            case PushSet() | PushList() | PushDelete():
-                return await self._pushes.answer(request)
+            case SetWebhook() | ListWebhooks() | DeleteWebhook():
+                return await self._webhooks(request)
 
-    async def _list(self, request: Page | Recent) -> Conversations | RecentConversations:
-        await self._cells.flush()
-        index = self._cells.index
-        if isinstance(request, Recent):
-            return RecentConversations(*index.recent(request))
-        found = index.page(request.limit + 1, request.before, request.status)
-        return Conversations(found, dict(index.counts))
-
-    async def _shown(self, conversation_id: str) -> Cell:
-        """The cell of a conversation that is to be looked at: what was said in it is in its journal."""
-        cell = await self._cells.get(conversation_id)
-        await cell.flush()
-        return cell
-
-    async def _repeat(self, request: Repeat) -> TurnAnswer | NothingTaken:
-        cell = await self._cells.get(request.id)
-        if not self._is_repeated(cell, request.caller):
-            return NothingTaken()
-        return await self._first_answer(cell, request.caller.idempotency_key)
+    # -- conversations
 
     async def _create(self, request: Create) -> TurnReply | ConversationReply:
-        caller = request.caller
-        if request.id in self._cells.index:
-            cell = await self._cells.get(request.id)
-            if not self._is_repeated(cell, caller):
+        if request.id in self._shard.index:
+            loaded = await self._shard.get(request.id)
+            if not is_repetition(loaded.conversation, request.caller):
                 raise Conflict(f"conversation {request.id} exists already")
         else:
-            if request.webhook is not None:  # first: where the conversation is, its webhook is too
+            if request.webhook is not None:  # before the conversation: it is never there without its webhook
                 await self._push.set(request.id, request.webhook, 0)
-            cell = await self._new_cell(request)
+            loaded = await self._shard.create(request.id, [self._created(request)])
         if request.message is None:
-            return await self._created(cell, caller.idempotency_key)
-        keyed = msgspec.structs.replace(
-            caller, idempotency_key=caller.idempotency_key and f"{caller.idempotency_key}/1"
-        )
-        return await self._say(
-            Say(request.id, keyed, request.message, request.wait, request.watched, request.message_id)
+            return await self._as_created(loaded, request.caller.idempotency_key)
+        return await self._send_message(
+            SendMessage(
+                request.id,
+                caller_of_first_message(request.caller),
+                request.message,
+                request.wait,
+                request.watched,
+                request.message_id,
+            )
         )
 
-    async def _new_cell(self, request: Create) -> Cell:
+    def _created(self, request: Create) -> ConversationCreated:
         caller, settings = request.caller, self._settings
         session_id = caller.session_id or request.context_id
-        created = ConversationCreated(
+        return ConversationCreated(
             conversation_id=request.id,
             session_id=session_id,
             agent=settings.agent,
@@ -266,52 +238,114 @@ class Keeper:
             idempotency_key=caller.idempotency_key,
             body_hash=caller.body_hash,
         )
-        return await self._cells.create(request.id, [created])
 
-    async def _say(self, request: Say) -> TurnReply:
-        cell = await self._cells.get(request.id)
-        if cell.conversation.pending and not self._is_repeated(cell, request.caller):
-            return await self._told_while_it_waits(cell, request)
-        is_at_work = request.is_to_turn and cell.needs_pass
-        if is_at_work and not request.wait and not self._is_repeated(cell, request.caller):
+    async def _as_created(self, loaded: LoadedConversation, key: str) -> ConversationReply:
+        """The reply to a creation without a message: the conversation as it was then."""
+        conversation = loaded.conversation
+        seq = conversation.requests[key].seq if key else 0
+        if seq and conversation.seq > seq:
+            conversation = await self._as_of(conversation.id, seq)
+        return conversation_reply(conversation)
+
+    async def _list(self, request: Page | Recent) -> Conversations | RecentConversations:
+        await self._shard.flush()
+        index = self._shard.index
+        if isinstance(request, Recent):
+            return RecentConversations(*index.recent(request))
+        found = index.page(request.limit + 1, request.before, request.status)
+        return Conversations(found, dict(index.counts))
+
+    async def _complete(self, request: Complete) -> ConversationReply:
+        loaded = await self._shard.get(request.id)
+        async with loaded.turn_lock:  # after the messages that came before
+            await self._driver.run_to_completion(loaded)
+            conversation = loaded.conversation
+            if conversation.pending:
+                raise Conflict(
+                    f"conversation {request.id} waits for approval {conversation.pending[0].uuid}; "
+                    f"decide it first"
+                )
+            if not conversation.is_completed:
+                await loaded.append([ConversationCompleted(turn=conversation.turn)])
+            return conversation_reply(conversation)
+
+    async def _export(self, request: Export) -> JournalLines:
+        loaded = await self._flushed(request.id)
+        lines = exported_lines(await self._journal.read(request.id))
+        return JournalLines(loaded.conversation.session_id, lines)
+
+    async def _import(self, request: Import) -> ConversationReply:
+        if request.id in self._shard.index:
+            raise Conflict(f"conversation {request.id} is here already")
+        events = imported_events(request.content, self._settings.agent, self._settings.digest, request.by)
+        return conversation_reply((await self._shard.create(request.id, events)).conversation)
+
+    async def _webhooks(self, request: SetWebhook | ListWebhooks | DeleteWebhook) -> Webhooks:
+        """Replies with the webhooks there are then. Their secrets can be set, and not read."""
+        conversation = (await self._shard.get(request.id)).conversation
+        match request:
+            case SetWebhook():
+                ended = not conversation.turn_open
+                webhooks = [await self._push.set(request.id, request.webhook, conversation.seq, ended=ended)]
+            case ListWebhooks():
+                webhooks = self._push.of(request.id)
+            case DeleteWebhook():
+                await self._push.remove(request.id, request.webhook_id)
+                webhooks = self._push.of(request.id)
+        return Webhooks([webhook.masked() for webhook in webhooks])
+
+    # -- turns
+
+    async def _send_message(self, request: SendMessage) -> TurnReply:
+        loaded = await self._shard.get(request.id)
+        is_new = not is_repetition(loaded.conversation, request.caller)
+        if is_new and loaded.conversation.pending:
+            return await self._message_while_waiting(loaded, request)
+        if is_new and request.for_newest_turn and loaded.needs_pass and not request.wait:
             raise Conflict(f"{request.id} is at work, and takes no message until it asks for something")
-        if cell.queued >= self._settings.max_queue_per_conversation:
-            raise TooManyRequests(f"conversation {request.id}: {cell.queued} messages wait already")
-        cell.queued += 1
+        if loaded.waiting_messages >= self._settings.max_queue_per_conversation:
+            raise TooManyRequests(
+                f"conversation {request.id}: {loaded.waiting_messages} messages wait already"
+            )
+        loaded.waiting_messages += 1
         try:
-            async with cell.turns:
-                return await self._say_in_turn(cell, request)
+            async with loaded.turn_lock:
+                return await self._begin_turn(loaded, request)
         finally:
-            cell.queued -= 1
+            loaded.waiting_messages -= 1
 
-    async def _told_while_it_waits(self, cell: Cell, request: Say) -> TurnReply:
-        """A message does not go past a question. But whoever comes with a token may be who was waited for."""
-        if is_no(request.message) or not (cell.conversation.needs_token and request.caller.token):
-            return await self._not_taken(cell, request)
-        before = cell.conversation.seq
+    async def _message_while_waiting(self, loaded: LoadedConversation, request: SendMessage) -> TurnReply:
+        """A message does not start a turn while an approval is pending. A request that carries a token may
+        resume the steps that wait for one."""
+        brings_token = loaded.conversation.needs_token and request.caller.token
+        if is_no(request.message) or not brings_token:
+            return await self._not_taken(loaded, request)
+        before = loaded.conversation.seq
         if request.watched:
-            cell.audience.expect(before)
-        self._adopt(cell, request.caller)
-        await self._approvals.authorize(cell, request.caller)
-        return await self._outcome(cell, request.wait, before)
+            loaded.audience.expect(before)
+        self._act_for(loaded, request.caller)
+        await self._approvals.authorize(loaded, request.caller)
+        return await self._turn_reply(loaded, request.wait, before)
 
-    async def _say_in_turn(self, cell: Cell, request: Say) -> TurnReply:
-        caller, conversation = request.caller, cell.conversation
-        if self._is_repeated(cell, caller):
-            return await self._first_answer(cell, caller.idempotency_key)
-        await self._driver.finish(cell)
-        if self._is_repeated(cell, caller):  # what was only held before is durable by now
-            return await self._first_answer(cell, caller.idempotency_key)
+    async def _begin_turn(self, loaded: LoadedConversation, request: SendMessage) -> TurnReply:
+        """Starts a turn with the message, once the turn before has ended. The turn lock is held."""
+        caller, conversation = request.caller, loaded.conversation
+        if is_repetition(conversation, caller):
+            return await self._first_reply(loaded, caller.idempotency_key)
+        await self._driver.run_to_completion(loaded)
+        # Once more: the request that this one repeats may have been only held before, and is durable by now.
+        if is_repetition(conversation, caller):
+            return await self._first_reply(loaded, caller.idempotency_key)
         if conversation.is_completed:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.pending:
-            return await self._not_taken(cell, request)
-        if request.is_to_turn and conversation.turn:
+            return await self._not_taken(loaded, request)
+        if request.for_newest_turn and conversation.turn:
             raise Conflict(f"the turn of {conversation.id} that this message is for has ended; start another")
-        cell.token, cell.traceparent = caller.token, caller.traceparent
+        loaded.token, loaded.traceparent = caller.token, caller.traceparent
         if request.watched:
-            cell.audience.expect(conversation.seq)
-        cell.hold(
+            loaded.audience.expect(conversation.seq)
+        loaded.hold(
             UserMessage(
                 time=now(),
                 turn=conversation.turn + 1,
@@ -324,167 +358,118 @@ class Keeper:
                 body_hash=caller.body_hash,
             )
         )
-        return await self._outcome(cell, request.wait, conversation.seq)
+        return await self._turn_reply(loaded, request.wait, conversation.seq)
 
-    async def _not_taken(self, cell: Cell, request: Say) -> TurnReply:
-        """The answer to a message that came before what waits now. One that has an id of its own could come
-        again, and then be taken for the decision of what its sender had not seen."""
+    async def _not_taken(self, loaded: LoadedConversation, request: SendMessage) -> TurnAnswer:
+        """The reply to a message that cannot be taken because an approval is pending. A message with an id of
+        its own may be sent again after that: it is noted as answered, so that it is not taken then for the
+        decision of something that its sender had not seen."""
         key, body_hash = request.caller.idempotency_key, request.caller.body_hash
         if request.message_id and body_hash:
-            turn = cell.conversation.turn
-            await cell.append([Answered(turn=turn, idempotency_key=key, body_hash=body_hash)])
-        return turn_answer(cell.conversation)
+            turn = loaded.conversation.turn
+            await loaded.append([Answered(turn=turn, idempotency_key=key, body_hash=body_hash)])
+        return turn_answer(loaded.conversation)
 
-    async def _told(self, request: Told) -> NothingTaken:
-        cell = await self._cells.get(request.id)
-        told = Answered(turn=cell.conversation.turn, uuid=request.uuid)
-        await cell.append([told], only_if=lambda: any(e.uuid == told.uuid for e in cell.conversation.pending))
+    async def _note_approval_shown(self, request: NoteApprovalShown) -> NothingTaken:
+        loaded = await self._shard.get(request.id)
+        shown = Answered(turn=loaded.conversation.turn, uuid=request.uuid)
+        await loaded.append(
+            [shown], only_if=lambda: any(e.uuid == shown.uuid for e in loaded.conversation.pending)
+        )
         return NothingTaken()
 
     async def _decide(self, request: Decide) -> TurnReply | NothingTaken:
-        cell = await self._cells.that_asked(request.decisions[0].uuid)
-        if self._is_repeated(cell, request.caller):
-            return await self._first_answer(cell, request.caller.idempotency_key)
+        loaded = await self._shard.with_approval(request.decisions[0].uuid)
+        conversation, caller = loaded.conversation, request.caller
+        if is_repetition(conversation, caller):
+            return await self._first_reply(loaded, caller.idempotency_key)
         if request.seen:
-            request = _without_unseen(cell.conversation, request)
+            request = _without_unseen(conversation, request)
             if not request.decisions:
                 return NothingTaken()
-        before = cell.conversation.seq
+        before = conversation.seq
         if request.watched:
-            cell.audience.expect(before)
+            loaded.audience.expect(before)
         try:
-            with cell.used():
-                await self._approvals.decide(cell, request)
+            with loaded.in_use():
+                await self._approvals.decide(loaded, request)
         except Conflict:
-            if not self._is_repeated(cell, request.caller):
+            if not is_repetition(conversation, caller):
                 raise
             # The same request, sent again while the first was being journaled, has decided it.
-            return await self._first_answer(cell, request.caller.idempotency_key)
-        self._adopt(cell, request.caller)
-        return await self._outcome(cell, request.wait, before)
-
-    def _changed(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
-        self._watching.happened(cell, events)
-        self._push.on_journaled(cell.conversation.id, events)
-        deadlines = [asked.expires_at for asked in cell.conversation.pending if asked.expires_at]
-        self._approvals.note(cell.conversation.id, deadlines)
-
-    async def _finish(self, request: Finish) -> ConversationReply:
-        cell = await self._cells.get(request.id)
-        async with cell.turns:
-            await self._driver.finish(cell)
-            conversation = cell.conversation
-            if conversation.pending:
-                raise Conflict(
-                    f"conversation {request.id} waits for approval {conversation.pending[0].uuid}; "
-                    f"decide it first"
-                )
-            if not conversation.is_completed:
-                await cell.append([ConversationCompleted(turn=conversation.turn)])
-            return conversation_reply(conversation)
-
-    async def _outcome(self, cell: Cell, wait: bool, before: int) -> TurnReply:
-        """The answer of the turn under way, or the promise of one once its message is durable; ``before``:
-        the last event before that."""
-        driver = self._driver.start(cell)
-        if wait:
-            await asyncio.shield(driver)
-            return turn_answer(cell.conversation)
-        try:
-            await cell.append(())
-        except JournalError:
-            await cell.drop_held()  # a message that is refused is not to run later
-            raise
-        return TurnAccepted(view(cell.conversation), cell.conversation.turn, before)
+            return await self._first_reply(loaded, caller.idempotency_key)
+        self._act_for(loaded, caller)
+        return await self._turn_reply(loaded, request.wait, before)
 
     async def _cancel(self, request: Cancel) -> TurnAnswer:
-        cell = await self._shown(request.id)
-        with cell.used():
-            await self._driver.cancel(cell)
-        return turn_answer(cell.conversation)
+        loaded = await self._flushed(request.id)
+        with loaded.in_use():
+            await self._driver.cancel(loaded)
+        return turn_answer(loaded.conversation)
 
-    async def _import(self, request: Import) -> ConversationReply:
-        if request.id in self._cells.index:
-            raise Conflict(f"conversation {request.id} is here already")
-        events = imported(request.content, self._settings.agent, self._settings.digest, request.by)
-        cell = await self._cells.create(request.id, events)
-        return conversation_reply(cell.conversation)
+    async def _turn_reply(self, loaded: LoadedConversation, wait: bool, before: int) -> TurnReply:
+        """The reply of the turn under way. Without ``wait``, that it goes on, once its message is durable;
+        ``before`` is the last event before that."""
+        driver = self._driver.start(loaded)
+        if wait:
+            await asyncio.shield(driver)  # the turn goes on without this request
+            return turn_answer(loaded.conversation)
+        try:
+            await loaded.append(())
+        except JournalError:
+            await loaded.drop_held_message()  # a message that is refused must not run later
+            raise
+        return TurnAccepted(view(loaded.conversation), loaded.conversation.turn, before)
 
-    def _adopt(self, cell: Cell, caller: Caller) -> None:
+    def _act_for(self, loaded: LoadedConversation, caller: Caller) -> None:
         """The open turn acts for this caller from now on."""
-        cell.token = caller.token or cell.token
-        cell.traceparent = caller.traceparent or cell.traceparent
+        loaded.token = caller.token or loaded.token
+        loaded.traceparent = caller.traceparent or loaded.traceparent
 
-    async def _created(self, cell: Cell, key: str) -> ConversationReply:
-        """The answer to a creation without a message: the conversation as it was then."""
-        conversation, seq = cell.conversation, cell.conversation.requests[key].seq if key else 0
-        if seq and conversation.seq > seq:
-            conversation = _rewound(await self._journal.read(conversation.id), seq)
-        return conversation_reply(conversation)
+    # -- requests that come again
 
-    # -- idempotency
+    async def _find_first_reply(self, request: FindFirstReply) -> TurnAnswer | NothingTaken:
+        loaded = await self._shard.get(request.id)
+        if not is_repetition(loaded.conversation, request.caller):
+            return NothingTaken()
+        return await self._first_reply(loaded, request.caller.idempotency_key)
 
-    def _is_repeated(self, cell: Cell, caller: Caller) -> bool:
-        """Whether this request was taken before. Raises `Conflict` if the key was another request's."""
-        taken = cell.conversation.requests.get(caller.idempotency_key) if caller.idempotency_key else None
-        if taken is None:
-            return False
-        if taken.body_hash == WITHDRAWN != caller.body_hash:
-            raise Conflict(f"message {caller.idempotency_key} was withdrawn before it came")
-        if taken.body_hash != caller.body_hash:
-            key = caller.idempotency_key.removesuffix("/1")
-            raise Conflict(
-                f"Idempotency-Key {key!r} was used for another request: on another path or with another body"
-            )
-        return True
+    async def _first_reply(self, loaded: LoadedConversation, key: str) -> TurnAnswer:
+        """The reply that the request with this key got, or would have got, the first time."""
+        if not loaded.conversation.answered_at(key):
+            await self._driver.run_to_completion(loaded)
+        seq = loaded.conversation.answered_at(key)
+        return turn_answer(await self._as_of(loaded.conversation.id, seq))
 
-    async def _first_answer(self, cell: Cell, key: str) -> TurnAnswer:
-        if not cell.conversation.answered_at(key):
-            await self._driver.finish(cell)
-        seq = cell.conversation.answered_at(key)
-        return turn_answer(_rewound(await self._journal.read(cell.conversation.id), seq))
+    async def _as_of(self, conversation_id: str, seq: int) -> Conversation:
+        """The conversation as it was when event ``seq`` had just been journaled."""
+        events = await self._journal.read(conversation_id)
+        return fold(event for event in events if event.seq <= seq)
 
-    # -- recovery
+    async def _flushed(self, conversation_id: str) -> LoadedConversation:
+        """A conversation that is to be shown: the message that is held, if one is, is in its journal."""
+        loaded = await self._shard.get(conversation_id)
+        await loaded.flush()
+        return loaded
 
-    def _recover_soon(self, conversation_id: str) -> None:
-        """Goes on with the open turn of a conversation, if there is one."""
-        if conversation_id not in self._recovery:
-            recovery = asyncio.create_task(self._recover(conversation_id))
-            self._recovery[conversation_id] = recovery
-            recovery.add_done_callback(lambda _: self._recovery.pop(conversation_id))
+    # -- called by the shard
 
-    async def _recover(self, conversation_id: str) -> None:
-        """Ends when the turn is over, waits for a person, or can certainly not go on here."""
-        async with self._recovering:
-            for delay in _RECOVERY.delays():
-                try:
-                    cell = await self._cells.get(conversation_id)
-                    _log.info("event=recover %s", cell.about)
-                    await self._driver.finish(cell)
-                    break
-                except (JournalDamaged, StaleEpoch, NotFound) as problem:
-                    _log.error(
-                        "event=recover_failed conversation=%s %s", conversation_id, fields(message=problem)
-                    )
-                    break
-                except JournalError as problem:
-                    _log.warning(
-                        "event=recover_later conversation=%s %s", conversation_id, fields(message=problem)
-                    )
-                    await asyncio.sleep(delay)
+    def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
+        self._feeds.appended(loaded, events)
+        self._push.on_journaled(loaded.conversation.id, events)
+        deadlines = [asked.expires_at for asked in loaded.conversation.pending if asked.expires_at]
+        self._approvals.expire_at(loaded.conversation.id, deadlines)
+
+    def _unloaded(self, conversation_id: str) -> None:
+        self._recovery.start(conversation_id)
 
 
 def _without_unseen(conversation: Conversation, request: Decide) -> Decide:
-    """The decisions about what the sender had been shown. Those that were said about nothing in particular
-    (`Decision.if_pending`) need not have been."""
+    """The decisions about approvals that the sender had been shown. Decisions that were made about no
+    approval in particular (`Decision.if_pending`) are kept."""
     seen = tuple(
         decision
         for decision in request.decisions
         if decision.if_pending or conversation.was_shown(decision.uuid, request.seen)
     )
     return msgspec.structs.replace(request, decisions=seen)
-
-
-def _rewound(events: Sequence[AnyEvent], seq: int) -> Conversation:
-    """The conversation as it was when event ``seq`` had just been journaled."""
-    return fold(event for event in events if event.seq <= seq)

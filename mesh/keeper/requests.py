@@ -22,15 +22,15 @@ from mesh.push.webhook import Webhook
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Ask(msgspec.Struct, Generic[R_co], frozen=True):
+class RequestFor(msgspec.Struct, Generic[R_co], frozen=True):
     """A request to a keeper, which is answered by an ``R_co``, or refused."""
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who asks. ``token`` is for the turn's downstream calls: kept in memory, never written.
+    """Who sends a request. ``token`` is for the turn's downstream calls: kept in memory, never written.
 
-    ``body_hash`` is of the request's path and body: with ``idempotency_key`` it says whether two requests
-    are one. ``by`` names who asks or decides, for the record.
+    Two requests with one ``idempotency_key`` and one ``body_hash`` (of path and body) are the same request:
+    see `mesh.keeper.idempotency`. ``by`` names who asks or decides, for the record.
     """
 
     session_id: str = ""
@@ -45,12 +45,14 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 WITHDRAWN = "withdrawn"
-"""The ``body_hash`` of a message that is not to be taken when it comes."""
+"""The ``body_hash`` under which the key of a message is taken so that the message itself is refused when it
+arrives."""
 
 
-class Create(Ask[TurnReply | ConversationReply], frozen=True, tag=True):
-    """A new conversation, and its first message if there is one. ``context_id`` is A2A's, and the session's
-    where the caller gives none. ``webhook`` is told all that happens in it."""
+class Create(RequestFor[TurnReply | ConversationReply], frozen=True, tag=True):
+    """Creates a conversation, and sends its first message if there is one. ``context_id`` is A2A's, and that
+    of the session where the caller names none. ``webhook`` gets the push notifications of the
+    conversation."""
 
     id: str
     caller: Caller
@@ -62,10 +64,13 @@ class Create(Ask[TurnReply | ConversationReply], frozen=True, tag=True):
     webhook: Webhook | None = None
 
 
-class Say(Ask[TurnReply], frozen=True, tag=True):
-    """A message. ``wait`` False: answer once it is durable. ``watched``: its turn is about to be watched.
-    ``message_id``: what the client calls it. ``is_to_turn``: it is for the newest turn, and refused (409)
-    when that has ended, or (without ``wait``) is at work; otherwise it begins the next one."""
+class SendMessage(RequestFor[TurnReply], frozen=True, tag=True):
+    """Sends a message, which begins the next turn.
+
+    ``wait`` False: the reply comes once the message is durable. ``watched``: the turn is about to be watched.
+    ``message_id`` is the client's name of the message. ``for_newest_turn``: the message is for the newest
+    turn and begins no other: it is refused when that turn has ended, or (without ``wait``) is at work.
+    """
 
     id: str
     caller: Caller
@@ -73,14 +78,14 @@ class Say(Ask[TurnReply], frozen=True, tag=True):
     wait: bool = True
     watched: bool = False
     message_id: str = ""
-    is_to_turn: bool = False
+    for_newest_turn: bool = False
 
 
-class Decide(Ask[TurnReply | NothingTaken], frozen=True, tag=True):
+class Decide(RequestFor[TurnReply | NothingTaken], frozen=True, tag=True):
     """Decisions about approvals of one conversation, at least one: all of them are taken, or none is.
 
-    ``seen`` is set for a word that may be the repetition of another: it was said when the conversation was at
-    this event, and decides nothing (204) that no answer had described to a client by then."""
+    ``seen`` is set for decisions in words, which may repeat an earlier message: they were made when the
+    conversation was at this event, and decide nothing that no reply had shown to a client by then."""
 
     caller: Caller
     decisions: tuple[Decision, ...]
@@ -89,43 +94,45 @@ class Decide(Ask[TurnReply | NothingTaken], frozen=True, tag=True):
     seen: int = 0
 
 
-class Told(Ask[NothingTaken], frozen=True, tag=True):
-    """An answer that describes this approval is about to go to a client, which is there to take it. 204."""
+class NoteApprovalShown(RequestFor[NothingTaken], frozen=True, tag=True):
+    """Notes that a reply which shows this approval is about to go to a client that is still connected."""
 
     id: str
     uuid: str
 
 
-class Repeat(Ask[TurnReply | NothingTaken], frozen=True, tag=True):
-    """The first answer to a request with the caller's Idempotency-Key. 204: none was taken."""
+class FindFirstReply(RequestFor[TurnReply | NothingTaken], frozen=True, tag=True):
+    """Asks for the reply that a request with the caller's key got, if one was taken."""
 
     id: str
     caller: Caller
 
 
-class Finish(Ask[ConversationReply], frozen=True, tag=True):
-    """Makes a conversation final."""
+class Complete(RequestFor[ConversationReply], frozen=True, tag=True):
+    """Completes a conversation: it takes no more messages."""
 
     id: str
 
 
-class Show(Ask[ConversationReply], frozen=True, tag=True):
-    """One conversation."""
+class Show(RequestFor[ConversationReply], frozen=True, tag=True):
+    """Asks for one conversation."""
 
     id: str
 
 
-class Page(Ask[Conversations], frozen=True, tag=True):
-    """Conversations, newest first, older than ``before`` (``created_at|id``), of one status or any."""
+class Page(RequestFor[Conversations], frozen=True, tag=True):
+    """Asks for conversations, newest first, older than ``before`` (``created_at|id``), of one status or
+    any."""
 
     limit: int = 50
     before: str = ""
     status: str = ""
 
 
-class Recent(Ask[RecentConversations], frozen=True, tag=True):
-    """Conversations, those that changed last first, before ``before`` (``updated_at|id``), changed not before
-    ``since``; of one A2A context and in one of ``states`` (`TurnState`, "" before the first turn), or any."""
+class Recent(RequestFor[RecentConversations], frozen=True, tag=True):
+    """Asks for conversations, those that changed last first: before ``before`` (``updated_at|id``), not
+    before ``since``, of one A2A context and in one of ``states`` (`TurnState`, "" before the first turn), or
+    any."""
 
     limit: int = 50
     before: str = ""
@@ -134,42 +141,42 @@ class Recent(Ask[RecentConversations], frozen=True, tag=True):
     states: tuple[str, ...] | None = None
 
 
-class Cancel(Ask[TurnReply], frozen=True, tag=True):
-    """Ends the open turn, running or waiting."""
+class Cancel(RequestFor[TurnReply], frozen=True, tag=True):
+    """Cancels the open turn, running or waiting."""
 
     id: str
 
 
-class Export(Ask[JournalLines], frozen=True, tag=True):
-    """A conversation's journal, one event a line."""
+class Export(RequestFor[JournalLines], frozen=True, tag=True):
+    """Asks for a conversation's journal, one event a line."""
 
     id: str
 
 
-class Import(Ask[ConversationReply], frozen=True, tag=True):
-    """A conversation as `Export` gave it, here or elsewhere. ``by``: the name of the API key that brought it;
-    empty where no keys are asked for."""
+class Import(RequestFor[ConversationReply], frozen=True, tag=True):
+    """Takes in a conversation as `Export` gave it, here or elsewhere. ``by``: the name of the API key that
+    brought it; empty where no keys are asked for."""
 
     id: str
     content: bytes
     by: str = ""
 
 
-class PushSet(Ask[Webhooks], frozen=True, tag=True):
-    """News of a conversation from now on, to a webhook; instead of the one with the same id."""
+class SetWebhook(RequestFor[Webhooks], frozen=True, tag=True):
+    """Sets a webhook for push notifications, in place of the one with the same id."""
 
     id: str
     webhook: Webhook
 
 
-class PushList(Ask[Webhooks], frozen=True, tag=True):
-    """Where news of a conversation go."""
+class ListWebhooks(RequestFor[Webhooks], frozen=True, tag=True):
+    """Asks for the webhooks of a conversation."""
 
     id: str
 
 
-class PushDelete(Ask[Webhooks], frozen=True, tag=True):
-    """No more news to this webhook, if there is such a one."""
+class DeleteWebhook(RequestFor[Webhooks], frozen=True, tag=True):
+    """Removes a webhook, if there is one with this id."""
 
     id: str
     webhook_id: str
@@ -177,29 +184,29 @@ class PushDelete(Ask[Webhooks], frozen=True, tag=True):
 
 Request = (
     Create
-    | Say
+    | SendMessage
     | Decide
-    | Told
-    | Repeat
-    | Finish
+    | NoteApprovalShown
+    | FindFirstReply
+    | Complete
     | Show
     | Page
     | Recent
     | Cancel
     | Export
     | Import
-    | PushSet
-    | PushList
-    | PushDelete
+    | SetWebhook
+    | ListWebhooks
+    | DeleteWebhook
 )
 
 
 class Watch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is new in a conversation, to a watcher who has read all up to event ``after`` (None: who begins
-    now). ``cursor`` is that of the last `Seen`.
+    """Asks for the events of a conversation that a watcher has not received: those after event ``after``;
+    None: those from now on. ``cursor`` is that of the last `WatchedEvents`.
 
-    ``turn``: of this turn only, until it ends or pauses. ``wait`` False: answer at once. ``exclusive``: no
-    other ``watcher`` who says so may watch meanwhile.
+    ``turn``: only events of this turn, until it ends or pauses. ``wait`` False: the reply comes at once.
+    ``exclusive``: no other ``watcher`` that asks for this may watch meanwhile.
     """
 
     id: str
@@ -212,7 +219,8 @@ class Watch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Follow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was journaled of late in any conversation of a shard. ``types`` and ``session_id`` choose."""
+    """Asks for the events that were journaled in any conversation of a shard since ``cursor``, that of the
+    last `FollowedEvents`; of these ``types`` and this session, or of any."""
 
     cursor: int = 0
     types: tuple[str, ...] = ()

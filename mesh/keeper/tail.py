@@ -1,7 +1,8 @@
-"""The latest of what happened, for those who follow it: bounded, and each reads at a pace of its own.
+"""The latest events in memory, for watchers: bounded, and each watcher reads at its own pace.
 
-A reader keeps a cursor: the position of what it reads next. Positions begin at the present nanosecond, so
-that a cursor of an earlier tail, or of a keeper that died, is never taken for one of this.
+A reader keeps a cursor: the position of the event that it reads next. Positions begin at the present
+nanosecond, so that a cursor of an earlier tail, or of a keeper that died, is never taken for one of this
+tail.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ _BATCH_BYTES = 256 * 1024
 
 
 class FellBehind(Exception):
-    """What the reader would read next is not kept any more."""
+    """The event that the reader would read next is not kept any more."""
 
 
 class Item(NamedTuple):
@@ -47,7 +48,7 @@ class Tail:
         return self._next
 
     def add(self, event: AnyEvent, conversation_id: str = "", session_id: str = "") -> None:
-        """Notes what happened, and wakes who waits for it."""
+        """Keeps an event, drops the oldest ones over the bounds, and wakes the readers that wait."""
         item = Item(self._next, event, size_of(event), conversation_id, session_id)
         self._items.append(item)
         self._next += 1
@@ -71,7 +72,7 @@ class Tail:
         return self._next - len(self._items) if self.base <= seq else None
 
     def since(self, cursor: int) -> list[Item]:
-        """What a reader reads next, a bounded amount of it. Raises `FellBehind`."""
+        """The next events for a reader, a bounded amount of them. Raises `FellBehind`."""
         if cursor < self._next - len(self._items):
             raise FellBehind
         found: list[Item] = []
@@ -85,7 +86,7 @@ class Tail:
     async def wait(self, cursor: int, within_s: float) -> None:
         """Returns when there is something to read at the cursor, or after that time."""
         if cursor == self._next:
-            # Not `wait_for`: what comes at the moment of a cancellation would make that one forget it.
+            # Not `wait_for`: it swallows a cancellation that comes at the same moment as an event.
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await self._more.wait()

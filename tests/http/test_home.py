@@ -12,7 +12,7 @@ from mesh.core.errors import Unavailable
 from mesh.http.face import http_app
 from mesh.http.home import Links
 from mesh.http.page import prefers_html
-from mesh.keeper.requests import Ask
+from mesh.keeper.requests import RequestFor
 from tests.live import LiveMesh, LocalBackend, Spoken
 from tests.support import SIMPLE, LocalMesh, calls, says
 
@@ -125,7 +125,7 @@ async def test_an_agent_below_a_path_links_below_it() -> None:
 class Deaf(LocalBackend):
     """Its keepers do not answer."""
 
-    async def ask_all(self, request: Ask[Any]) -> list[Any]:
+    async def ask_all(self, request: RequestFor[Any]) -> list[Any]:
         raise Unavailable("keeper 0 does not answer", 5)
 
 

@@ -25,7 +25,7 @@ from mesh.http.face import http_app
 from mesh.http.guard import Guard
 from mesh.http.index import Entry, index_app
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.carried import exported
+from mesh.keeper.transfer import exported_lines
 from tests.a2a.server.rpc import Rpc, said, state
 from tests.live import LiveMesh, LocalBackend, Spoken
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm, calls, says
@@ -189,7 +189,7 @@ def test_what_an_imported_conversation_says_of_people_is_told_with_whose_word_it
             turn=1, uuid="u", call_id="c", tool_name="add", tool_args={}, description="Run add", seq=3
         )
         decided = ApprovalResolved(turn=1, uuid="u", decision="approve", by="ann", seq=4)
-        log = exported([created, said, asked, decided])
+        log = exported_lines([created, said, asked, decided])
         assert at.http.post("/conversations/import", content=log, headers=bob).status_code == 201
         events = at.live.run(at.live.mesh.journal.read(created.conversation_id))
         assert [event.by for event in events if isinstance(event, UserMessage | ApprovalResolved)] == [

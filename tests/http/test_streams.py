@@ -13,7 +13,7 @@ import pytest
 
 from mesh.core.events import LlmCall, decode
 from mesh.http import stream
-from mesh.keeper import watching
+from mesh.keeper import event_feeds
 from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh, Spoken
 from tests.support import SIMPLE, calls, says
@@ -106,7 +106,7 @@ async def test_a_stream_begins_where_the_client_says() -> None:
 
 
 async def test_a_silent_stream_has_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WAIT_S", 0.02)
+    monkeypatch.setattr(event_feeds, "WAIT_S", 0.02)
     with LiveMesh(Spoken(says("done"))) as live:
         async with client(live) as http:
             cid = await new(http)

@@ -13,7 +13,7 @@ from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.replies import JournalLines, WatchedEvents
-from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, Say, Watch
+from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, SendMessage, Watch
 from mesh.tree.turn import TurnInput, TurnOutput
 from tests.support import LocalMesh, ScriptedLlm, calls, says, until
 
@@ -127,7 +127,9 @@ async def test_a_message_that_was_refused_and_comes_again_is_one_message() -> No
     async with LocalMesh(ScriptedLlm(slow, says("never")), journal) as mesh:
         _, body = await mesh.create()
         conversation = body["conversation"]["id"]
-        say = Say(conversation, Caller(session_id="s1", idempotency_key="k", body_hash="h"), "Hi", wait=False)
+        say = SendMessage(
+            conversation, Caller(session_id="s1", idempotency_key="k", body_hash="h"), "Hi", wait=False
+        )
         journal.refuses = UserMessage
         assert (await mesh.ask(say))[0] == 503
         journal.refuses = None
@@ -143,14 +145,14 @@ async def test_a_message_that_was_refused_and_comes_again_is_one_message() -> No
 async def test_a_pass_for_a_message_that_was_refused_tells_nothing_about_the_next_one() -> None:
     async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
         _, body = await mesh.create()
-        cell = await mesh.keeper._cells.get(body["conversation"]["id"])
-        cell.hold(UserMessage(turn=1, text="Refused"))
-        lost = await cell.begin_pass()
-        assert await cell.drop_held()
-        cell.hold(UserMessage(turn=1, text="Next"))
+        loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
+        loaded.hold(UserMessage(turn=1, text="Refused"))
+        lost = await loaded.begin_pass()
+        assert await loaded.drop_held_message()
+        loaded.hold(UserMessage(turn=1, text="Next"))
         late = LlmCall(turn=1, step="0/llm/0", model="scripted", text="about what was refused")
-        assert not await cell.append_of_run(1, lost.run, [late])
-        assert cell.conversation.steps == []
+        assert not await loaded.append_from_pass(1, lost.run, [late])
+        assert loaded.conversation.steps == []
 
 
 async def test_a_turn_whose_cell_disagrees_with_the_journal_is_read_again_and_driven_on() -> None:
@@ -250,18 +252,18 @@ async def test_a_late_result_of_an_attempt_that_another_one_followed_is_not_take
     """The first was found not to have begun; what its pass says of it is not what the second came to."""
     async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
         _, body = await mesh.create()
-        cell = await mesh.keeper._cells.get(body["conversation"]["id"])
-        cell.hold(UserMessage(turn=1, text="Hi"))
-        first = await cell.begin_pass()
-        assert await cell.append_of_run(1, first.run, [_claim(first, 0)])
-        second = await cell.begin_pass()
-        assert await cell.append_of_run(1, second.run, [_claim(second, 1)])
+        loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
+        loaded.hold(UserMessage(turn=1, text="Hi"))
+        first = await loaded.begin_pass()
+        assert await loaded.append_from_pass(1, first.run, [_claim(first, 0)])
+        second = await loaded.begin_pass()
+        assert await loaded.append_from_pass(1, second.run, [_claim(second, 1)])
         late = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="not started", is_error=True)
-        assert not await cell.append_of_run(1, first.run, [late])
+        assert not await loaded.append_from_pass(1, first.run, [late])
         told = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="added")
-        assert await cell.append_of_run(1, second.run, [told])
+        assert await loaded.append_from_pass(1, second.run, [told])
         results = [
-            e.content for e in await mesh.journal.read(cell.conversation.id) if isinstance(e, ToolResult)
+            e.content for e in await mesh.journal.read(loaded.conversation.id) if isinstance(e, ToolResult)
         ]
         assert results == ["added"]
 
@@ -269,15 +271,15 @@ async def test_a_late_result_of_an_attempt_that_another_one_followed_is_not_take
 async def test_a_call_whose_result_came_late_cannot_be_claimed_again() -> None:
     async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
         _, body = await mesh.create()
-        cell = await mesh.keeper._cells.get(body["conversation"]["id"])
-        cell.hold(UserMessage(turn=1, text="Hi"))
-        first = await cell.begin_pass()
-        assert await cell.append_of_run(1, first.run, [_claim(first, 0)])
-        second = await cell.begin_pass()  # a person said "retry", say
+        loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
+        loaded.hold(UserMessage(turn=1, text="Hi"))
+        first = await loaded.begin_pass()
+        assert await loaded.append_from_pass(1, first.run, [_claim(first, 0)])
+        second = await loaded.begin_pass()  # a person said "retry", say
         late = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="added")
-        assert not await cell.append_of_run(1, first.run, [late])
-        assert not await cell.append_of_run(1, second.run, [_claim(second, 1)])
-        assert not any(isinstance(e, ToolIntent) and e.attempt for e in cell.conversation.steps)
+        assert not await loaded.append_from_pass(1, first.run, [late])
+        assert not await loaded.append_from_pass(1, second.run, [_claim(second, 1)])
+        assert not any(isinstance(e, ToolIntent) and e.attempt for e in loaded.conversation.steps)
 
 
 STEP = "0/tool/0.0"
@@ -355,7 +357,7 @@ async def _runs(order: list[str], lost: set[int]) -> None:
                 case "crash":
                     await mesh.crash()
                 case "forget":
-                    mesh.keeper._cells._cells.clear()  # as after an eviction, or a conflict of sequences
+                    mesh.keeper._shard._loaded.clear()  # as after an eviction, or a conflict of sequences
                 case name:
                     status, _ = await mesh.say(ids[name], "Hi")
                     assert status == 200

@@ -11,7 +11,18 @@ from mesh.core.ids import id_for_key
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.tree.turn import TurnInput, TurnOutput
-from tests.support import Caller, Create, Finish, LocalMesh, Page, Say, ScriptedLlm, as_rest, calls, says
+from tests.support import (
+    Caller,
+    Complete,
+    Create,
+    LocalMesh,
+    Page,
+    ScriptedLlm,
+    SendMessage,
+    as_rest,
+    calls,
+    says,
+)
 
 ADD = ("add", {"n": 1})
 LOOK = ("look", {})
@@ -163,7 +174,7 @@ async def test_a_completed_conversation_takes_no_more_messages() -> None:
     async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
         _, body = await mesh.create("Hi")
         conversation_id = body["conversation"]["id"]
-        status, body = await mesh.ask(Finish(conversation_id))
+        status, body = await mesh.ask(Complete(conversation_id))
         assert (status, body["conversation"]["status"]) == (200, "completed")
         status, _ = await mesh.say(conversation_id, "One more")
         assert status == 409
@@ -215,7 +226,7 @@ async def test_a_turn_that_was_left_open_goes_on_when_a_keeper_starts() -> None:
     async with LocalMesh(ScriptedLlm(slow, quick)) as mesh:
         _, body = await mesh.create()
         conversation_id = body["conversation"]["id"]
-        request = Say(conversation_id, Caller(session_id="s1"), "Hi", wait=False)
+        request = SendMessage(conversation_id, Caller(session_id="s1"), "Hi", wait=False)
         status, _ = await mesh.ask(request)
         assert status == 202
         await asyncio.wait_for(reached.wait(), 5)
@@ -311,7 +322,7 @@ async def test_a_keeper_that_was_fenced_leaves_and_writes_nothing() -> None:
         _, body = await mesh.create("Hi")
         old = mesh.keeper
         await mesh.crash()
-        request = Say(body["conversation"]["id"], Caller(session_id="s"), "ghost")
+        request = SendMessage(body["conversation"]["id"], Caller(session_id="s"), "ghost")
         status, _ = as_rest(request, await old.handle(request))
         assert status == 503
         assert mesh.fenced.is_set()

@@ -12,7 +12,7 @@ from mesh.core.events import Completed, CutOff, LlmCall, TextDelta
 from mesh.http.event_frames import frame
 from mesh.keeper import tail
 from mesh.keeper.replies import Refusal, TurnAccepted, WatchedEvents
-from mesh.keeper.requests import Caller, Cancel, Create, Follow, Say, Watch
+from mesh.keeper.requests import Caller, Cancel, Create, Follow, SendMessage, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
 from tests.live import Spoken
@@ -262,7 +262,7 @@ async def test_a_large_journal_comes_in_bounded_pieces() -> None:
 
 async def test_the_stream_of_a_turn_ends_with_it_and_shows_no_other() -> None:
     async with conversation(Spoken(calls(("add", {"n": 1})), says("done"))) as (mesh, cid):
-        told = await mesh.keeper.handle(Say(cid, CALLER, "go", wait=False, watched=True))
+        told = await mesh.keeper.handle(SendMessage(cid, CALLER, "go", wait=False, watched=True))
         assert isinstance(told, TurnAccepted)
         assert told.turn == 1
         watcher = Watcher(mesh, cid, told.seq, turn=told.turn)
@@ -275,7 +275,7 @@ async def test_the_stream_of_a_turn_ends_with_it_and_shows_no_other() -> None:
 
 async def test_the_stream_of_a_turn_goes_on_past_a_pause_that_is_over_already() -> None:
     async with conversation(Spoken(calls(("add", {"n": 1})), says("done"))) as (mesh, cid):
-        told = await mesh.keeper.handle(Say(cid, CALLER, "go", wait=False, watched=True))
+        told = await mesh.keeper.handle(SendMessage(cid, CALLER, "go", wait=False, watched=True))
         assert isinstance(told, TurnAccepted)
         watcher = Watcher(mesh, cid, told.seq, turn=told.turn)
         asked = await Watcher(mesh, cid, 0).until("paused")

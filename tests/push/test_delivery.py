@@ -15,7 +15,7 @@ from mesh.core.errors import JournalError
 from mesh.core.events import AnyEvent, LlmCall
 from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.requests import Caller, Cancel, Create, PushDelete, PushList, PushSet
+from mesh.keeper.requests import Caller, Cancel, Create, DeleteWebhook, ListWebhooks, SetWebhook
 from mesh.llm.port import LlmRequest
 from mesh.push.delivery import RetryPolicy
 from mesh.push.files import FilePushStore
@@ -71,7 +71,7 @@ async def begin(mesh: LocalMesh, webhook: Webhook, text: str = "Hi") -> dict[str
 
 
 async def set_on(mesh: LocalMesh, conversation_id: str, webhook: Webhook) -> tuple[int, dict[str, Any]]:
-    return await mesh.ask(PushSet(conversation_id, webhook))
+    return await mesh.ask(SetWebhook(conversation_id, webhook))
 
 
 async def test_a_webhook_is_told_the_answer_and_then_that_the_task_is_completed(receiver: Receiver) -> None:
@@ -314,14 +314,14 @@ async def test_nothing_is_sent_to_a_webhook_after_it_was_deleted(
         task = body["conversation"]["id"]
         await receiver.until(1)
         for _ in range(2):
-            assert await mesh.ask(PushDelete(task, "w")) == (200, {"webhooks": []})
+            assert await mesh.ask(DeleteWebhook(task, "w")) == (200, {"webhooks": []})
         await set_on(mesh, task, hook(receiver, "other", "/other"))
         await mesh.say(task, "And?")
         await receiver.until(3)
         await _noted(mesh)
         await mesh.crash()
         await _noted(mesh)
-        _, left = await mesh.ask(PushList(task))
+        _, left = await mesh.ask(ListWebhooks(task))
     assert [path for path, _, _ in receiver.got] == ["/hook", "/hook/other", "/hook/other"]
     assert [each["id"] for each in left["webhooks"]] == ["other"]
 
@@ -339,7 +339,7 @@ async def test_a_webhook_that_is_deleted_while_it_is_told_something_is_told_no_m
     async with meshed(says("One."), says("Two.")) as mesh:
         task = (await begin(mesh, hook(receiver)))["conversation"]["id"]
         await receiver.until(1)
-        await mesh.ask(PushDelete(task, "w"))
+        await mesh.ask(DeleteWebhook(task, "w"))
         release.set()
         await set_on(mesh, task, hook(receiver, "other", "/other"))
         await mesh.say(task, "And?")
@@ -358,7 +358,7 @@ async def test_a_webhook_that_is_set_again_as_it_is_goes_on_as_it_was(receiver: 
     async with meshed(says("One.")) as mesh:
         task = (await begin(mesh, hook(receiver)))["conversation"]["id"]
         await receiver.until(1)
-        before = await mesh.ask(PushList(task))
+        before = await mesh.ask(ListWebhooks(task))
         assert await set_on(mesh, task, hook(receiver)) == before
         release.set()
         await receiver.until(2)

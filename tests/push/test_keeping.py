@@ -11,7 +11,7 @@ import mesh.push.service as pushes
 from mesh.core.errors import StaleEpoch
 from mesh.core.events import moment
 from mesh.core.ids import new_id
-from mesh.keeper.requests import Caller, Create, PushDelete, PushList, PushSet
+from mesh.keeper.requests import Caller, Create, DeleteWebhook, ListWebhooks, SetWebhook
 from mesh.push.limits import MAX_PER_HOST, DeliveryLimits
 from mesh.push.memory import MemoryPushStore
 from mesh.push.registry import WebhookKey
@@ -64,13 +64,13 @@ async def test_above_its_bound_a_keeper_forgets_those_of_the_task_that_ended_fir
         waiting = [(await mesh.create("x"))[1] for _ in range(3)]
         tasks = [body["conversation"]["id"] for body in waiting]
         for task in tasks:
-            assert (await mesh.ask(PushSet(task, Webhook("w", URL))))[0] == 200
-        status, body = await mesh.ask(PushSet(tasks[0], Webhook("more", URL)))
+            assert (await mesh.ask(SetWebhook(task, Webhook("w", URL))))[0] == 200
+        status, body = await mesh.ask(SetWebhook(tasks[0], Webhook("more", URL)))
         assert (status, "try again" in body["error"]) == (429, True)
         ended = (await mesh.create())[1]["conversation"]["id"]
-        await mesh.ask(PushDelete(tasks[2], "w"))
-        assert (await mesh.ask(PushSet(ended, Webhook("w", URL))))[0] == 200
-        assert (await mesh.ask(PushSet(tasks[2], Webhook("w", URL))))[0] == 200
+        await mesh.ask(DeleteWebhook(tasks[2], "w"))
+        assert (await mesh.ask(SetWebhook(ended, Webhook("w", URL))))[0] == 200
+        assert (await mesh.ask(SetWebhook(tasks[2], Webhook("w", URL))))[0] == 200
         assert await kept(store) == set(tasks)
 
 
@@ -89,11 +89,11 @@ async def test_webhooks_that_are_behind_or_whose_task_goes_on_are_not_forgotten_
         ]
         await mesh.say(goes_on, "and on")
         await receiver.until(3)
-        await mesh.ask(PushSet(goes_on, msgspec.structs.replace(somebody, token="new")))
+        await mesh.ask(SetWebhook(goes_on, msgspec.structs.replace(somebody, token="new")))
         deliveries = mesh.keeper._push._deliveries
         await asyncio.wait_for(deliveries._tasks[WebhookKey(goes_on, "w")], 5)
         other = (await mesh.create())[1]["conversation"]["id"]
-        assert (await mesh.ask(PushSet(other, Webhook("w", URL))))[0] == 429
+        assert (await mesh.ask(SetWebhook(other, Webhook("w", URL))))[0] == 429
         assert await kept(store) == {behind, goes_on}
 
 
@@ -101,13 +101,13 @@ async def test_a_keeper_whose_shard_is_another_ones_changes_no_webhook_and_leave
     store = MemoryPushStore()
     async with LocalMesh(ScriptedLlm(says("Hi.")), push_store=store) as mesh:
         task = (await mesh.create("x"))[1]["conversation"]["id"]
-        await mesh.ask(PushSet(task, Webhook("w", URL)))
+        await mesh.ask(SetWebhook(task, Webhook("w", URL)))
         await store.open(0, store._epochs[0] + 1, lambda _: True)
-        assert (await mesh.ask(PushDelete(task, "w")))[0] == 503
+        assert (await mesh.ask(DeleteWebhook(task, "w")))[0] == 503
         assert mesh.fenced.is_set()
         assert await kept(store) == {task}
-        assert (await mesh.ask(PushSet(task, Webhook("more", URL))))[0] == 503
-        assert [each["id"] for each in (await mesh.ask(PushList(task)))[1]["webhooks"]] == ["w"]
+        assert (await mesh.ask(SetWebhook(task, Webhook("more", URL))))[0] == 503
+        assert [each["id"] for each in (await mesh.ask(ListWebhooks(task)))[1]["webhooks"]] == ["w"]
 
 
 async def test_a_keeper_that_comes_too_late_does_not_begin() -> None:

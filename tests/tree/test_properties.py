@@ -23,7 +23,7 @@ from mesh.core.events import (
     encode,
 )
 from mesh.core.view import view
-from mesh.keeper import watching
+from mesh.keeper import event_feeds
 from mesh.tree import steps
 from mesh.tree.plan import tree_of
 from tests.tree.causality import violations
@@ -84,7 +84,7 @@ def live(
         return Run(world, await world.journal.read(world.id), conversation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watching, "WAIT_S", 0.01)  # one may be asked that died before it could answer
+        patch.setattr(event_feeds, "WAIT_S", 0.01)  # one may be asked that died before it could answer
         if trouble.sent_at_once:
             patch.setattr(steps, "SEND_AHEAD_S", 0.0)
         return asyncio.run(lived())

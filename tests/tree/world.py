@@ -35,7 +35,7 @@ from mesh.core.messages import Results
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.replies import Refusal
-from mesh.keeper.requests import Caller, Create, Decide, Finish, Request, Watch
+from mesh.keeper.requests import Caller, Complete, Create, Decide, Request, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
@@ -234,7 +234,7 @@ class World(LocalMesh):
 
     async def _is_finished(self) -> bool:
         """Waits until nothing goes on any more; whether nothing waits for a person either."""
-        while (found := await self._attempt(self.ask(Finish(self.id)))) is None:
+        while (found := await self._attempt(self.ask(Complete(self.id)))) is None:
             pass
         assert found[0] in (200, 409), found
         return found[0] == 200

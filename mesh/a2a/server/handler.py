@@ -3,7 +3,7 @@
     SendMessage          Create, Say or Decide, and the task as it stands then
     GetTask, ListTasks   Show, Recent
     CancelTask           Cancel
-    push configs         PushSet, PushList, PushDelete (`webhooks`)
+    push configs         SetWebhook, ListWebhooks, DeleteWebhook (`webhooks`)
     streams              the same, told by `Narration` from what a watch sees
 
 No state here: a task is its conversation. Raises the SDK's `A2AError`s, which its dispatchers write down.
@@ -73,17 +73,17 @@ from mesh.http.stream import Streams
 from mesh.keeper.replies import ConversationReply, NothingTaken, TurnAccepted, TurnAnswer, TurnReply
 from mesh.keeper.requests import (
     WITHDRAWN,
-    Ask,
     Cancel,
+    Complete,
     Create,
     Decide,
-    Finish,
-    PushSet,
+    FindFirstReply,
+    NoteApprovalShown,
     Recent,
-    Repeat,
-    Say,
+    RequestFor,
+    SendMessage,
+    SetWebhook,
     Show,
-    Told,
     Watch,
 )
 from mesh.net.http_status import retry_after_of
@@ -189,7 +189,7 @@ class Handler(PushOperations):
         if decisions is None and state in TERMINAL and not call.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
         if webhook := webhook_in(params.configuration, view.id, version):
-            await self._ask(view.id, PushSet(view.id, webhook))  # first: it is told what comes of it
+            await self._ask(view.id, SetWebhook(view.id, webhook))  # first: it is told what comes of it
         if not call.message_id and not has_decisions(message):
             return await self._take_words(shown, decisions, message, call, wait, watched)
         if decisions is None:
@@ -209,12 +209,12 @@ class Handler(PushOperations):
 
     async def _first(self, task: str, call: Call) -> _Taken | None:
         """The first answer to a message that came before."""
-        reply = await self._ask(task, Repeat(task, call.caller))
+        reply = await self._ask(task, FindFirstReply(task, call.caller))
         return None if isinstance(reply, NothingTaken) else _taken(reply)
 
     async def _say(self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool) -> _Taken:
         text, ends = self._text(message), not call.is_plain
-        say = Say(task, call.caller, text, wait, watched, message.message_id, is_to_turn=ends)
+        say = SendMessage(task, call.caller, text, wait, watched, message.message_id, for_newest_turn=ends)
         return _taken(await self._ask(task, say))
 
     async def _decide(
@@ -261,7 +261,7 @@ class Handler(PushOperations):
         self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool
     ) -> _Taken:
         """What comes of the turn that is at work, or came of it."""
-        say = Say(task, call.caller, self._text(message), wait, watched, is_to_turn=True)
+        say = SendMessage(task, call.caller, self._text(message), wait, watched, for_newest_turn=True)
         try:
             return _taken(await self._backend.ask(task, say))
         except Conflict:  # the turn is at work, or has ended: how it stands is the answer
@@ -277,7 +277,7 @@ class Handler(PushOperations):
         if not view.pending_approvals:
             return
         try:
-            await self._backend.ask(view.id, Told(view.id, view.pending_approvals[0].uuid))
+            await self._backend.ask(view.id, NoteApprovalShown(view.id, view.pending_approvals[0].uuid))
         except Unavailable as problem:
             _log.warning("event=answer_not_noted conversation=%s %s", view.id, fields(message=problem))
 
@@ -350,7 +350,7 @@ class Handler(PushOperations):
             return None
         except MeshError as problem:
             raise a2a_error(problem) from None
-        await self._ask(task, Finish(task))
+        await self._ask(task, Complete(task))
         return pb.Task(
             id=task, context_id=created.context, status=pb.TaskStatus(state=pb.TASK_STATE_CANCELED)
         )
@@ -387,7 +387,7 @@ class Handler(PushOperations):
 
     # -- the keepers
 
-    async def _ask(self, task: str, request: Ask[R]) -> R:
+    async def _ask(self, task: str, request: RequestFor[R]) -> R:
         with a2a_errors():
             return await self._backend.ask(_known(task), request)
 

@@ -13,7 +13,7 @@ from a2a.server.request_handlers import RequestHandler
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import TaskNotFoundError
 
-from mesh.keeper.requests import Ask, PushDelete, PushList, PushSet
+from mesh.keeper.requests import DeleteWebhook, ListWebhooks, RequestFor, SetWebhook
 from mesh.push.webhook import A2aVersion, Webhook
 
 R = TypeVar("R")
@@ -50,20 +50,20 @@ class PushOperations(RequestHandler):
     """The part of a handler that is about push notification configs."""
 
     @abstractmethod
-    async def _ask(self, task: str, request: Ask[R]) -> R:
+    async def _ask(self, task: str, request: RequestFor[R]) -> R:
         """The keeper's reply about a task. Raises `A2AError`."""
 
     async def on_create_task_push_notification_config(
         self, params: "pb.TaskPushNotificationConfig", context: ServerCallContext
     ) -> "pb.TaskPushNotificationConfig":
         webhook = webhook_of(params, params.task_id, version_of(context))
-        [kept] = await self._webhooks(params.task_id, PushSet(params.task_id, webhook))
+        [kept] = await self._webhooks(params.task_id, SetWebhook(params.task_id, webhook))
         return config_of(kept, params.task_id)
 
     async def on_get_task_push_notification_config(
         self, params: "pb.GetTaskPushNotificationConfigRequest", context: ServerCallContext
     ) -> "pb.TaskPushNotificationConfig":
-        webhooks = await self._webhooks(params.task_id, PushList(params.task_id))
+        webhooks = await self._webhooks(params.task_id, ListWebhooks(params.task_id))
         for webhook in webhooks:
             if webhook.id == params.id or not params.id:  # clients of 0.3 may leave out which
                 return config_of(webhook, params.task_id)
@@ -72,14 +72,16 @@ class PushOperations(RequestHandler):
     async def on_list_task_push_notification_configs(
         self, params: "pb.ListTaskPushNotificationConfigsRequest", context: ServerCallContext
     ) -> "pb.ListTaskPushNotificationConfigsResponse":
-        webhooks = await self._webhooks(params.task_id, PushList(params.task_id))
+        webhooks = await self._webhooks(params.task_id, ListWebhooks(params.task_id))
         configs = [config_of(webhook, params.task_id) for webhook in webhooks]
         return pb.ListTaskPushNotificationConfigsResponse(configs=configs)
 
     async def on_delete_task_push_notification_config(
         self, params: "pb.DeleteTaskPushNotificationConfigRequest", context: ServerCallContext
     ) -> None:
-        await self._webhooks(params.task_id, PushDelete(params.task_id, params.id))
+        await self._webhooks(params.task_id, DeleteWebhook(params.task_id, params.id))
 
-    async def _webhooks(self, task: str, request: PushSet | PushList | PushDelete) -> Sequence[Webhook]:
+    async def _webhooks(
+        self, task: str, request: SetWebhook | ListWebhooks | DeleteWebhook
+    ) -> Sequence[Webhook]:
         return (await self._ask(task, request)).webhooks

@@ -196,7 +196,7 @@ async def test_a_message_that_is_under_way_is_awaited_when_only_the_keeper_was_l
         async with LocalMesh(model, config=setting) as mesh:
             first = asyncio.create_task(mesh.create("go"))
             await asyncio.wait_for(arrived.wait(), WITHIN_S)
-            (conversation,) = mesh.keeper._cells.index.open_turns()
+            (conversation,) = mesh.keeper._shard.index.open_turns()
             await mesh.lose_keeper()
             await until(lambda: mesh.passes == 2)
             go_on.set()
@@ -240,8 +240,8 @@ async def until(holds: Any) -> None:
 
 async def ended(mesh: LocalMesh, conversation: str) -> Any:
     """The journal once the turn has ended or waits."""
-    cell = await mesh.keeper._cells.get(conversation)
-    await until(lambda: not cell.needs_pass)
+    loaded = await mesh.keeper._shard.get(conversation)
+    await until(lambda: not loaded.needs_pass)
     return await mesh.journal.read(conversation)
 
 

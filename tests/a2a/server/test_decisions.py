@@ -172,8 +172,8 @@ def test_a_decision_about_what_is_not_pending_any_more_is_refused_and_never_a_me
 
 async def until_queued(live: LiveMesh, task: str) -> None:
     """Until a message waits for the turn of a task to end."""
-    cell = await live.mesh.keeper._cells.get(task)
-    while not cell.queued:  # noqa: ASYNC110 - nobody is told of it
+    loaded = await live.mesh.keeper._shard.get(task)
+    while not loaded.waiting_messages:  # noqa: ASYNC110 - nobody is told of it
         await asyncio.sleep(0.005)
 
 

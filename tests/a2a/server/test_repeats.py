@@ -114,9 +114,9 @@ def until_asked(live: LiveMesh, task: str, times: int) -> None:
     """Until a turn has paused with that many approvals asked, whoever was told of it."""
 
     async def asked() -> None:
-        cell = await live.mesh.keeper._cells.get(task)
+        loaded = await live.mesh.keeper._shard.get(task)
         async with asyncio.timeout(WITHIN_S):
-            while cell.needs_pass or len(cell.conversation.asked) < times:  # noqa: ASYNC110 - nobody is told
+            while loaded.needs_pass or len(loaded.conversation.asked) < times:  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.005)
 
     live.run(asked())
@@ -389,17 +389,17 @@ async def hold(model: ByNode, node: str) -> None:
 
 
 async def until_at_work(live: LiveMesh, task: str) -> None:
-    cell = await live.mesh.keeper._cells.get(task)
+    loaded = await live.mesh.keeper._shard.get(task)
     async with asyncio.timeout(WITHIN_S):
-        while not cell.needs_pass:  # noqa: ASYNC110 - nobody is told of it
+        while not loaded.needs_pass:  # noqa: ASYNC110 - nobody is told of it
             await asyncio.sleep(0.005)
 
 
 async def until_queued(live: LiveMesh, task: str) -> None:
     """Until a message waits for the turn of a task to end."""
-    cell = await live.mesh.keeper._cells.get(task)
+    loaded = await live.mesh.keeper._shard.get(task)
     async with asyncio.timeout(WITHIN_S):
-        while not cell.queued:  # noqa: ASYNC110 - nobody is told of it
+        while not loaded.waiting_messages:  # noqa: ASYNC110 - nobody is told of it
             await asyncio.sleep(0.005)
 
 

@@ -12,7 +12,7 @@ from mesh.core.errors import JournalError
 from mesh.core.events import LlmCall
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
-from mesh.keeper.requests import Ask
+from mesh.keeper.requests import RequestFor
 from mesh.llm.port import LlmRequest
 from tests import live as live_mesh
 from tests.a2a.server.rpc import Json, Rpc, answer, question, said, state, text_part
@@ -163,7 +163,7 @@ def test_a_list_of_many_tasks_leaves_room_for_other_requests(monkeypatch: pytest
     class Elsewhere(LocalBackend):
         """As over a network, no answer is there at once."""
 
-        async def ask(self, owner: str, request: Ask[Any]) -> Any:
+        async def ask(self, owner: str, request: RequestFor[Any]) -> Any:
             await asyncio.sleep(0)
             return await super().ask(owner, request)
 

@@ -28,7 +28,7 @@ from mesh.core.events import AnyEvent, Completed, Error, Event, Paused, decode, 
 from mesh.core.ids import approval_id
 from mesh.core.view import view
 from mesh.journal.files import FileJournal
-from mesh.keeper.requests import Caller, Create, Finish
+from mesh.keeper.requests import Caller, Complete, Create
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from tests.support import SIMPLE, LocalMesh, ScriptedLlm, calls, says
@@ -110,7 +110,7 @@ async def _decided_and_closed(mesh: Mesh) -> None:
     await mesh.started()
     await mesh.decided("approve")
     await mesh.say(ID, "And now?")
-    await mesh.ask(Finish(ID))
+    await mesh.ask(Complete(ID))
 
 
 async def _died_while_a_tool_ran(mesh: Mesh, decision: str | None = "retry") -> None:
@@ -128,7 +128,7 @@ async def _died_while_a_tool_ran(mesh: Mesh, decision: str | None = "retry") -> 
     mesh.ledger.before_add = None
     await mesh.crash()
     await asyncio.gather(deciding, return_exceptions=True)
-    await mesh.ask(Finish(ID))  # refused, when the turn rests at its question
+    await mesh.ask(Complete(ID))  # refused, when the turn rests at its question
     if decision:
         await mesh.decided(decision)
 
@@ -243,7 +243,7 @@ async def go_on(events: Sequence[AnyEvent], text: str, folder: Path) -> tuple[En
     (folder / f"conversation_{ID}.jsonl").write_bytes(lines(events))
     asked: list[str] = []
     async with asyncio.timeout(WITHIN_S), Mesh(ByNode(), folder, text) as mesh:
-        while (await mesh.ask(Finish(ID)))[0] == 409:
+        while (await mesh.ask(Complete(ID)))[0] == 409:
             pending = (await mesh.show(ID))["pending_approval"]
             asked.append(pending["kind"])
             match pending["kind"]:

@@ -1,8 +1,9 @@
-"""What watchers are told: one conversation from any event on, or all that happens in a shard.
+"""The events that watchers get: of one conversation from any event on, or of all conversations of a shard.
 
-A watcher says what it has read: the last journaled event (``after``), and the place in what is kept in memory
-(``cursor``). What memory does not have any more comes from the journal, so that nothing journaled is missed,
-whatever died in between. Who is too slow for that is cut off, and slows nobody.
+A watcher says what it has received: the last journaled event (``after``), and a position in the events that
+are kept in memory (``cursor``). Events that are not in memory any more come from the journal, so that no
+journaled event is missed, whichever process died meanwhile. A watcher that is too slow is cut off, and slows
+nobody.
 """
 
 import asyncio
@@ -12,19 +13,20 @@ from mesh.core.conversation import Conversation
 from mesh.core.errors import Conflict
 from mesh.core.events import AnyEvent, Completed, CutOff, Error, Paused, now
 from mesh.journal.port import Journal
-from mesh.keeper.cell import Cell
+from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.replies import FollowedEvent, FollowedEvents, WatchedEvents
 from mesh.keeper.requests import Follow, Watch
 from mesh.keeper.tail import FellBehind, Item, Tail, size_of
 
 WAIT_S = 15.0
-"""How long a question for news waits for some."""
+"""How long a request for events waits for some."""
 _FOLLOWED_FOR_S = 60.0
+"""How long events of the whole shard are kept in memory after a follower asked last."""
 _BATCH_BYTES = 256 * 1024
 _SLOW = "this stream was read too slowly and is cut off here; come back with Last-Event-ID"
 
 
-class Watching:
+class EventFeeds:
     """See the module's text."""
 
     def __init__(self, journal: Journal) -> None:
@@ -32,38 +34,39 @@ class Watching:
         self._all: Tail | None = None
         self._followed_until = 0.0
 
-    def happened(self, cell: Cell, events: Sequence[AnyEvent]) -> None:
+    def appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         """Events were journaled."""
         if self._all is None or not self._is_followed:
             self._all = None
             return
         for event in events:
-            self._all.add(event, cell.conversation.id, cell.conversation.session_id)
+            self._all.add(event, loaded.conversation.id, loaded.conversation.session_id)
 
-    async def watch(self, cell: Cell, request: Watch) -> WatchedEvents:
-        """What is new to a watcher of one conversation; waits a while for something. Raises `Conflict`."""
-        if request.exclusive and not cell.audience.hold(request.watcher):
+    async def watch(self, loaded: LoadedConversation, request: Watch) -> WatchedEvents:
+        """Returns the events that are new to a watcher of one conversation; waits a while for some. Raises
+        `Conflict` if the exclusive place is taken."""
+        if request.exclusive and not loaded.audience.hold(request.watcher):
             raise Conflict(
                 f"the stream of conversation {request.id} is open elsewhere; there is one at a time"
             )
-        seq = cell.conversation.seq
+        seq = loaded.conversation.seq
         after = seq if request.after is None else min(request.after, seq)
-        with cell.audience.attended(seq, request.watcher, WAIT_S) as tail:
+        with loaded.audience.attended(seq, request.watcher, WAIT_S) as tail:
             cursor = request.cursor if tail.knows(request.cursor) else tail.after(after)
             if cursor is None:
-                return await self._caught_up(cell.conversation, request, after, tail.end)
+                return await self._caught_up(loaded.conversation, request, after, tail.end)
             if request.wait:
                 await tail.wait(cursor, WAIT_S)
             try:
                 items = tail.since(cursor)
             except FellBehind:
-                return _cut_off(cell.conversation, after)
+                return _cut_off(loaded.conversation, after)
             after = max((item.event.seq for item in items), default=0) or after
             events = [item.event for item in items]
-            return _watched(cell.conversation, events, request.turn, after, cursor + len(items))
+            return _watched(loaded.conversation, events, request.turn, after, cursor + len(items))
 
     async def follow(self, request: Follow) -> FollowedEvents:
-        """What is new to a follower of the whole shard; waits a while for something."""
+        """Returns the events that are new to a follower of the whole shard; waits a while for some."""
         if self._all is None or not self._is_followed:
             self._all = Tail()
         self._followed_until = asyncio.get_running_loop().time() + _FOLLOWED_FOR_S
@@ -91,7 +94,7 @@ class Watching:
     async def _caught_up(
         self, conversation: Conversation, request: Watch, after: int, cursor: int
     ) -> WatchedEvents:
-        """What the journal has up to now; later events are in the tail, at the cursor."""
+        """Events from the journal; those after its end are in the tail, from the cursor on."""
         until = conversation.seq
         journaled = await self._journal.read(conversation.id)
         events = list(_bounded(event for event in journaled if after < event.seq <= until))

@@ -1,4 +1,4 @@
-"""A conversation on its way from one mesh to another: its journal, one event a line. Pure."""
+"""Export and import of conversations: a journal as JSON lines, one event a line. Pure."""
 
 from collections.abc import Sequence
 
@@ -26,21 +26,23 @@ _LEFT_BEHIND = (
 )
 
 
-def exported(events: Sequence[AnyEvent]) -> bytes:
-    """A journal as lines."""
+def exported_lines(events: Sequence[AnyEvent]) -> bytes:
+    """The journal as lines."""
     return b"".join(encode(event) + b"\n" for event in events)
 
 
-def imported(content: bytes, agent: str, digest: str, by: str = "") -> list[AnyEvent]:
-    """The journal that such lines make here: that of an agent, in one of its versions. Raises `BadRequest`.
-    ``by`` names who brings it, if that was proved: what it says of others is their word, and no proof.
+def imported_events(content: bytes, agent: str, digest: str, by: str = "") -> list[AnyEvent]:
+    """The journal that exported lines make here, for an agent in one of its versions. Raises `BadRequest`.
 
-    An open turn ends with an error: were it to go on in two places, what it does could be done twice.
+    ``by`` is the name of the API key that imports, if keys are asked for. The names of people in the lines
+    are then marked as what that key says, since nobody here has checked them.
+
+    An open turn ends with an error: if it went on in both meshes, its effects could happen twice.
     """
     events: list[AnyEvent] = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
-            events.append(_on_the_word_of(by, _event(line, number)))
+            events.append(_attributed(_event(line, number), by))
     if not events or not isinstance(events[0], ConversationCreated):
         raise BadRequest("line 1: a conversation begins with conversation_created")
     if any(isinstance(event, ConversationCreated) for event in events[1:]):
@@ -52,14 +54,14 @@ def imported(content: bytes, agent: str, digest: str, by: str = "") -> list[AnyE
     return events
 
 
-def _on_the_word_of(by: str, event: AnyEvent) -> AnyEvent:
+def _attributed(event: AnyEvent, by: str) -> AnyEvent:
     if not (by and isinstance(event, UserMessage | ApprovalResolved) and event.by):
         return event
     return msgspec.structs.replace(event, by=f"{event.by} (as imported by {by})")
 
 
 def created_in(content: bytes) -> ConversationCreated:
-    """The first event of such lines. Raises `BadRequest`."""
+    """The first event of exported lines. Raises `BadRequest`."""
     first = _event(content.lstrip().partition(b"\n")[0], 1)
     if not isinstance(first, ConversationCreated):
         raise BadRequest("line 1: a conversation begins with conversation_created")
@@ -77,17 +79,17 @@ def _event(line: bytes, number: int) -> AnyEvent:
         raise BadRequest(f"line {number} is no event: {problem}") from None
     if isinstance(event, Live):
         raise BadRequest(f"line {number}: {type(event).__name__} is never in a journal")
-    if wrong := _wrong_in(event):
+    if wrong := _problem_of(event):
         raise BadRequest(f"line {number}: {wrong}")
     return event
 
 
-def _wrong_in(event: AnyEvent) -> str:
-    """What an event of a journal of ours never has, and what would be a header, a cursor or a call between
-    processes that cannot be made."""
+def _problem_of(event: AnyEvent) -> str:
+    """What is wrong with an event; empty if nothing. Its values become headers, cursors and calls between
+    processes, which the mesh makes such that they can, and another source might not."""
     if event.time and not is_moment(event.time):
         return "time must be as in 2026-01-31T12:00:00.000Z"
-    if isinstance(event, ConversationCreated | UserMessage) and not _may_be_its(event):
+    if isinstance(event, ConversationCreated | UserMessage) and not _has_valid_session(event):
         return f"session_id must be {SESSION_IDS}"
     try:
         strict_json.checked(msgspec.to_builtins(event))
@@ -96,6 +98,6 @@ def _wrong_in(event: AnyEvent) -> str:
     return ""
 
 
-def _may_be_its(event: ConversationCreated | UserMessage) -> bool:
+def _has_valid_session(event: ConversationCreated | UserMessage) -> bool:
     is_optional = isinstance(event, UserMessage)
     return is_session_id(event.session_id) or (is_optional and not event.session_id)

@@ -1,0 +1,176 @@
+"""The conversations of a shard: which there are, and those that are loaded."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from mesh.core.conversation import Conversation, fold
+from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
+from mesh.core.events import AnyEvent
+from mesh.core.ids import is_id, shard_of, tail
+from mesh.journal.port import Journal
+from mesh.keeper.index import Index
+from mesh.keeper.loaded_conversation import LoadedConversation
+from mesh.keeper.snapshots import Snapshots
+from mesh.runtime.logs import fields
+
+_RUN_BITS = 32
+_log = logging.getLogger("mesh.keeper")
+
+
+class Shard:
+    """Shard ``number`` of ``shards``. Keeps at most ``max_loaded`` conversations in memory that nobody uses;
+    the others are read from their journals when they are asked for.
+
+    ``on_fenced`` is called when another keeper has opened the shard, ``on_append`` after every append, and
+    ``on_unloaded`` when a conversation in memory did not agree with its journal and was dropped.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        shards: int,
+        journal: Journal,
+        max_loaded: int,
+        on_fenced: Callable[[], None],
+        on_append: Callable[[LoadedConversation, Sequence[AnyEvent]], None],
+        on_unloaded: Callable[[str], None],
+    ) -> None:
+        self.index = Index()
+        self.unreadable: set[str] = set()
+        """Conversations whose journals could not be read when the shard was opened, nor since."""
+        self._number = number
+        self._shards = shards
+        self._journal = journal
+        self._max_loaded = max_loaded
+        self._on_fenced = on_fenced
+        self._on_append = on_append
+        self._on_unloaded = on_unloaded
+        self._epoch = 0
+        self._run_numbers = count()
+        self._loaded: OrderedDict[str, LoadedConversation] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[LoadedConversation]] = {}
+        self._snapshots = Snapshots(journal, f"index2_{number}.json", self.index)
+
+    async def open(self) -> int:
+        """Takes the shard over, finds out which conversations there are, and returns the epoch."""
+        self._epoch = await self._journal.open(self._number)
+        # Invariant: greater than every number of an earlier epoch, and one sequence for the whole shard: a
+        # conversation that is unloaded and read again must not count from the start.
+        self._run_numbers = count((self._epoch << _RUN_BITS) + 1)
+        sizes = await self._journal.sizes()
+        owned = {i: size for i, size in sizes.items() if self.owns(i)}
+        await self._snapshots.load_index(owned)
+        for conversation_id, size in owned.items():
+            if not self.index.is_current(conversation_id, size):
+                await self._index_journal(conversation_id, size)
+        return self._epoch
+
+    async def close(self) -> None:
+        """Stops the drivers (their turns stay open) and writes what is only derived."""
+        drivers = [loaded.driver for loaded in self._loaded.values() if loaded.driver]
+        for driver in drivers:
+            driver.cancel()
+        await asyncio.gather(*drivers, return_exceptions=True)
+        await self._snapshots.close()
+
+    async def get(self, conversation_id: str) -> LoadedConversation:
+        """Returns a conversation, read from its journal if need be. Raises `NotFound`, `JournalError`."""
+        loaded = self._loaded.get(conversation_id)
+        if loaded is not None and loaded.conversation.seq:
+            self._loaded.move_to_end(conversation_id)
+            return loaded
+        if not self.owns(conversation_id):
+            raise NotFound(f"there is no conversation {conversation_id[:64]!r}")
+        # One read for all who ask meanwhile, and none of them cancels it for the others: hence the shield.
+        if conversation_id not in self._loading:
+            task = asyncio.create_task(self._load(conversation_id))
+            task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
+            self._loading[conversation_id] = task
+        loaded = await asyncio.shield(self._loading[conversation_id])
+        # It may have been unloaded between the end of the task and now.
+        return self._loaded.setdefault(conversation_id, loaded)
+
+    async def flush(self) -> None:
+        """Makes every message durable that is held."""
+        held = [loaded for loaded in self._loaded.values() if loaded.held_message is not None]
+        await asyncio.gather(*(loaded.flush() for loaded in held))
+
+    async def create(self, conversation_id: str, events: Sequence[AnyEvent]) -> LoadedConversation:
+        """Creates a conversation that begins with these events. Of two creations at once, the second finds
+        what the first created: events with the same keys are appended once."""
+        loaded = self._keep(conversation_id, Conversation())
+        await loaded.append(events)
+        return loaded
+
+    async def with_approval(self, uuid: str) -> LoadedConversation:
+        """Returns the conversation that asks for an approval, decided or not. Raises `NotFound`."""
+        unreadable = [i for i in self.unreadable if tail(i) == tail(uuid)]
+        for conversation_id in (*self.index.with_tail(uuid), *unreadable):
+            loaded = await self.get(conversation_id)
+            if uuid in loaded.conversation.asked:
+                return loaded
+        raise NotFound(f"there is no approval {uuid[:64]!r}")
+
+    def owns(self, conversation_id: str) -> bool:
+        """Whether this is the id of a conversation of this shard, if there is one."""
+        return is_id(conversation_id) and shard_of(conversation_id, self._shards) == self._number
+
+    async def _load(self, conversation_id: str) -> LoadedConversation:
+        conversation = fold(await self._journal.read(conversation_id))
+        if not conversation.id:
+            raise NotFound(f"there is no conversation {conversation_id}")
+        if conversation_id in self.unreadable:
+            self.unreadable.discard(conversation_id)
+            self.index.put(conversation, 0)  # no size it could have: it is read again at the next start
+        return self._keep(conversation_id, conversation)
+
+    def _keep(self, conversation_id: str, conversation: Conversation) -> LoadedConversation:
+        assert self._epoch, "the shard is opened before anything is asked of it"
+        self._unload_idle()
+        loaded = LoadedConversation(
+            conversation,
+            self._journal,
+            self._number,
+            self._epoch,
+            self._run_numbers,
+            self._appended,
+            self._append_failed,
+        )
+        return self._loaded.setdefault(conversation_id, loaded)
+
+    def _unload_idle(self) -> None:
+        """Bounds memory: unloads conversations that nobody uses, those first that were used longest ago."""
+        excess = len(self._loaded) - self._max_loaded
+        if excess > 0:
+            idle = [i for i, loaded in self._loaded.items() if loaded.is_idle]
+            for conversation_id in idle[:excess]:
+                del self._loaded[conversation_id]
+
+    async def _index_journal(self, conversation_id: str, size: int) -> None:
+        try:
+            conversation = fold(await self._journal.read(conversation_id))
+        except JournalError as problem:
+            # One conversation that cannot be read must not keep the others from being served.
+            kind = "journal_damaged" if isinstance(problem, JournalDamaged) else "journal_unreadable"
+            _log.error("event=%s conversation=%s %s", kind, conversation_id, fields(message=problem))
+            self.unreadable.add(conversation_id)
+            return
+        if conversation.id:
+            self.index.put(conversation, size)
+
+    def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent], size: int) -> None:
+        self.index.put(loaded.conversation, size)
+        self._snapshots.mark(loaded.conversation)
+        self._on_append(loaded, events)
+
+    def _append_failed(self, loaded: LoadedConversation, problem: JournalError) -> None:
+        """What is in memory may not be what is in the journal: it is read again, or the shard is left."""
+        _log.error("event=journal_error %s %s", loaded.label, fields(message=problem))
+        if isinstance(problem, StaleEpoch):
+            self._on_fenced()
+        if isinstance(problem, WrongSequence):
+            self._loaded.pop(loaded.conversation.id, None)
+            self._on_unloaded(loaded.conversation.id)
