@@ -1,7 +1,8 @@
-"""The command line. It checks, says what is wrong in one line each, and hands over.
+"""The command line. Each command checks its options, prints a line for each problem, and calls what does the
+work.
 
-Exit codes: 0 fine, 1 this machine lacks something, 2 the config (or the command) is wrong,
-130 interrupted. Imports are made where they are used: ``mesh --help`` answers at once.
+Exit codes: 0 success, 1 something failed or is missing on this machine, 2 the config or the command is wrong,
+130 interrupted. Modules are imported where they are used, so that ``mesh --help`` answers at once.
 """
 
 from typing import Annotated
@@ -41,12 +42,10 @@ def _print_version(wanted: bool) -> None:
 def mesh(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
-        ),
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """The options that stand before every command."""
+    """The options that precede every command."""
 
 
 app.command()(up)

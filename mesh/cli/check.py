@@ -2,19 +2,19 @@
 
 import typer
 
-from mesh.cli.shared import ConfigFile, loaded, plain_words
+from mesh.cli.shared import ConfigArgument, errors_as_lines, loaded
 
 _NODES_SHOWN = 40
 
 
-def check(config: ConfigFile) -> None:
+def check(config: ConfigArgument) -> None:
     """Validate a config without starting anything.
 
-    Every problem is printed as file:line: key: what is wrong; expected what.
+    Each problem is printed as file:line: key: what is wrong; what is expected.
 
     Example: mesh check config/agent.yaml
     """
-    with plain_words():
+    with errors_as_lines():
         from mesh.access.exposure import warnings
         from mesh.tree.plan import hints, other_agents, tree_of
 

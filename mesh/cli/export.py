@@ -8,51 +8,52 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.shared import MACHINE, WRONG, leave, plain_words
-from mesh.cli.where import (
-    ApiKey,
+from mesh.cli.journal_source import (
+    ApiKeyOption,
     ConfigOption,
-    ConversationId,
-    DataDir,
-    Faults,
-    Token,
-    Url,
-    Where,
+    ConversationArgument,
+    DataDirOption,
+    FaultWarnings,
+    JournalSource,
+    TokenOption,
+    UrlOption,
     client_of,
-    shown,
+    without_secrets,
 )
+from mesh.cli.shared import FAILED, WRONG_USE, errors_as_lines, exit_with
 
 
 def export(
-    conversation: ConversationId,
+    conversation: ConversationArgument,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it here, not to stdout.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
-    url: Url = None,
-    data_dir: DataDir = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = None,
     config: ConfigOption = None,
-    token: Token = "",
-    key: ApiKey = "",
+    token: TokenOption = "",
+    key: ApiKeyOption = "",
 ) -> None:
-    """Write the journal of a conversation, for mesh import.
+    """Export the journal of a conversation, for mesh import.
 
-    It is one event a line, and has all that was said, so a FILE is readable for you alone.
+    The journal has one event per line and contains everything that was said, so only you can read FILE.
 
     Example: mesh export 3f2a -o talk.jsonl
     """
-    with plain_words():
+    with errors_as_lines():
         import asyncio
 
-        where = Where(conversation, url, data_dir, config)
-        faults = Faults("export")
-        if where.url is None:
-            lines = _of_file(where, conversation, faults)
+        source = JournalSource(conversation, url, data_dir, config)
+        faults = FaultWarnings("export")
+        if source.url is None:
+            lines = _of_file(source, conversation, faults)
         else:
-            lines = asyncio.run(_of_mesh(where.url, token, key, conversation, faults))
+            lines = asyncio.run(_of_mesh(source.url, token, key, conversation, faults))
         faults.end()
         if not lines:
-            leave(["there is no event in it that can be read"], MACHINE)
+            exit_with(["there is no event in it that can be read"], FAILED)
         content = b"".join(line + b"\n" for line in lines)
         if output is None:
             sys.stdout.buffer.write(content)
@@ -61,32 +62,32 @@ def export(
             _write(output, content, force)
 
 
-def _of_file(where: Where, conversation: str, faults: Faults) -> list[bytes]:
+def _of_file(source: JournalSource, conversation: str, faults: FaultWarnings) -> list[bytes]:
     from mesh.journal.portable import Reader
     from mesh.log.files import entries
 
-    return [entry.raw for entry in entries(where.file(conversation), Reader(faults))]
+    return [entry.raw for entry in entries(source.file(conversation), Reader(faults))]
 
 
-async def _of_mesh(url: str, token: str, key: str, conversation: str, faults: Faults) -> list[bytes]:
+async def _of_mesh(url: str, token: str, key: str, conversation: str, faults: FaultWarnings) -> list[bytes]:
     from mesh.journal.portable import Reader
     from mesh.log.remote import conversation_id, entries
 
     async with client_of(url, token, key) as client:
-        wanted = await conversation_id(client, conversation, shown(url))
+        wanted = await conversation_id(client, conversation, without_secrets(url))
         return [entry.raw for entry in await entries(client, wanted, Reader(faults))]
 
 
 def _write(path: Path, content: bytes, force: bool) -> None:
-    """All of it or nothing; what is to be overwritten stays until all of it is written."""
+    """Writes all of the content or nothing. A file that is to be overwritten stays until then."""
     written = path.with_name(f".{path.name}.{os.getpid()}.tmp") if force else path
     try:
         with open(written, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content)
         written.replace(path)
     except FileExistsError:
-        leave([f"{written} is there already; --force overwrites it"], WRONG)
+        exit_with([f"{written} is there already; --force overwrites it"], WRONG_USE)
     except OSError as problem:
-        with suppress(OSError):  # it may not even have been made
+        with suppress(OSError):  # it may not exist yet
             written.unlink()
-        leave([f"{path}: {problem.strerror or problem}"], MACHINE)
+        exit_with([f"{path}: {problem.strerror or problem}"], FAILED)

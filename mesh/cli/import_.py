@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.shared import MACHINE, leave, plain_words
-from mesh.cli.where import ApiKey, Faults, Token, client_of, shown
+from mesh.cli.journal_source import ApiKeyOption, FaultWarnings, TokenOption, client_of, without_secrets
+from mesh.cli.shared import FAILED, errors_as_lines, exit_with
 
 if TYPE_CHECKING:
     from mesh.core.events import AnyEvent
@@ -17,43 +17,44 @@ _DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What mesh export wrote; - is stdin.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A journal that mesh export wrote; - reads stdin.")
+    ],
     url: Annotated[
-        str | None, typer.Option(help="The mesh that gets it. By default $MESH_URL.", show_default=False)
+        str | None, typer.Option(help="The URL of the mesh. By default $MESH_URL.", show_default=False)
     ] = None,
-    token: Token = "",
-    key: ApiKey = "",
+    token: TokenOption = "",
+    key: ApiKeyOption = "",
 ) -> None:
-    """Give a conversation to a mesh that runs.
+    """Import a conversation into a running mesh.
 
-    That is the mesh of --url or MESH_URL, by default the one on port 8080 of this machine.
-    Its id goes to stdout. What cannot be read is left out, with a warning.
+    The mesh is that of --url or MESH_URL, by default the one on port 8080 of this machine. The id of the
+    conversation goes to stdout. Events that cannot be read are left out, with a warning.
 
     Example: mesh import talk.jsonl --url http://localhost:8080
     """
-    with plain_words():
+    with errors_as_lines():
         import asyncio
 
         chosen = url or os.environ.get("MESH_URL") or _DEFAULT_URL
         events = _read(file)
         found = asyncio.run(_send(events, chosen, token, key))
         typer.echo(found)
-        typer.echo(
-            f"{len(events)} events; go on with: mesh chat --resume {found} --url {shown(chosen)}", err=True
-        )
+        command = f"mesh chat --resume {found} --url {without_secrets(chosen)}"
+        typer.echo(f"{len(events)} events; go on with: {command}", err=True)
 
 
 def _read(file: Path) -> "list[AnyEvent]":
     from mesh.journal.portable import Reader, bounded, renumbered
     from mesh.log.files import entries, read
 
-    faults = Faults(str(file))
+    faults = FaultWarnings(str(file))
     reader = Reader(faults)
     found = read(reader, bounded(sys.stdin.buffer)) if str(file) == "-" else entries(file, reader)
     events = renumbered(entry.event for entry in found)
     faults.end()
     if not events:
-        leave([f"{file}: there is no event in it that can be read"], MACHINE)
+        exit_with([f"{file}: there is no event in it that can be read"], FAILED)
     return events
 
 

@@ -5,24 +5,26 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.shared import WRONG, leave, plain_words
+from mesh.cli.shared import WRONG_USE, errors_as_lines, exit_with
 
 File = Annotated[
     Path, typer.Option("--file", metavar="FILE", help="The auth.keys_file of the mesh.", show_default=True)
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is; the journal records it.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The holder of the key. The journal records this name.")
+]
 _FILE = Path("keys.yaml")
 
-key = typer.Typer(no_args_is_help=True, help="API keys: who may use a mesh that has auth in its config.")
+key = typer.Typer(no_args_is_help=True, help="Manage the API keys of a mesh with auth in its config.")
 
 
 @key.command()
 def new(name: Name, file: File = _FILE) -> None:
-    """Make a key and print it, once. The file keeps its hash; a mesh that runs takes it within seconds.
+    """Create a key and print it once. The file keeps only its hash. A running mesh accepts it within seconds.
 
     Example: mesh key new ann
     """
-    with plain_words():
+    with errors_as_lines():
         from mesh.access.keys import add
 
         typer.echo(add(file, name))
@@ -31,15 +33,18 @@ def new(name: Name, file: File = _FILE) -> None:
 
 @key.command("list")
 def list_(file: File = _FILE) -> None:
-    """Show who has a key, and since when.
+    """List who has a key, and since when.
 
     Example: mesh key list
     """
-    with plain_words():
+    with errors_as_lines():
         from mesh.access.keys import load
 
         if not file.exists():
-            leave([f"{file}: there is no such file; mesh key new NAME makes it, --file names another"], WRONG)
+            exit_with(
+                [f"{file}: there is no such file; mesh key new NAME makes it, --file names another"],
+                WRONG_USE,
+            )
         keys = load(file)
         width = max((len(each.name) for each in keys), default=0)
         for each in keys:
@@ -50,11 +55,11 @@ def list_(file: File = _FILE) -> None:
 
 @key.command()
 def revoke(name: Name, file: File = _FILE) -> None:
-    """Make a key invalid, for a mesh that runs within seconds.
+    """Revoke a key. A running mesh refuses it within seconds.
 
     Example: mesh key revoke ann
     """
-    with plain_words():
+    with errors_as_lines():
         from mesh.access.keys import revoke
 
         revoke(file, name)

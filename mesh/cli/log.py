@@ -8,116 +8,121 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.shared import plain_words
-from mesh.cli.where import (
-    ApiKey,
+from mesh.cli.journal_source import (
+    ApiKeyOption,
     ConfigOption,
-    ConversationId,
-    DataDir,
-    Faults,
-    Token,
-    Url,
-    Where,
+    ConversationArgument,
+    DataDirOption,
+    FaultWarnings,
+    JournalSource,
+    TokenOption,
+    UrlOption,
     client_of,
-    shown,
     warn,
+    without_secrets,
 )
+from mesh.cli.shared import errors_as_lines
 
 if TYPE_CHECKING:
     from mesh.client.rest import MeshClient
-    from mesh.log.files import Entry
-    from mesh.log.screen import Screen
+    from mesh.log.files import LogEntry
+    from mesh.log.output import LogOutput
 
 
 def log(
-    conversation: ConversationId,
+    conversation: ConversationArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show what comes, until it is complete or Ctrl-C.")
+        bool,
+        typer.Option("--follow", "-f", help="Show new events until the conversation is complete or Ctrl-C."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The events as JSON lines, as they are.")] = False,
-    url: Url = None,
-    data_dir: DataDir = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the events as JSON lines, unchanged.")
+    ] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = None,
     config: ConfigOption = None,
-    token: Token = "",
-    key: ApiKey = "",
+    token: TokenOption = "",
+    key: ApiKeyOption = "",
 ) -> None:
-    """Read what happened in a conversation.
+    """Show what happened in a conversation.
 
-    Shows who said what, which tools ran, who decided, and what it cost.
+    Prints who said what, which tools ran, who decided, and what it cost.
 
     Example: mesh log 3f2a --follow
     """
-    with plain_words():
+    with errors_as_lines():
         import asyncio
 
-        where = Where(conversation, url, data_dir, config)
-        screen = _screen(where, as_json)
+        source = JournalSource(conversation, url, data_dir, config)
+        output = _output_for(source, as_json)
         try:
-            if where.url is None:
-                _of_file(where, conversation, screen, follow)
+            if source.url is None:
+                _of_file(source, conversation, output, follow)
             else:
-                client = client_of(where.url, token, key)
-                asyncio.run(_of_mesh(client, shown(where.url), conversation, screen, follow))
+                client = client_of(source.url, token, key)
+                asyncio.run(_of_mesh(client, without_secrets(source.url), conversation, output, follow))
         finally:
-            screen.end()
+            output.end()
 
 
-def _of_file(where: Where, conversation: str, screen: "Screen", follow: bool) -> None:
+def _of_file(source: JournalSource, conversation: str, output: "LogOutput", follow: bool) -> None:
     from mesh.journal.portable import Reader
     from mesh.log.files import entries, followed
 
-    path = where.file(conversation)
-    faults = Faults(path.name)
+    path = source.file(conversation)
+    faults = FaultWarnings(path.name)
     reader = Reader(faults)
     if not follow:
-        screen.show([*entries(path, reader)])
+        output.show([*entries(path, reader)])
         faults.end()
         return
     for batch in followed(path, reader):
-        screen.show(batch)
+        output.show(batch)
         if _is_over(batch):
             return
 
 
-async def _of_mesh(mesh: "MeshClient", where: str, conversation: str, screen: "Screen", follow: bool) -> None:
+async def _of_mesh(
+    mesh: "MeshClient", shown_url: str, conversation: str, output: "LogOutput", follow: bool
+) -> None:
     from mesh.journal.portable import Reader
     from mesh.log.remote import conversation_id, entries, followed
 
     async with mesh as client:
-        wanted = await conversation_id(client, conversation, where)
-        faults = Faults(wanted)
+        wanted = await conversation_id(client, conversation, shown_url)
+        faults = FaultWarnings(wanted)
         reader = Reader(faults)
         if not follow:
-            screen.show(await entries(client, wanted, reader))
+            output.show(await entries(client, wanted, reader))
             faults.end()
             return
         async for batch in followed(client, wanted, reader, warn):
-            screen.show(batch)
+            output.show(batch)
             if _is_over(batch):
                 return
 
 
-def _is_over(batch: "Sequence[Entry]") -> bool:
-    """Whether the conversation takes no more messages."""
+def _is_over(batch: "Sequence[LogEntry]") -> bool:
+    """Whether the conversation is complete, so that nothing more can be appended."""
     from mesh.core.events import ConversationCompleted
 
     return any(isinstance(entry.event, ConversationCompleted) for entry in batch)
 
 
-def _screen(where: Where, as_json: bool) -> "Screen":
+def _output_for(source: JournalSource, as_json: bool) -> "LogOutput":
     from rich.console import Console
 
     from mesh.llm.prices import Prices
-    from mesh.log.names import Names
-    from mesh.log.screen import ForPeople, ForPrograms
+    from mesh.log.node_names import NodeNames
+    from mesh.log.output import JsonOutput, TextOutput
     from mesh.tree.plan import tree_of
 
     if as_json:
-        return ForPrograms(sys.stdout.buffer)
+        return JsonOutput(sys.stdout.buffer)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # rather a question mark than no log
+        sys.stdout.reconfigure(errors="replace")  # a question mark is better than no log
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
-    if where.config is None:
-        return ForPeople(console, Names(), Prices())
-    known = {planned.path: planned.node.name for planned in tree_of(where.config).walk()}
-    return ForPeople(console, Names(known, where.config.digest), Prices(where.config.llm.prices))
+    if source.config is None:
+        return TextOutput(console, NodeNames(), Prices())
+    known = {planned.path: planned.node.name for planned in tree_of(source.config).walk()}
+    return TextOutput(console, NodeNames(known, source.config.digest), Prices(source.config.llm.prices))

@@ -1,4 +1,4 @@
-"""What every command shares: the config it is given, plain words for what is wrong, exit codes."""
+"""What the commands share: the config argument, errors as lines, exit codes."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from mesh.config.model import Config
 
 DEFAULT_CONFIG = Path("config/agent.yaml")
-MACHINE, WRONG, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
-ConfigFile = Annotated[
+ConfigArgument = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The agent's YAML file.", show_default=True)
 ]
 
@@ -26,33 +26,34 @@ def loaded(path: Path) -> "Config":
 
 
 def runtime() -> "Callable[..., None]":
-    """What runs an agent: called with a `Config`, a rich `Console`, the `Config` of each further agent, and
-    ``options``, its `RunOptions`. It is found by its entry point: nothing here imports it by name."""
+    """Returns the function that runs agents. It takes a `Config`, a rich `Console`, the `Config` of each
+    further agent, and ``options``, which are `RunOptions`. It is found by its entry point, because mesh/ must
+    not import Ray."""
     from importlib.metadata import entry_points
 
     found = [*entry_points(group="mesh.runtime", name="ray")]
     if not found:
-        leave(["no runtime is installed; run make setup"], MACHINE)
+        exit_with(["no runtime is installed; run make setup"], FAILED)
     start: Callable[..., None] = found[0].load()
     return start
 
 
 @contextmanager
-def plain_words() -> Iterator[None]:
-    """Errors for people become lines and an exit code; anything else is a bug and keeps its traceback."""
+def errors_as_lines() -> Iterator[None]:
+    """Prints errors for people as lines and exits. Any other exception is a bug and keeps its traceback."""
     from mesh.core.errors import ConfigError, MeshError
 
     try:
         yield
     except ConfigError as error:
-        leave(error.problems, WRONG)
+        exit_with(error.problems, WRONG_USE)
     except MeshError as error:
-        leave([str(error)], MACHINE)
+        exit_with([str(error)], FAILED)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def leave(problems: Sequence[str], code: int) -> NoReturn:
+def exit_with(problems: Sequence[str], code: int) -> NoReturn:
     for problem in problems:
         typer.echo(f"mesh: {problem}", err=True)
     raise typer.Exit(code)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.shared import MACHINE, ConfigFile, leave, loaded, plain_words
+from mesh.cli.shared import FAILED, ConfigArgument, errors_as_lines, exit_with, loaded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def tools(
-    config: ConfigFile,
+    config: ConfigArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List all that an agent may call, and what asks first.
+    """List everything that an agent may call, and what needs an approval.
 
-    Starts the MCP servers of the config. Lists their tools, the other agents that it may ask, and what its
-    nodes have besides.
+    Starts the MCP servers of the config and lists their tools, the other agents that it may call, and the
+    built-in tools of its nodes.
 
     "approval" says whether a person is asked before each call.
 
     Example: mesh tools config/agent.yaml --json
     """
-    with plain_words():
+    with errors_as_lines():
         import asyncio
         import json
         import logging
@@ -35,10 +35,10 @@ def tools(
         from mesh.cli.preflight import missing_programs
         from mesh.tree.inventory import inventory
 
-        logging.getLogger("mesh").addHandler(logging.NullHandler())  # what matters comes as an error
+        logging.getLogger("mesh").addHandler(logging.NullHandler())  # problems are raised as errors
         agent = loaded(config)
         if found := [*missing_programs(agent)]:
-            leave(found, MACHINE)
+            exit_with(found, FAILED)
         listed, refused = asyncio.run(_listed(agent))
         rows = inventory(agent, [tool.shown() for tool in listed])
         repeatable = {tool.name for tool in listed if tool.repeatable}
@@ -55,7 +55,7 @@ def tools(
 
 
 async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
-    """The tools that are offered, and why others are not."""
+    """Returns the tools that are offered, and why others are not."""
     from mesh.mcp.session import McpSession
     from mesh.mcp.toolbox import Toolbox
     from mesh.tree.build import reserved
@@ -80,7 +80,7 @@ def _table(rows: "Sequence[dict[str, Any]]") -> "Table":
     from rich.markup import escape
     from rich.table import Column, Table
 
-    # Folded, and not cut off: two names that begin alike have to differ on a narrow terminal too.
+    # Folded instead of cut off, so that names with the same beginning differ on a narrow terminal too.
     names = [Column(title, overflow="fold") for title in ("tool", "from", "nodes")]
     table = Table(*names, "approval", "hints", "description")
     for row in rows:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.shared import DEFAULT_CONFIG, MACHINE, leave, loaded, plain_words, runtime
+from mesh.cli.shared import DEFAULT_CONFIG, FAILED, errors_as_lines, exit_with, loaded, runtime
 from mesh.runtime.options import LogFormat, LogLevel, RunOptions
 
 if TYPE_CHECKING:
@@ -20,37 +20,45 @@ def up(
         list[Path] | None,
         typer.Argument(
             metavar="CONFIG",
-            help=f"The agent's YAML file; of several agents, a file each. By default {DEFAULT_CONFIG}.",
+            help=f"The agent's YAML file, or one file for each agent. By default {DEFAULT_CONFIG}.",
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Listen here instead of the config's host.")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the config's port.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Keep conversations here instead.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on, instead of the config's.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port to listen on, instead of the config's.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="The directory for conversations, instead of the config's.")
+    ] = None,
     web: Annotated[
         bool, typer.Option("--web", help="Serve the web chat too, on 127.0.0.1:3000 or the next free port.")
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="How the log on stderr is written.")] = "logfmt",
+    log_format: Annotated[LogFormat, typer.Option(help="The format of the log on stderr.")] = "logfmt",
     log_level: Annotated[
         LogLevel | None,
-        typer.Option(help="The least level that is logged: on a terminal warning, otherwise info."),
+        typer.Option(
+            help="The lowest level that is logged: by default warning on a terminal, otherwise info."
+        ),
     ] = None,
     max_restarts: Annotated[
         int,
         typer.Option(
             min=0,
             envvar="MESH_MAX_RESTARTS",
-            help="Give up when Ray died more often than this within five minutes.",
+            help="Give up if Ray dies more often than this within five minutes.",
         ),
     ] = 5,
 ) -> None:
-    """Start the agent and serve it until Ctrl-C. Several agents are served each below /its-name.
+    """Start an agent and serve it until Ctrl-C. Several agents are each served below /name.
 
     Starts a local Ray, or joins the cluster that RAY_ADDRESS names.
 
     Example: mesh up config/agent.yaml --host 127.0.0.1 --port 9000
     """
-    with plain_words():
+    with errors_as_lines():
         from rich.console import Console
 
         from mesh.access.exposure import warnings
@@ -61,7 +69,7 @@ def up(
             configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
         )
         if found := obstacles(agents, os.environ):
-            leave(found, MACHINE)
+            exit_with(found, FAILED)
         for warning in (warning for agent in agents for warning in warnings(agent)):
             typer.echo(f"mesh: warning: {warning}", err=True)
         level = log_level or ("warning" if sys.stderr.isatty() else "info")

@@ -6,19 +6,20 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.shared import plain_words
+from mesh.cli.shared import errors_as_lines
 
 
 def web(
     config: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where it listens, and for which mesh.")
+        Path,
+        typer.Option(metavar="FILE", help="The config of the web chat: its address and its mesh."),
     ] = Path("config/web.yaml"),
 ) -> None:
-    """Serve the web chat for a running mesh, until Ctrl-C.
+    """Serve the web chat of a running mesh until Ctrl-C.
 
     Example: mesh web --config config/web.yaml
     """
-    with plain_words():
+    with errors_as_lines():
         from mesh.web.config import load
         from mesh.web.server import serve
 

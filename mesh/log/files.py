@@ -1,4 +1,5 @@
-"""Journals in files: which file an id means, what is in it, what is appended while somebody looks."""
+"""Journals in files: which file belongs to an id, what it contains, and what is appended while it is
+followed."""
 
 import os
 import time
@@ -16,18 +17,19 @@ from mesh.journal.portable import Lines, Reader, bounded, payload
 PAUSE_S = 0.2
 _CHUNK = 1024 * 1024
 _PREFIX, _SUFFIX = "conversation_", ".jsonl"
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """An event and its JSON as it stood there."""
+class LogEntry(msgspec.Struct, frozen=True):
+    """An event, and its JSON as it was in the journal."""
 
     event: AnyEvent
     raw: bytes
 
 
 def journal_file(wanted: str, data_dir: Path) -> Path:
-    """The journal of the conversation whose id is ``wanted``, or alone begins with it. Raises `NotFound`."""
+    """Returns the journal of the conversation whose id is ``wanted``, or the only one that begins with it.
+    Raises `NotFound`."""
     try:
         names = [entry.name for entry in os.scandir(data_dir)]
     except OSError as problem:
@@ -35,39 +37,41 @@ def journal_file(wanted: str, data_dir: Path) -> Path:
             f"{data_dir}: {problem.strerror}; --data-dir names the folder of the journals"
         ) from None
     ids = [name[len(_PREFIX) : -len(_SUFFIX)] for name in names if _is_journal(name)]
-    return data_dir / f"{_PREFIX}{the_one(wanted, ids, f'{data_dir}/')}{_SUFFIX}"
+    return data_dir / f"{_PREFIX}{match_id(wanted, ids, f'{data_dir}/')}{_SUFFIX}"
 
 
-def the_one(wanted: str, ids: list[str], where: str) -> str:
-    """The id that is ``wanted`` or alone begins with it. Raises `NotFound` with what there is."""
+def match_id(wanted: str, ids: list[str], where: str) -> str:
+    """Returns the id that equals ``wanted``, or the only one that begins with it. Raises `NotFound`, which
+    lists the ids that match."""
     found = [wanted] if wanted in ids else sorted(known for known in ids if known.startswith(wanted))
     if len(found) == 1:
         return found[0]
     asked = one_line(wanted, 80)
     if not found:
         raise NotFound(f"no conversation {asked} in {where} ({len(ids)} others are there)")
-    more = f"\n  … and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
-    listed = "".join(f"\n  {known}" for known in found[:_MOST_LISTED])
+    more = f"\n  … and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
+    listed = "".join(f"\n  {known}" for known in found[:_MAX_LISTED])
     raise NotFound(f"{len(found)} conversations in {where} begin with {asked}; which one?{listed}{more}")
 
 
-def entries(path: Path, reader: Reader) -> Iterator[Entry]:
-    """What a file holds now, to its very end. Raises `MeshError` if it cannot be read."""
+def entries(path: Path, reader: Reader) -> Iterator[LogEntry]:
+    """Yields the present entries of a file, including a last line without a newline. Raises `MeshError` if
+    the file cannot be read."""
     with _opened(path) as file:
         yield from read(reader, bounded(file))
 
 
 def followed(
     path: Path, reader: Reader, pause: Callable[[float], object] = time.sleep
-) -> Iterator[list[Entry]]:
-    """What a file holds, and then what is appended to it, as it is: without end, unless it is removed.
+) -> Iterator[list[LogEntry]]:
+    """Yields the entries of a file, and then those that are appended, without end unless the file is removed.
 
-    A line counts when its newline is there: until then somebody may be writing it, or a crash tore it.
+    A line counts once it has its newline. Until then it is being written, or a crash has torn it.
     """
     with _opened(path) as file:
-        done, seen = 0, -1  # where the last whole line ended, and how long the file was
+        done, seen = 0, -1  # the end of the last complete line, and the size of the file
         while (stat := os.fstat(file.fileno())).st_nlink:
-            done = min(done, stat.st_size)  # a torn end was cut off
+            done = min(done, stat.st_size)  # the keeper has cut off a torn line
             if stat.st_size != seen:
                 seen = stat.st_size
                 lines, done = _whole_lines(file, done)
@@ -76,14 +80,14 @@ def followed(
     raise MeshError(f"{path} was removed")
 
 
-def read(reader: Reader, lines: Iterator[bytes] | list[bytes]) -> Iterator[Entry]:
+def read(reader: Reader, lines: Iterator[bytes] | list[bytes]) -> Iterator[LogEntry]:
     for line in lines:
         if (event := reader.read(line)) is not None:
-            yield Entry(event, payload(line))
+            yield LogEntry(event, payload(line))
 
 
 def _whole_lines(file: BinaryIO, start: int) -> tuple[list[bytes], int]:
-    """The lines from there that have their newline, and where the last of them ends."""
+    """Returns the complete lines from ``start`` on, and where the last of them ends."""
     file.seek(start)
     found, cutter, position, end = list[bytes](), Lines(), start, start
     while chunk := file.read(_CHUNK):

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
-from mesh.cli.where import shown
+from mesh.cli.journal_source import without_secrets
 from mesh.core.events import ConversationCompleted, encode
 from tests.journal.golden.record import HERE, ID
 
@@ -258,5 +258,5 @@ class TestExport:
 
 
 def test_a_url_is_told_with_its_path_and_without_its_secrets() -> None:
-    assert shown("http://ann:pass@h:1/b/?key=x#y") == "http://h:1/b"
-    assert shown("http://h:1/") == shown("http://h:1") == "http://h:1"
+    assert without_secrets("http://ann:pass@h:1/b/?key=x#y") == "http://h:1/b"
+    assert without_secrets("http://h:1/") == without_secrets("http://h:1") == "http://h:1"

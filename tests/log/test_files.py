@@ -9,7 +9,7 @@ import pytest
 from mesh.core.errors import MeshError, NotFound
 from mesh.core.events import UserMessage, encode
 from mesh.journal.portable import Fault, Reader
-from mesh.log.files import Entry, followed, journal_file
+from mesh.log.files import LogEntry, followed, journal_file
 
 LINES = [encode(UserMessage(seq=seq, turn=seq, text=f"m{seq}")) + b"\n" for seq in range(1, 6)]
 
@@ -63,7 +63,7 @@ class TestFollowing:
             assert isinstance(found, Iterator)
             with pytest.raises(MeshError, match="was removed"):
                 while True:
-                    batches.append([entry.event.seq for entry in next(found) if isinstance(entry, Entry)])
+                    batches.append([entry.event.seq for entry in next(found) if isinstance(entry, LogEntry)])
         return batches, faults
 
     def test_what_is_there_comes_first_then_what_is_appended(self, journal: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a conversation came to: turns, model calls, tokens, cost, tools, time. Pure."""
+"""The summary of a conversation: turns, model calls, tokens, cost, tools and time. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ from mesh.core.events import (
 from mesh.display.approvals import subject_of
 from mesh.display.text import call
 from mesh.llm.prices import Prices, source
-from mesh.log.line import Line
-from mesh.log.moments import between, span
-from mesh.log.names import Names, peer_of, short
+from mesh.log.log_line import LogLine
+from mesh.log.node_names import NodeNames, other_agent_of, short_name
+from mesh.log.times import between, span
 
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
-class Totals:
-    """Adds up one event after the other."""
+class Summary:
+    """Adds up events, one after the other."""
 
-    def __init__(self, names: Names, prices: Prices) -> None:
+    def __init__(self, names: NodeNames, prices: Prices) -> None:
         self._names = names
         self._prices = prices
         self._conversation = Conversation()
@@ -62,17 +62,17 @@ class Totals:
             case LlmCall():
                 self._called(event)
             case ToolResult():
-                peer = peer_of(event.tool)
-                (self._agents if peer else self._tools).add(event, peer)
+                agent = other_agent_of(event.tool)
+                (self._agents if agent else self._tools).add(event, agent)
             case _:
                 pass
 
-    def lines(self) -> Iterator[Line]:
-        """The summary. Empty for a conversation without turns."""
+    def lines(self) -> Iterator[LogLine]:
+        """Yields the lines of the summary. A conversation without turns has none."""
         turns = self._conversation.turn
         if not turns:
             return
-        yield Line("\nsummary", "head")
+        yield LogLine("\nsummary", "head")
         rows = (
             ("turns", f"{turns}{self._state()}"),
             ("model calls", _counted(self._calls)),
@@ -85,13 +85,13 @@ class Totals:
         )
         for label, value in rows:
             if value:
-                yield Line(f"  {label:<12} {value}")
-        for asked in self._conversation.pending[:_MOST_LISTED]:
-            who = self._names.of(asked.node)
-            yield Line(f"  {'waits for':<12} {who}: {_wish(asked)}, approval {short(asked.uuid)}", "asks")
+                yield LogLine(f"  {label:<12} {value}")
+        for asked in self._conversation.pending[:_MAX_LISTED]:
+            what = f"{self._names.of(asked.node)}: {_question(asked)}, approval {short_name(asked.uuid)}"
+            yield LogLine(f"  {'waits for':<12} {what}", "asks")
 
     def _called(self, event: LlmCall) -> None:
-        model, before, now = short(event.model), self._usage, event.usage
+        model, before, now = short_name(event.model), self._usage, event.usage
         self._usage = Usage(before.input + now.input, before.output + now.output, before.cached + now.cached)
         self._calls[model] += 1
         cost = self._prices.cost(event)
@@ -113,14 +113,14 @@ class Totals:
     def _money(self) -> str:
         if not self._calls:
             return ""
-        unknown = ", ".join([*self._unpriced][:_MOST_LISTED])
+        unknown = ", ".join([*self._unpriced][:_MAX_LISTED])
         if len(self._unpriced) == len(self._calls):
             return f"unknown: no price for {unknown} (llm.prices in the config sets one)"
         more = f" and what {unknown} cost: no price is known" if unknown else ""
         return f"{dollars(self._cost)}{more}{f' ({source()})' if self._cost else ''}"
 
     def _times(self) -> tuple[timedelta, timedelta]:
-        """How long turns took so far, and how much of that they waited for a person."""
+        """Returns how long the turns have taken, and how much of that they waited for a person."""
         turn = between(self._turn_since, self._latest) if self._turn_since else timedelta()
         pause = between(self._paused_since, self._latest) if self._paused_since else timedelta()
         return self._working + turn, self._waiting + pause
@@ -131,7 +131,7 @@ class Totals:
 
 
 class _Runs:
-    """How often what was run."""
+    """Counts tool runs by name."""
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
@@ -141,7 +141,7 @@ class _Runs:
         if event.skipped:
             self._skipped += 1
             return
-        self._names[name or short(event.tool)] += 1
+        self._names[name or short_name(event.tool)] += 1
         self._failed += event.is_error
 
     def in_words(self) -> str:
@@ -150,22 +150,22 @@ class _Runs:
         return f"{_counted(self._names) or '0'}{failed}{skipped}" if self._names or self._skipped else ""
 
 
-def _wish(asked: ApprovalRequired) -> str:
-    """What a person is to decide, in a few words."""
+def _question(asked: ApprovalRequired) -> str:
+    """Returns what a person has to decide, in a few words."""
     if kind_of(asked).is_call and not asked.remote_agent_name:
         return call(asked.tool_name, asked.tool_args)
     return subject_of(asked)
 
 
 def dollars(cost: Decimal) -> str:
-    """An amount with as many places as it needs: cents above a dollar, four places below."""
+    """Returns an amount in cents, or with four decimal places if it is below a dollar."""
     if cost and cost < Decimal("0.0001"):
         return "less than $0.0001"
     return f"${cost:,.2f}" if cost >= 1 or not cost else f"${cost:.4f}"
 
 
 def _counted(counts: Counter[str]) -> str:
-    """``3 (add 2, look 1)``, or ``2 add`` if there is one kind only."""
-    listed = [f"{name} {count}" for name, count in counts.most_common(_MOST_LISTED)]
-    more = ["…"] if len(counts) > _MOST_LISTED else []
+    """Returns counts as ``3 (add 2, look 1)``."""
+    listed = [f"{name} {count}" for name, count in counts.most_common(_MAX_LISTED)]
+    more = ["…"] if len(counts) > _MAX_LISTED else []
     return f"{counts.total()} ({', '.join([*listed, *more])})" if counts else ""

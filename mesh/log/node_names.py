@@ -1,6 +1,5 @@
-"""The names of an agent's nodes, as far as its journal tells them. A journal has places: ``0.1#3.2`` is the
-third child of ``0.1``, in the third round of that.
-"""
+"""The names of an agent's nodes, as far as its journal tells them: the journal itself names nodes by
+place."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,23 +7,24 @@ from mesh.core.events import AnyEvent, ApprovalRequired, ConversationCreated, No
 from mesh.core.places import ROOT, Place
 from mesh.display.text import one_line
 
-_PEER = "a2a_"  # `mesh.tree.remote_call.PREFIX`, which takes long to import
-_MOST_NAME = 64
+# `mesh.tree.remote_call.PREFIX`. Importing that module would make `mesh log` start slowly.
+_AGENT_TOOL = "a2a_"
+_MAX_NAME = 64
 
 
-def short(name: str) -> str:
-    """A name that somebody else gave to something, fit for a line."""
-    return one_line(name, _MOST_NAME)
+def short_name(name: str) -> str:
+    """Returns a name that somebody else has chosen, cut and cleaned to fit in a line."""
+    return one_line(name, _MAX_NAME)
 
 
-def peer_of(tool: str) -> str:
-    """The name of the agent that this tool is; empty: it is none."""
-    return short(tool.removeprefix(_PEER)) if tool.startswith(_PEER) else ""
+def other_agent_of(tool: str) -> str:
+    """Returns the name of the other agent behind a tool, or nothing if the tool is not an agent."""
+    return short_name(tool.removeprefix(_AGENT_TOOL)) if tool.startswith(_AGENT_TOOL) else ""
 
 
-class Names:
-    """Names by place. ``known`` are those of the config with that ``digest``, for conversations that run
-    under it. What is not known has its place for a name."""
+class NodeNames:
+    """Names by node path. ``known`` are the names in the config with that ``digest``; they are used for
+    conversations of this version. A node without a known name is called by its path."""
 
     def __init__(self, known: Mapping[str, str] | None = None, digest: str = "") -> None:
         self._names: dict[str, str] = {}
@@ -32,7 +32,7 @@ class Names:
         self._digest = digest
 
     def learn(self, events: Iterable[AnyEvent]) -> None:
-        """Takes the names from what nodes said of themselves."""
+        """Takes names from the events of nodes."""
         for event in events:
             match event:
                 case ConversationCreated():
@@ -49,11 +49,11 @@ class Names:
         """A node's name, with its round in a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
         place = Place(node)
         path = place.path or ROOT.path
-        name = short(self._names.get(path) or f"node {path}")
+        name = short_name(self._names.get(path) or f"node {path}")
         rounds = ".".join(place.iterations)
-        return f"{name} #{short(rounds)}" if rounds else name
+        return f"{name} #{short_name(rounds)}" if rounds else name
 
 
-def depth(node: str) -> int:
+def depth_of(node: str) -> int:
     """How far below the root."""
     return node.count(".")

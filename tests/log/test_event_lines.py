@@ -26,9 +26,9 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.llm.prices import Prices
-from mesh.log.names import Names
-from mesh.log.people import People
-from mesh.log.totals import Totals
+from mesh.log.event_lines import EventLines
+from mesh.log.node_names import NodeNames
+from mesh.log.summary import Summary
 from tests.journal.golden.record import HERE as JOURNALS
 from tests.journal.golden.record import read
 
@@ -36,10 +36,10 @@ SEEN = Path(__file__).parent / "golden"
 HOSTILE = "\x1b[2J\x1b]0;owned\x07a\rb\x9b31m\u202etxt\u2066\x00\x7f\x08"
 
 
-def shown(events: list[AnyEvent], prices: Prices | None = None, names: Names | None = None) -> str:
-    names = names or Names()
+def shown(events: list[AnyEvent], prices: Prices | None = None, names: NodeNames | None = None) -> str:
+    names = names or NodeNames()
     names.learn(events)
-    people, totals = People(names, prices or Prices()), Totals(names, prices or Prices())
+    people, totals = EventLines(names, prices or Prices()), Summary(names, prices or Prices())
     lines = []
     for event in events:
         totals.add(event)
@@ -109,8 +109,8 @@ class TestWhoAndWhat:
     def test_nodes_have_the_names_of_the_config_they_run_under_and_of_no_other(self) -> None:
         created = ConversationCreated(seq=1, conversation_id="c", session_id="", agent="a", digest="d1")
         said = [created, asked(), LlmCall(turn=1, model="m", text="x", time=at(2), step="0.1/llm/0")]
-        assert "writer: x" in shown(said, names=Names({"0.1": "writer"}, "d1"))
-        assert "node 0.1: x" in shown(said, names=Names({"0.1": "writer"}, "d2"))
+        assert "writer: x" in shown(said, names=NodeNames({"0.1": "writer"}, "d1"))
+        assert "node 0.1: x" in shown(said, names=NodeNames({"0.1": "writer"}, "d2"))
 
     def test_rounds_of_loops_are_told_apart(self) -> None:
         done = [NodeCompleted(turn=1, time=at(2), step=step, name="work") for step in ("0.1#2", "0.1#2.0#3")]

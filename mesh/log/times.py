@@ -1,4 +1,7 @@
-"""Times and spans of a journal, for a person. A time that cannot be read is no reason to show nothing."""
+"""Times of events and durations between them, for people.
+
+A time that cannot be parsed counts as no time at all: it is no reason to show nothing of the journal.
+"""
 
 from datetime import datetime, timedelta
 
@@ -6,16 +9,16 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 def between(start: str, end: str) -> timedelta:
-    """How long from one event's time to another's; zero if that cannot be known."""
+    """Returns the duration between the times of two events, or zero if it cannot be known."""
     try:
         passed = datetime.fromisoformat(end) - datetime.fromisoformat(start)
-    except (ValueError, TypeError, OverflowError):  # no times, or one of them without a zone
+    except (ValueError, TypeError, OverflowError):  # not times, or only one of them has a zone
         return timedelta()
     return max(passed, timedelta())
 
 
 def span(passed: timedelta) -> str:
-    """A span in two units at most.
+    """Returns a duration in at most two units.
 
     >>> span(timedelta(seconds=7500.4)), span(timedelta(seconds=1.26)), span(timedelta(milliseconds=7))
     ('2 h 5 min', '1.3 s', '7 ms')
@@ -42,5 +45,5 @@ def day(time: str) -> str:
 
 
 def clock(time: str) -> str:
-    """The time of day of an event, in seconds."""
+    """Returns the time of day of an event, to the second."""
     return time[11:19]

@@ -1,8 +1,8 @@
-"""Where a conversation's journal is: with a mesh that runs (``--url``), in a folder (``--data-dir``), or in
-the file that is named instead of an id.
+"""Finds the journal of a conversation: in a running mesh (``--url``), in a directory (``--data-dir``), or in
+the file that is given instead of an id.
 
-Without all of these it is the mesh of ``MESH_URL``, if that is set and no ``--config`` is given; else the
-folder of the config's agent, which is ``data_dir`` or below it (`mesh.config.data_dirs`).
+Without any of these it is in the mesh of ``MESH_URL``, if that is set and no ``--config`` is given; otherwise
+in the data directory of the config's agent (`mesh.config.data_dirs`).
 """
 
 import os
@@ -12,63 +12,67 @@ from urllib.parse import urlsplit
 
 import typer
 
-from mesh.cli.shared import DEFAULT_CONFIG, WRONG, leave, loaded
+from mesh.cli.shared import DEFAULT_CONFIG, WRONG_USE, exit_with, loaded
 
 if TYPE_CHECKING:
     from mesh.client.rest import MeshClient
     from mesh.config.model import Config
     from mesh.journal.portable import Fault
 
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 
-ConversationId = Annotated[
-    str, typer.Argument(metavar="ID", help="The conversation, or how its id begins, or a FILE.jsonl.")
+ConversationArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a conversation or its beginning, or a FILE.jsonl.")
 ]
-Url = Annotated[
-    str | None, typer.Option(help="The mesh that has it. By default $MESH_URL.", show_default=False)
+UrlOption = Annotated[
+    str | None,
+    typer.Option(help="The URL of the mesh that has it. By default $MESH_URL.", show_default=False),
 ]
-Token = Annotated[
+TokenOption = Annotated[
     str, typer.Option(envvar="MESH_TOKEN", help="Sent as Authorization: Bearer.", show_default=False)
 ]
-ApiKey = Annotated[
+ApiKeyOption = Annotated[
     str, typer.Option("--key", envvar="MESH_KEY", help="An API key of that mesh.", show_default=False)
 ]
-DataDir = Annotated[Path | None, typer.Option(help="The folder of its journal.", show_default=False)]
+DataDirOption = Annotated[Path | None, typer.Option(help="The directory of its journal.", show_default=False)]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="CONFIG", help=f"Says data_dir and prices. By default {DEFAULT_CONFIG}."
+        "--config",
+        metavar="CONFIG",
+        help=f"The config with data_dir and prices. By default {DEFAULT_CONFIG}.",
     ),
 ]
 
 
 def is_journal(wanted: str) -> bool:
-    """Whether this names a file, not a conversation: an id has no dot."""
+    """Whether this names a file. The id of a conversation has no dot."""
     return "." in wanted and Path(wanted).is_file()
 
 
-class Where:
-    """What the options come to: ``url``, or ``data_dir``; and the config, if there is one."""
+class JournalSource:
+    """Where the options say that a journal is: ``url`` or ``data_dir``. ``config`` is None if there is no
+    config."""
 
     def __init__(self, wanted: str, url: str | None, data_dir: Path | None, config: Path | None) -> None:
         if url is not None and data_dir is not None:
-            leave(["--url and --data-dir exclude each other"], WRONG)
+            exit_with(["--url and --data-dir exclude each other"], WRONG_USE)
         is_file = url is None and is_journal(wanted)
         if url is None and data_dir is None and config is None and not is_file:
             url = os.environ.get("MESH_URL") or None
         self.url = url
         self.config = _config(config, needed=url is None and data_dir is None and not is_file)
-        self.data_dir = data_dir or (_home(self.config) if self.config else Path())
+        self.data_dir = data_dir or (_data_dir(self.config) if self.config else Path())
 
     def file(self, wanted: str) -> Path:
-        """The file of its journal."""
+        """Returns the file of a journal."""
         from mesh.log.files import journal_file
 
         return Path(wanted) if is_journal(wanted) else journal_file(wanted, self.data_dir)
 
 
-class Faults:
-    """Tells of damaged lines, of so many of them."""
+class FaultWarnings:
+    """Warns of damaged lines. After `_MAX_FAULTS` of them it only counts."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -76,12 +80,12 @@ class Faults:
 
     def __call__(self, fault: "Fault") -> None:
         self.count += 1
-        if self.count <= _MOST_FAULTS:
+        if self.count <= _MAX_FAULTS:
             warn(f"{self._source}:{fault.line}: {fault.problem}")
 
     def end(self) -> None:
-        if self.count > _MOST_FAULTS:
-            warn(f"{self._source}: {self.count - _MOST_FAULTS} more lines like these")
+        if self.count > _MAX_FAULTS:
+            warn(f"{self._source}: {self.count - _MAX_FAULTS} more lines like these")
 
 
 def warn(words: str) -> None:
@@ -89,30 +93,30 @@ def warn(words: str) -> None:
 
 
 def check_secrets(token: str, key: str) -> None:
-    """Leaves if the token is no token, or the key no key."""
+    """Exits if the token or the key has characters that no HTTP header may have."""
     for option, secret in (("--token", token), ("--key", key)):
         if not (secret.isascii() and secret.isprintable()) or " " in secret:
-            leave([f"{option}: it has characters that no {option[2:]} has"], WRONG)
+            exit_with([f"{option}: it has characters that no {option[2:]} has"], WRONG_USE)
 
 
 def client_of(url: str, token: str, key: str) -> "MeshClient":
-    """A client of the mesh there; leaves if that is no URL, the token no token, or the key no key."""
+    """Returns a client of a mesh. Exits if the URL, the token or the key is not valid."""
     from mesh.client.rest import MeshClient
 
     if not url.startswith(("http://", "https://")):
-        leave([f"{url} is no URL; expected one such as http://localhost:8080"], WRONG)
+        exit_with([f"{url} is no URL; expected one such as http://localhost:8080"], WRONG_USE)
     check_secrets(token, key)
     return MeshClient(url, token, key=key)
 
 
-def shown(url: str) -> str:
-    """A URL without the password and the query that may be in it."""
+def without_secrets(url: str) -> str:
+    """Returns a URL without the user, the password and the query that it may have."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
-def _home(config: "Config") -> Path:
-    """The folder of its agent: ``data_dir``, or the agent's own below it."""
+def _data_dir(config: "Config") -> Path:
+    """The data directory of the config's agent."""
     from mesh.config.data_dirs import data_dirs_of
 
     return data_dirs_of([config], os.environ)[0]
@@ -124,7 +128,7 @@ def _config(path: Path | None, *, needed: bool) -> "Config | None":
     if path is not None:
         return loaded(path)
     if needed and not DEFAULT_CONFIG.exists():
-        leave([f"no {DEFAULT_CONFIG} here: --url, --data-dir or --config says where to look"], WRONG)
+        exit_with([f"no {DEFAULT_CONFIG} here: --url, --data-dir or --config says where to look"], WRONG_USE)
     try:
         return loaded(DEFAULT_CONFIG) if DEFAULT_CONFIG.exists() else None
     except ConfigError as error:
