@@ -1,20 +1,20 @@
-"""THE vocabulary: what can happen in a conversation.
+"""The vocabulary: everything that can happen in a conversation.
 
-One union of small frozen types serves the journal (one JSON object a line), the SSE stream, the
-logs and every view. The wire name of an event is its class name in snake case, under ``type``.
+One union of small frozen types serves the journal (one JSON object a line), the SSE streams, the logs and
+every view. The wire name of an event, under ``type``, is its class name in snake case.
 
-An event is *journaled* when the keeper gave it a ``seq`` (1, 2, 3 … in its conversation). Those of
-`Live` have none: they reach whoever watches and are gone. A node creates events with ``step`` set; the
-keeper numbers them. Two events with equal ``key`` say the same thing, so appending one twice is
-harmless: the first stays.
+An event is *journaled* when the keeper has given it a ``seq`` (1, 2, 3 … in its conversation). The events of
+`Live` get none: they reach the watchers of the moment and are not kept. Nodes create events with ``step``
+set; the keeper numbers them. Two events with equal ``key`` are the same event, so that appending one twice is
+harmless: the first one stays.
 
-What depends on what, in one turn (arrows point to what must be journaled before):
+Which event depends on which, in one turn (an arrow points to what must be journaled before):
 
     user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
                        ^------------------------------------------------------------------ llm_call
     node_completed closes a node below the root and depends on all that happened in it.
-    paused says that nothing can go on before a person decides.
-    answered says that a client was told so.
+    paused: nothing can go on before a person decides.
+    answered: a client has been told what waits.
     completed | error closes the turn and depends on all of it.
 """
 
@@ -35,17 +35,17 @@ ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_req
 
 
 def now() -> str:
-    """The present moment as every event writes it: RFC 3339, UTC, milliseconds."""
+    """The present time as events write it: RFC 3339, UTC, in milliseconds."""
     return moment(timedelta())
 
 
 def moment(from_now: timedelta) -> str:
-    """A moment as every event writes it. Two of them compare as texts."""
+    """A time from now, as events write it. Two such times compare as strings."""
     return (datetime.now(UTC) + from_now).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def is_moment(text: str) -> bool:
-    """Whether this is a moment as `moment` writes it."""
+    """Whether this is a time as `moment` writes it."""
     return _MOMENT.fullmatch(text) is not None
 
 
@@ -57,11 +57,11 @@ def _snake(name: str) -> str:
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call the model asked for. ``id`` is the provider's (or made up where it gives none).
+    """A call that the model asked for. ``id`` is the provider's, or made up where it gives none.
 
-    ``opaque`` is provider data that must go back unchanged with the call (Gemini's thought
-    signature, base64). ``malformed`` is set instead of ``arguments`` when the model's arguments
-    were not a JSON object: the raw text, bounded.
+    ``opaque`` is data of the provider that must be sent back unchanged with the call (Gemini's thought
+    signature, in base64). ``malformed`` is set instead of ``arguments`` when the model's arguments were not a
+    JSON object: their raw text, bounded.
     """
 
     id: str
@@ -72,7 +72,8 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of one model call. ``cached`` are those of ``input`` that were read from a cache."""
+    """The tokens of one model call. ``cached`` of the ``input`` tokens were read from the provider's
+    cache."""
 
     input: int = 0
     output: int = 0
@@ -80,7 +81,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that a tool gave: its content in ``data`` (base64), or where it is in ``url``."""
+    """A file that a tool returned: its content in ``data`` (base64), or its location in ``url``."""
 
     name: str
     media_type: str = ""
@@ -89,8 +90,8 @@ class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
-    """What every event carries. ``seq`` 0: not journaled. ``step`` is the durable step (``0.2/llm/1``), or
-    a node's place (``0.2``, in the third round of a loop ``0.2#3``); empty for what happens to the turn."""
+    """What every event carries. ``seq`` 0: not journaled. ``step`` is a step key or a place
+    (`mesh.core.places`); empty for what happens to the whole turn or conversation."""
 
     seq: int = 0
     time: str = ""
@@ -99,28 +100,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
     @property
     def wire_name(self) -> str:
-        """What ``type`` says."""
+        """The value of ``type`` in JSON."""
         return str(self.__struct_config__.tag)
 
     @property
     def place(self) -> Place:
-        """Where in the tree it happened."""
+        """The place of the node in which it happened."""
         return StepKey(self.step).place
 
     @property
     def node(self) -> str:
-        """The same as text, as clients see it."""
+        """`place`, as clients see it."""
         return self.step.partition("/")[0]
 
     @property
     def key(self) -> str:
-        """What makes two appends of one event the same event."""
+        """Two appended events with the same key are one event."""
         return f"{self.turn}|{self.step}|{type(self).__name__}"
 
 
 class ConversationCreated(Event, frozen=True):
-    """The first event of every journal. ``digest`` pins the agent's config for good. ``context_id`` is A2A's,
-    when it is not the session's id."""
+    """The first event of every journal. ``digest`` is the version of the agent, for good. ``context_id`` is
+    the A2A context, if it differs from the session id."""
 
     conversation_id: str
     session_id: str
@@ -133,9 +134,9 @@ class ConversationCreated(Event, frozen=True):
 
 
 class UserMessage(Event, frozen=True):
-    """Opens a turn. ``session_id`` is that of the request, when it is not the conversation's.
-    ``had_token``: the request had a bearer token, which is not written anywhere. ``message_id`` is the
-    client's (A2A). ``by`` names who asked: the name of the API key, or what the request says."""
+    """Opens a turn. ``session_id`` is the request's, if it differs from the conversation's. ``had_token``:
+    the request carried a bearer token, which is not written anywhere. ``message_id`` is the client's (A2A).
+    ``by`` names the caller: the name of the API key, or what the request says."""
 
     text: str
     session_id: str = ""
@@ -147,15 +148,15 @@ class UserMessage(Event, frozen=True):
 
 
 class NodeStarted(Event, frozen=True):
-    """A node of the tree began a pass."""
+    """A pass began at a node of the tree."""
 
     name: str
     kind: str
 
 
 class TextDelta(Event, frozen=True):
-    """A piece of the model's text. ``offset``: how many characters (code points) of the step's text are
-    before it; a model call that is tried again begins at 0."""
+    """A piece of the model's text. ``offset`` is its position in the text of the step, in code points; a
+    model call that is tried again begins at 0."""
 
     text: str
     offset: int = 0
@@ -175,23 +176,23 @@ class ToolCallDelta(Event, frozen=True, tag="tool_call"):
 
 
 class Trace(Event, frozen=True):
-    """Something to diagnose with: a model call that is tried again, a provider's event that is not known."""
+    """A diagnostic message: a model call is tried again, a provider sent an unknown event."""
 
     message: str
     data: dict[str, Any] = {}
 
 
 class CutOff(Event, frozen=True):
-    """The end of a stream that the server gave up: what comes after event ``after`` was not sent."""
+    """The server ended a stream early. What follows event ``after`` was not sent."""
 
     message: str
     after: int = 0
 
 
 class LlmCall(Event, frozen=True):
-    """The model answered: the completed event of a model's stream, and the outcome of an LLM step.
+    """The model's answer: the last event of a model's stream, and the outcome of a model call.
 
-    ``text`` and ``tool_calls`` may both be present, or both empty (an empty answer).
+    ``text`` and ``tool_calls`` may both be present, or both be empty (an empty answer).
     """
 
     model: str
@@ -203,12 +204,12 @@ class LlmCall(Event, frozen=True):
 
 
 class ToolIntent(Event, frozen=True):
-    """Somebody is about to run a tool that must not run twice; acknowledged before the tool runs.
+    """A claim: the pass ``run`` is about to make a call that must not be made twice. The keeper acknowledges
+    it before the call is made.
 
-    ``run`` is the pass over the tree that holds the claim. ``attempt`` counts a person's retries, and what
-    is said to another agent in one step. ``answers`` is the approval whose decision is about to be told.
-    ``session`` is the only session (with MCP server ``server``) that may run it, and so can say what came of
-    it; empty where there is none to ask.
+    ``attempt`` numbers the claims of the step. ``answers`` is the approval whose decision is about to be told
+    to another agent. ``session`` is the only tool session (with MCP server ``server``) that may run the call,
+    and so the one that can say what came of it; empty where there is none to ask.
     """
 
     run: int
@@ -225,8 +226,9 @@ class ToolIntent(Event, frozen=True):
 
 
 class ToolResult(Event, frozen=True):
-    """What a tool call came to, as the model sees it. ``skipped``: it did not run, by decision. ``artifacts``
-    are files that it gave besides: the model sees that there are some, whoever asked gets them."""
+    """The outcome of a tool call, as the model sees it. ``skipped``: a person decided that it does not run.
+    ``artifacts`` are files that the tool returned: the model is told that there are some, the client gets
+    them."""
 
     call_id: str
     tool: str
@@ -247,12 +249,13 @@ class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ApprovalRequired(Event, frozen=True):
-    """A step waits for a person. ``description`` is for that person to read.
+    """A step waits for a person, who reads the ``description``. What a person may decide depends on the
+    ``kind``: see `mesh.core.approvals`.
 
-    ``asked_by`` and ``output_key`` are the name and key of the node that waits. ``expires_at``: when it
-    counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its question.
-    ``kind`` "question" takes a text, "auth_required" a caller with a bearer token. ``tool_fingerprint``
-    says which tool was asked about: see `mesh.mcp.fingerprint`.
+    ``asked_by`` and ``output_key`` are the name and key of the node that waits. At ``expires_at`` the
+    approval counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its
+    question. ``tool_fingerprint`` identifies the tool that the person is asked about: see
+    `mesh.mcp.fingerprint`.
     """
 
     uuid: str
@@ -276,11 +279,11 @@ class ApprovalRequired(Event, frozen=True):
 
 
 class ApprovalResolved(Event, frozen=True):
-    """A person decided. ``by`` names who: the name of the API key, or what the request says.
+    """A person decided. ``by`` names the person: the name of the API key, or what the request says.
 
-    ``edited_args`` replace what the model asked for. A rejection with a ``reason`` is told to the model,
-    which goes on; one without ends the turn. ``answer`` is the text for a question. ``had_token`` as in
-    `UserMessage`.
+    ``edited_args`` replace the arguments that the model wrote. A rejection with a ``reason`` is told to the
+    model, which goes on; a rejection without one ends the turn. ``answer`` is the answer to a question.
+    ``had_token`` as in `UserMessage`.
     """
 
     uuid: str
@@ -299,9 +302,9 @@ class ApprovalResolved(Event, frozen=True):
 
 
 class NodeCompleted(Event, frozen=True):
-    """A node below the root is done and is not run again. ``text`` is its response, or what went wrong.
+    """A node below the root has ended and does not run again. ``text`` is its response, or what went wrong.
 
-    ``state`` is what it wrote into the session state. ``exits``: it ended the loop around it.
+    ``state`` is what it wrote into the session state. ``exits``: it ends the loop around it.
     """
 
     name: str
@@ -313,7 +316,7 @@ class NodeCompleted(Event, frozen=True):
 
 
 class Paused(Event, frozen=True):
-    """All that could go on without a person has; ``run`` is the pass that found it so."""
+    """Nothing of the turn can go on before a person decides. ``run`` is the pass that ended so."""
 
     run: int
 
@@ -323,9 +326,9 @@ class Paused(Event, frozen=True):
 
 
 class Answered(Event, frozen=True):
-    """An answer told a client how the turn stands. ``uuid`` is the approval that it described: from here on
-    words alone may decide it. ``key`` is set for a message that came too early to decide anything: it has had
-    its answer, however often it comes again."""
+    """A client was told how the turn stands. ``uuid`` is the approval that was described to it: from here on,
+    a word without an id may decide that approval. ``key`` is set for a message that came too early to decide
+    anything: when it is sent again, it gets the same answer."""
 
     uuid: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
@@ -354,11 +357,11 @@ class Error(Event, frozen=True):
 
 
 class ConversationCompleted(Event, frozen=True):
-    """The conversation is final: it takes no more messages."""
+    """The conversation is completed and takes no more messages."""
 
 
 Live = NodeStarted | TextDelta | ToolCallDelta | Trace | CutOff
-"""For whoever watches; never journaled."""
+"""Events for watchers; they are never journaled."""
 
 AnyEvent = (
     Live
