@@ -1,4 +1,4 @@
-"""The web chat as an ASGI app: the page's files, and a few routes that go on to the mesh."""
+"""The web chat as an ASGI app: the files of the page, and a few routes that pass requests on to the mesh."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,38 +19,51 @@ from mesh.core.errors import BadRequest, MeshError, TooLarge
 from mesh.net.bodies import BodyTooLarge, read_body
 from mesh.net.http_status import retry_after_of, status_of
 from mesh.net.sse import encode
-from mesh.web import approval_kinds, requests, search
-from mesh.web.agent import Agent, Answer
+from mesh.web import approval_kinds
 from mesh.web.config import WebConfig
-from mesh.web.guard import Guard
+from mesh.web.page_requests import (
+    CancelTurn,
+    CreateConversation,
+    DecideApproval,
+    SendMessage,
+    cancel_request,
+    checked_id,
+    decision_request,
+    forwarded,
+    message_request,
+    read,
+)
+from mesh.web.search import search
+from mesh.web.security import SecurityMiddleware
+from mesh.web.upstream import Upstream, UpstreamResponse
 
 STATIC = Path(__file__).parent / "static"
 _ASYNC = {"Prefer": "respond-async", "Content-Type": "application/json"}
-_MOST_WORDS = 200
+_MAX_WORDS = 200
 
 
 def app(config: WebConfig) -> Starlette:
     """The app before the mesh that ``config`` names."""
-    agent = Agent(config)
+    upstream = Upstream(config)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await agent.close()
+        await upstream.close()
 
     return Starlette(
-        routes=_Routes(agent, config).all(),
-        middleware=[Middleware(Guard, names=config.served_names)],
-        exception_handlers={MeshError: _in_words, HTTPException: _refused},
+        routes=_Routes(upstream, config).all(),
+        middleware=[Middleware(SecurityMiddleware, names=config.served_names)],
+        exception_handlers={MeshError: _error_response, HTTPException: _refused},
         lifespan=lifespan,
     )
 
 
 class _Routes:
-    """What the page asks for. Each route checks, asks the mesh, and passes its answer on."""
+    """The routes of the page. Each checks a request, sends it to the mesh and passes the response on."""
 
-    def __init__(self, agent: Agent, config: WebConfig) -> None:
-        self._agent = agent
+    def __init__(self, upstream: Upstream, config: WebConfig) -> None:
+        self._upstream = upstream
         self._max_body_bytes = config.max_body_bytes
         self._timeout_s = config.timeout_s
 
@@ -71,58 +84,58 @@ class _Routes:
         ]
 
     async def conversations(self, request: Request) -> Response:
-        headers, query = requests.forwarded(request.headers), dict(request.query_params)
+        headers, query = forwarded(request.headers), dict(request.query_params)
         words = query.pop("q", "").strip()
-        if len(words) > _MOST_WORDS:
-            raise BadRequest(f"q is over {_MOST_WORDS} characters")
+        if len(words) > _MAX_WORDS:
+            raise BadRequest(f"q is over {_MAX_WORDS} characters")
         if words:
-            return _passed(await search.found(self._agent, words, headers))
-        return _passed(await self._agent.ask("GET", "/conversations", headers=headers, params=query))
+            return _passed_on(await search(self._upstream, words, headers))
+        return _passed_on(
+            await self._upstream.request("GET", "/conversations", headers=headers, params=query)
+        )
 
     async def conversation(self, request: Request) -> Response:
         return await self._get(f"/conversations/{_id(request)}")(request)
 
     async def create(self, request: Request) -> Response:
-        requests.read(await self._body(request), requests.Create)
+        read(await self._body(request), CreateConversation)
         return await self._post(request, "/conversations", b"{}")
 
     async def send(self, request: Request) -> Response:
-        said = requests.read(await self._body(request), requests.Send)
-        return await self._post(request, *requests.message_of(said))
+        said = read(await self._body(request), SendMessage)
+        return await self._post(request, *message_request(said))
 
     async def approve(self, request: Request) -> Response:
-        said = requests.read(await self._body(request), requests.Approve)
-        return await self._post(request, *requests.decision_of(said))
+        said = read(await self._body(request), DecideApproval)
+        return await self._post(request, *decision_request(said))
 
     async def cancel(self, request: Request) -> Response:
-        said = requests.read(await self._body(request), requests.Cancel)
-        return await self._post(
-            request, f"/conversations/{requests.checked(said.conversation_id)}/cancel", b"{}"
-        )
+        said = read(await self._body(request), CancelTurn)
+        return await self._post(request, *cancel_request(said))
 
     async def events(self, request: Request) -> Response:
-        """The mesh's event stream, byte for byte. It is closed there when the browser leaves here."""
-        headers = requests.forwarded(request.headers)
+        """The event stream of the mesh, byte for byte. It is closed when the browser disconnects."""
+        headers = forwarded(request.headers)
         params = {key: request.query_params[key] for key in ("after",) if key in request.query_params}
         if "last-event-id" in request.headers:
             headers["last-event-id"] = request.headers["last-event-id"]
         stack = AsyncExitStack()
-        asked = self._agent.events(f"/conversations/{_id(request)}/events", headers=headers, params=params)
+        asked = self._upstream.events(f"/conversations/{_id(request)}/events", headers=headers, params=params)
         stream = await stack.enter_async_context(asked)
-        if isinstance(stream, Answer):
+        if isinstance(stream, UpstreamResponse):
             await stack.aclose()
-            return _passed(stream)
+            return _passed_on(stream)
         return _Relay(stream, stack)
 
     def _get(self, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def get(request: Request) -> Response:
-            return _passed(await self._agent.ask("GET", path, headers=requests.forwarded(request.headers)))
+            return _passed_on(await self._upstream.request("GET", path, headers=forwarded(request.headers)))
 
         return get
 
     async def _post(self, request: Request, path: str, body: bytes) -> Response:
-        headers = requests.forwarded(request.headers) | _ASYNC
-        return _passed(await self._agent.ask("POST", path, headers=headers, content=body))
+        headers = forwarded(request.headers) | _ASYNC
+        return _passed_on(await self._upstream.request("POST", path, headers=headers, content=body))
 
     async def _body(self, request: Request) -> bytes:
         try:
@@ -136,10 +149,10 @@ class _Routes:
 
 
 class _Relay(StreamingResponse):
-    """Events as they come. Whatever ends it, the mesh's stream is closed."""
+    """Events as they arrive. The stream of the mesh is closed whatever ends this response."""
 
     def __init__(self, stream: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
-        super().__init__(_with_a_last_word(stream), media_type="text/event-stream")
+        super().__init__(_with_reason(stream), media_type="text/event-stream")
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,8 +160,8 @@ class _Relay(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _with_a_last_word(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The bytes of a stream; if it breaks between two events, one more event that says why."""
+async def _with_reason(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The bytes of a stream. If it breaks between two events, one more event says why."""
     end = b"\n\n"
     try:
         async for chunk in stream:
@@ -169,14 +182,14 @@ async def _approval_kinds(_: Request) -> Response:
 
 
 def _id(request: Request) -> str:
-    return requests.checked(request.path_params["id"])
+    return checked_id(request.path_params["id"])
 
 
-def _passed(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, answer.headers, "application/json")
+def _passed_on(response: UpstreamResponse) -> Response:
+    return Response(response.body, response.status, response.headers, "application/json")
 
 
-async def _in_words(_: Request, problem: Exception) -> Response:
+async def _error_response(_: Request, problem: Exception) -> Response:
     assert isinstance(problem, MeshError)
     retry_after_s = retry_after_of(problem)
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s else None

@@ -1,37 +1,37 @@
-"""Finding conversations by words of their title, their id or their session.
+"""Finds conversations by words of their title, their id or their session.
 
-The mesh lists and does not search, so its pages are looked through, newest first, up to a bound.
+The mesh lists conversations and does not search them, so its pages are read, newest first, up to a bound.
 """
 
 from typing import Any
 
 import msgspec
 
-from mesh.web.agent import Agent, Answer
+from mesh.web.upstream import Upstream, UpstreamResponse
 
-PAGES = 10
+MAX_PAGES = 10
 PER_PAGE = 500
-MOST_FOUND = 100
+MAX_FOUND = 100
 
 
-async def found(agent: Agent, words: str, headers: dict[str, str]) -> Answer:
-    """The conversations that have every word, in the form of a listing. ``searched_all`` says whether
-    there was more than was looked through."""
+async def search(upstream: Upstream, words: str, headers: dict[str, str]) -> UpstreamResponse:
+    """The conversations that have every word, as a listing. ``searched_all`` says whether every conversation
+    was looked at."""
     wanted = words.lower().split()
     hits: list[dict[str, Any]] = []
     cursor = ""
-    for _ in range(PAGES):
+    for _ in range(MAX_PAGES):
         params = {"limit": str(PER_PAGE)} | ({"cursor": cursor} if cursor else {})
-        answer = await agent.ask("GET", "/conversations", headers=headers, params=params)
-        if answer.status != 200:
-            return answer
-        page = msgspec.json.decode(answer.body)
+        response = await upstream.request("GET", "/conversations", headers=headers, params=params)
+        if response.status != 200:
+            return response
+        page = msgspec.json.decode(response.body)
         hits += [entry for entry in page["conversations"] if _has(entry, wanted)]
         cursor = page.get("next_cursor", "")
-        if not cursor or len(hits) >= MOST_FOUND:
+        if not cursor or len(hits) >= MAX_FOUND:
             break
-    listing = {"conversations": hits[:MOST_FOUND], "searched_all": not cursor and len(hits) <= MOST_FOUND}
-    return Answer(200, msgspec.json.encode(listing), {})
+    listing = {"conversations": hits[:MAX_FOUND], "searched_all": not cursor and len(hits) <= MAX_FOUND}
+    return UpstreamResponse(200, msgspec.json.encode(listing), {})
 
 
 def _has(entry: dict[str, Any], words: list[str]) -> bool:

@@ -1,11 +1,11 @@
-"""What stands before every request: who may ask, and what the browser may do with the answer.
+"""The security of the page in a browser: which requests are taken, and which headers every response has.
 
-The page acts with what a person may do, so no other site may act through their browser:
+The page acts with the rights of a person, so no other site may act through that person's browser:
 
-- *Cross-site requests* are refused by what browsers say of themselves (``Sec-Fetch-Site``, ``Origin``), and
-  a POST must be JSON, which another site cannot send without asking first, and nobody answers that.
-- *DNS rebinding*, a foreign name that suddenly means this machine, is refused by the name asked for
-  (``Host``): an address cannot be rebound, and every other name must be known.
+- *Cross-site requests* are recognized by the headers that browsers add (``Sec-Fetch-Site``, ``Origin``). A
+  POST must be JSON besides, which another site cannot send without a preflight request, and those fail.
+- *DNS rebinding*, a foreign name that suddenly resolves to this machine, is recognized by the name asked for
+  (``Host``): an address cannot be rebound, and every other name must be in the config.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ HEADERS: Mapping[str, str] = {
 _SAFE = ("GET", "HEAD")
 
 
-class Guard:
-    """Refuses what it must, and puts `HEADERS` on every answer. ``names`` are the host names that are served,
+class SecurityMiddleware:
+    """Refuses requests, and puts `HEADERS` on every response. ``names`` are the host names that are served,
     besides addresses."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
@@ -44,7 +44,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        async def send_guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
@@ -54,7 +54,7 @@ class Guard:
         is_api = scope["path"].startswith("/api/")
         refused = self._refusal(scope["method"], Headers(scope=scope), is_api)
         app = JSONResponse({"error": refused[1]}, refused[0]) if refused else self._app
-        await app(scope, receive, send_guarded)
+        await app(scope, receive, send_with_headers)
 
     def _refusal(self, method: str, headers: Headers, is_api: bool) -> tuple[int, str] | None:
         host = headers.get("host", "")
