@@ -1,21 +1,21 @@
-"""The state of a conversation = fold(events). Pure: no I/O, no clock, no randomness.
+"""The state of a conversation is the fold of its events. Pure: no I/O, no clock, no randomness.
 
 Theory of operation
-    A `Conversation` starts empty and `apply` takes one event after the other; `fold` does that for a
-    whole journal. Nothing else changes it. It is total: any prefix of any journal is a valid
-    conversation, and an event that makes no sense where it stands changes nothing but ``seq``.
+    A `Conversation` starts empty, and `apply` takes one event after the other; `fold` does that for a whole
+    journal. Nothing else changes it. It is total: any prefix of any journal is a valid conversation, and an
+    event that makes no sense where it stands changes nothing but ``seq``.
 
-    A conversation is a list of turns. `UserMessage` opens a turn, `Completed` or `Error` closes it;
-    there is at most one open turn. While a turn is open, ``steps`` holds its step events: the known
-    outcomes that a pass over the tree gets instead of running a step again. When it closes, what the
-    model needs to remember of it moves into ``history``.
+    A conversation is a list of turns. `UserMessage` opens a turn, `Completed` or `Error` closes it; at most
+    one turn is open. While it is open, ``steps`` holds the events of its steps: the outcomes that a pass over
+    the tree gets instead of running a step again. When the turn closes, what the model needs to remember of
+    it moves into ``history``.
 
-    A turn is *paused* from `Paused` until the next decision or outcome: it can go on with a person only.
-    ``state`` is the session state after the last turn that completed; `session_state` has besides what
-    the nodes of the open turn wrote, each in its `NodeCompleted`.
+    A turn is *paused* from `Paused` until the next decision or outcome: only a person can make it go on.
+    ``state`` is the session state after the last completed turn; `session_state` also has what the nodes of
+    the open turn have written, each in its `NodeCompleted`.
 
-    An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the
-    step it asks about has a result after all (a tool whose outcome nobody knew may still report it).
+    An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the step that
+    it is about has a result (a tool whose outcome was unknown may report it after all).
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.core.history import asked_for, exchange
+from mesh.core.history import call_of, messages_of
 from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place
 
@@ -62,8 +62,8 @@ class ToolCallView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message as REST shows it. ``id`` is made of the sequence number of its event; ``message_id`` is that
-    of the client, if it gave one (A2A)."""
+    """A message as REST shows it. ``id`` is made of the sequence number of its event; ``message_id`` is the
+    client's, if it gave one (A2A)."""
 
     id: str
     role: Literal["system", "user", "assistant", "tool"]
@@ -74,8 +74,8 @@ class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeyedRequest(msgspec.Struct, frozen=True):
-    """A request with an Idempotency-Key: what it said and after which event it was taken. ``answered`` is the
-    event at which it was answered; 0: when the turn pauses or ends."""
+    """A request with an Idempotency-Key: the hash of its body, and the event that took it. ``answered`` is
+    the event at which it was answered; 0: at the next pause or end of the turn."""
 
     body_hash: str
     seq: int
@@ -88,8 +88,8 @@ class Conversation:
     def __init__(self) -> None:
         self.id = ""
         self.session_id = ""
-        self.context_id = ""  # empty: the session's id
-        self.turn_session_id = ""  # that of the newest turn's request
+        self.context_id = ""  # empty: it is the session id
+        self.turn_session_id = ""  # of the request that opened the newest turn
         self.agent = ""
         self.digest = ""
         self.seq = 0
@@ -111,9 +111,9 @@ class Conversation:
         self.messages: list[MessageView] = []
         self.asked: set[str] = set()
         self.decided: dict[str, ApprovalResolved] = {}
-        self._shown: dict[str, int] = {}  # since which event a client knows of an approval
+        self._shown: dict[str, int] = {}  # approval -> the event at which a client was told of it
         self.requests: dict[str, KeyedRequest] = {}
-        self.pauses: list[int] = []  # the seq of each event a client may have been answered at
+        self.pauses: list[int] = []  # the events at which a client may have been answered
         self._seen: set[str] = set()
 
     @property
@@ -124,14 +124,14 @@ class Conversation:
 
     @property
     def pending(self) -> list[ApprovalRequired]:
-        """The approvals that wait for a person, oldest first. A node that is done waits for nothing."""
+        """The approvals that wait for a person, oldest first. A completed node waits for nothing."""
         asked = self._unanswered
         done = self._done if asked else set()
         return [e for e in asked if not _is_inside(e, done)] if done else asked
 
     @property
     def _done(self) -> set[Place]:
-        """The places of the nodes that are done."""
+        """The places of the completed nodes."""
         return {e.place for e in self.steps if isinstance(e, NodeCompleted)}
 
     @property
@@ -146,8 +146,8 @@ class Conversation:
         ]
 
     def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
-        """Whether something was decided after event ``since`` that no step went on with, neither in the
-        journal nor in ``more`` events that follow."""
+        """Whether there is a decision after event ``since`` that its step has not acted on, neither in the
+        journal nor in the ``more`` events that are about to follow."""
         done = self._done
         for index, event in enumerate(self.steps):
             if isinstance(event, ApprovalResolved) and event.seq > since and not _is_inside(event, done):
@@ -158,32 +158,31 @@ class Conversation:
 
     @property
     def remote_approvals(self) -> list[ApprovalRequired]:
-        """What other agents wait for in this turn, also where nobody here will answer it any more."""
+        """The approvals of this turn that other agents wait for, those inside of completed nodes included."""
         return [asked for asked in self._unanswered if asked.remote_task_id]
 
     @property
     def unsettled(self) -> list[tuple[ToolIntent, ToolCall | None]]:
-        """The calls of MCP tools in this turn that were claimed, and of which nothing was heard since, each
-        with the model's call."""
+        """The claims of MCP tools in this turn that nothing has followed, each with the model's call."""
         if not self.turn_open:
             return []
         last = {e.step: e for e in self.steps if not isinstance(e, ApprovalResolved)}
         claimed = [e for e in last.values() if isinstance(e, ToolIntent) and e.session]
-        return [(intent, asked_for(self.steps, intent)) for intent in claimed]
+        return [(intent, call_of(self.steps, intent)) for intent in claimed]
 
     @property
     def needs_token(self) -> bool:
-        """Whether something waits for a caller with a bearer token."""
+        """Whether an approval waits for a caller with a bearer token."""
         return any(APPROVAL_KINDS[asked.kind].needs_token for asked in self.pending)
 
     @property
     def needs_pass(self) -> bool:
-        """Whether the open turn needs a pass over the tree: something of it may run without a person."""
+        """Whether a pass over the tree can bring the open turn on without a person."""
         return self.turn_open and not (self.paused and self.pending)
 
     @property
     def session_state(self) -> dict[str, str]:
-        """The session state now, with what the nodes of the open turn wrote."""
+        """The session state, with what the nodes of the open turn have written."""
         state = dict(self.state)
         for event in self.outcomes:
             if isinstance(event, NodeCompleted):
@@ -192,30 +191,30 @@ class Conversation:
 
     @property
     def outcomes(self) -> list[StepEvent]:
-        """What a pass over the tree needs to know: the steps, without those inside of completed nodes."""
+        """The step events that a pass needs: all but those inside of completed nodes."""
         done = self._done
         if not done:
             return self.steps
         return [e for e in self.steps if not _is_inside(e, done)]
 
     def has(self, event: AnyEvent) -> bool:
-        """Whether an event with this key was applied already (of the open turn, or a decision)."""
+        """Whether an event with this key has been applied in the open turn."""
         return event.key in self._seen
 
     def answered_at(self, key: str) -> int:
-        """The seq at which the request with this Idempotency-Key got its answer; 0: not yet."""
+        """The ``seq`` at which the request with this Idempotency-Key was answered; 0: it has not been."""
         taken = self.requests[key]
         return taken.answered or next((seq for seq in self.pauses if seq > taken.seq), 0)
 
     def was_shown(self, uuid: str, by: int) -> bool:
-        """Whether an answer had described this approval to a client by event ``by``."""
+        """Whether a client had been told of this approval by event ``by``."""
         return uuid in self._shown and self._shown[uuid] <= by
 
     def apply(self, event: AnyEvent) -> None:
-        """Takes the next event of the journal."""
+        """Applies the next event of the journal."""
         self.seq = event.seq
         self._seen.add(event.key)
-        if not isinstance(event, Answered):  # which changes nothing that a client sees
+        if not isinstance(event, Answered):  # it changes nothing that a client sees
             self.updated_at = event.time or self.updated_at
         match event:
             case ConversationCreated():
@@ -228,7 +227,9 @@ class Conversation:
                 self.is_completed = True
             case Paused():
                 self.paused = self.turn_open
-                if self.pending:  # else all was decided meanwhile: the turn goes on, and nobody was answered
+                if (
+                    self.pending
+                ):  # else all of it was decided meanwhile, so that the turn goes on and nobody was answered
                     self.pauses.append(event.seq)
             case Answered():
                 self._answered(event)
@@ -272,7 +273,7 @@ class Conversation:
         if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].content != text:
             self._say("assistant", text, event)
         self.history.append(User(self.user_message))
-        self.history.extend(exchange(self.steps, ROOT))
+        self.history.extend(messages_of(self.steps, ROOT))
         if self.history[-1] != Assistant(text):
             self.history.append(Assistant(text))
         if isinstance(event, Completed):
@@ -311,7 +312,7 @@ class Conversation:
             self.requests[event.idempotency_key] = KeyedRequest(event.body_hash, event.seq, event.seq)
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
-        call = asked_for(self.steps, event)
+        call = call_of(self.steps, event)
         arguments = call.arguments if call else {}
         for step in self.steps:
             if isinstance(step, ToolIntent) and step.step == event.step:

@@ -1,4 +1,4 @@
-"""What a node and its model said in a turn, read from the steps. Pure."""
+"""The messages between a node and its model in one turn, read from the step events. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ NOT_KNOWN = (
 )
 
 
-def exchange(steps: Sequence[AnyEvent], place: Place) -> list[Message]:
-    """What one node and its model said in a turn, in the form the next model call takes.
+def messages_of(steps: Sequence[AnyEvent], place: Place) -> list[Message]:
+    """The messages between the node at a place and its model, as the next model call takes them.
 
-    Every call gets a result, as the providers require: one that never ran says so.
+    Every tool call gets a result, as providers require; the result of a call that did not run says so.
     """
     results = {e.step: e for e in steps if isinstance(e, ToolResult)}
     begun = {e.step for e in steps if isinstance(e, ToolIntent)}
@@ -40,8 +40,8 @@ def _result(call: ToolCall, outcome: ToolResult | None, begun: bool) -> Result:
     return Result(call.id, call.name, outcome.content, outcome.is_error)
 
 
-def asked_for(steps: Sequence[AnyEvent], outcome: ToolResult | ToolIntent) -> ToolCall | None:
-    """The model's call that led to this claim or result."""
+def call_of(steps: Sequence[AnyEvent], outcome: ToolResult | ToolIntent) -> ToolCall | None:
+    """The model's call that this claim or result belongs to, if it is among the steps."""
     return next(
         (
             call

@@ -1,7 +1,7 @@
-"""Ids of conversations and approvals, and which shard owns them.
+"""Ids of conversations and approvals, and the shard that owns them.
 
-An approval's uuid ends in the same eight hex digits as its conversation's id, so that whoever has
-only the uuid (a link in a mail) finds the owner without a lookup or an index.
+The uuid of an approval ends in the same eight hex digits as the id of its conversation. So a request that has
+only the uuid (from a link in a mail, say) finds the keeper without an index.
 """
 
 import hmac
@@ -14,16 +14,16 @@ _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def is_id(text: str) -> bool:
-    """Whether this has the form of an id (so that it may become part of a file's name)."""
+    """Whether this has the form of an id, so that it may become part of a file name."""
     return _UUID.fullmatch(text) is not None
 
 
 SESSION_IDS = "1 to 128 of A-Z a-z 0-9 . _ : -"
-"""What a session id is, for whoever sent something else."""
+"""The form of a session id, for error messages."""
 
 
 def is_session_id(text: str) -> bool:
-    """Whether this may be a session id: it becomes a header, a field of log lines, and A2A's contextId."""
+    """Whether this may be a session id. It becomes a header, a field of log lines and an A2A contextId."""
     return _SESSION.fullmatch(text) is not None
 
 
@@ -33,8 +33,9 @@ def new_id() -> str:
 
 
 def id_for_key(secret: bytes, idempotency_key: str, caller: str) -> str:
-    """The id of the conversation that this caller creates under this Idempotency-Key: always the same.
-    Without the mesh's ``secret`` nobody can compute it, and address a conversation that they never saw."""
+    """The id of the conversation that this caller creates under this Idempotency-Key: always the same one.
+    Only the mesh can compute it, with its ``secret``: nobody must be able to address a conversation that they
+    have not seen."""
     digest = hmac.digest(secret, f"conversation\0{caller}\0{idempotency_key}".encode(), "sha256")
     return str(uuid.UUID(bytes=digest[:16], version=4))
 
@@ -45,10 +46,10 @@ def approval_id(conversation_id: str) -> str:
 
 
 def tail(some_id: str) -> str:
-    """What an approval's uuid has in common with its conversation's id."""
+    """The part that the uuid of an approval shares with the id of its conversation."""
     return some_id[-8:]
 
 
 def shard_of(some_id: str, shards: int) -> int:
-    """The shard that owns a conversation or an approval of it; any text has one."""
+    """The shard that owns a conversation or an approval. Every text has one."""
     return zlib.crc32(tail(some_id).encode()) % shards

@@ -1,9 +1,9 @@
-"""What may run at once, and what waits for a person: pure rules over a tool's hints.
+"""Which tools run at once and which wait for a person: pure rules over a tool's hints.
 
-The specification's defaults (MCP, ToolAnnotations): ``readOnlyHint`` false, ``destructiveHint``
-true, ``idempotentHint`` false. Our own description and old servers put the hints at the top level
-of the tool, so both places are read; an explicit value wins, and of two that disagree the more
-careful one.
+The defaults of the specification (MCP, ToolAnnotations) are ``readOnlyHint`` false, ``destructiveHint`` true
+and ``idempotentHint`` false. Old servers put the hints at the top level of the tool instead of into its
+annotations, so both are read. An explicit value wins; of two values that disagree, the more cautious one
+does.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ Unannotated = Literal["ask", "allow"]
 
 
 class Hints(NamedTuple):
-    """``destructive``: a person approves each call. ``repeatable``: running twice is harmless."""
+    """``destructive``: a person approves each call. ``repeatable``: running it twice is harmless."""
 
     destructive: bool
     repeatable: bool
 
 
 def hints_of(tool: Mapping[str, Any], unannotated: Unannotated = "ask") -> Hints:
-    """The hints of a tool as it came over the wire (``annotations`` and top level).
+    """The hints of a tool as its server describes it.
 
     >>> hints_of({"annotations": {"readOnlyHint": True}})
     Hints(destructive=False, repeatable=True)
@@ -29,17 +29,17 @@ def hints_of(tool: Mapping[str, Any], unannotated: Unannotated = "ask") -> Hints
     >>> hints_of({}, unannotated="allow")
     Hints(destructive=False, repeatable=False)
     """
-    places = [tool.get("annotations") or {}, tool]
+    sources = [tool.get("annotations") or {}, tool]
 
-    def said(hint: str) -> list[bool]:
-        return [place[hint] for place in places if isinstance(place.get(hint), bool)]
+    def values(hint: str) -> list[bool]:
+        return [source[hint] for source in sources if isinstance(source.get(hint), bool)]
 
-    explicit = said("destructiveHint")
-    read_only = said("readOnlyHint")
+    explicit = values("destructiveHint")
+    read_only = values("readOnlyHint")
     is_read_only = bool(read_only) and all(read_only) and not any(explicit)
     if explicit:
         destructive = any(explicit)
     else:
         destructive = not is_read_only and not (unannotated == "allow" and not read_only)
-    idempotent = said("idempotentHint")
+    idempotent = values("idempotentHint")
     return Hints(destructive, is_read_only or (bool(idempotent) and all(idempotent)))

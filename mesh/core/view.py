@@ -16,9 +16,9 @@ _TITLE = 80
 
 
 class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the newest turn stands, since when. ``response`` is its answer, or why it failed; ``artifacts`` are
-    the files that tools gave. A turn is ``cancelled`` when somebody called it off; one in which an approval
-    was rejected is ``completed``."""
+    """The state of the newest turn, and since when. ``response`` is its answer, or why it failed;
+    ``artifacts`` are the files that tools returned. A turn that was cancelled on request is ``cancelled``;
+    one in which a person rejected an approval is ``completed``."""
 
     number: int
     state: TurnState
@@ -28,8 +28,8 @@ class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
-    """An approval as REST shows it. ``asked_by`` is the name of the node that waits, ``remote_*`` are set
-    when the question came over A2A."""
+    """An approval as REST shows it. ``asked_by`` is the name of the node that waits; ``remote_*`` are set
+    when another agent asks."""
 
     uuid: str
     conversation_id: str
@@ -151,7 +151,7 @@ def summary(conversation: Conversation) -> ConversationSummary:
 
 
 def turn_view(conversation: Conversation) -> TurnView | None:
-    """How the newest turn stands; None before the first."""
+    """The state of the newest turn; None before the first."""
     number, since = conversation.turn, conversation.updated_at
     if not number:
         return None

@@ -1,4 +1,4 @@
-"""The a2a node: hands the work on to another agent, whose answer is its response."""
+"""The a2a node asks another agent, whose answer is its response."""
 
 from mesh.core.events import ToolCall
 from mesh.tree.node import Outcome
@@ -8,7 +8,7 @@ from mesh.tree.template import render
 
 
 class A2aWork:
-    """`Work` of an a2a node. ``template``: what it says; empty: the user's message."""
+    """`Work` of an a2a node. ``template`` is the message that it sends; empty: the user's message."""
 
     def __init__(self, template: str, tool: AgentTool, calls: RemoteCalls) -> None:
         self._template = template

@@ -1,4 +1,4 @@
-"""The children of a node: each runs once at its place, and its outcome is a durable step."""
+"""The children of a node. A child runs once at each place, and its outcome is a durable step."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from mesh.tree.turn import RunNode
 
 
 class Child(msgspec.Struct, frozen=True):
-    """A child. ``reads_history``: it, or a node below it, asks for the turns before."""
+    """A child. ``reads_history``: it, or a node below it, reads the turns before."""
 
     name: str
     run: RunNode
@@ -30,15 +30,15 @@ class Children:
         return len(self._children)
 
     def name(self, index: int) -> str:
-        """What the config calls it."""
+        """The name of a child in the config."""
         return self._children[index].name
 
     async def run(
         self, steps: Steps, index: int, state: Mapping[str, str], iteration: int = 0
     ) -> NodeCompleted | Outcome:
-        """Its record; or how its pass ended, if it is not done.
+        """Runs a child, unless it has completed already. Returns its completion, or how the pass ended.
 
-        ``iteration`` is the round, if this is the child of a loop. Raises `Superseded`, `Unavailable`.
+        ``iteration`` is that of the loop, if this is the child of one. Raises `Superseded`, `Unavailable`.
         """
         place = steps.turn.place.child(index, iteration)
         done = steps.known(place.step, NodeCompleted)

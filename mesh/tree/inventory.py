@@ -1,7 +1,7 @@
-"""All that an agent may call, as ``GET /tools`` and ``mesh tools`` list it. Pure.
+"""Everything that an agent may call, as ``GET /tools`` and ``mesh tools`` list it. Pure.
 
-The tools of MCP servers, other agents, and what the mesh itself gives to nodes. Each entry says where it
-comes from (``source`` and ``server``) and which nodes may call it (``nodes``, by their names).
+The tools of MCP servers, other agents, and built-in tools. Each entry says where the tool comes from
+(``source`` and ``server``) and which nodes may call it (``nodes``, by their names).
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def _users(models: Sequence[PlannedNode], tool: str) -> list[str]:
 
 
 def _agents(config: Config, planned_nodes: Sequence[PlannedNode]) -> Iterator[Entry]:
-    """One entry for an agent that several nodes may ask. Nodes may call different agents by one name."""
+    """One entry for each other agent. Different agents may have the same name in different nodes."""
     users: dict[tuple[str, str], tuple[A2aAgent, list[str]]] = {}
     for planned in planned_nodes:
         for agent in _asked_by(config, planned):

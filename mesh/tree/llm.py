@@ -1,4 +1,5 @@
-"""The llm node: model -> tool calls -> results -> model … until the model answers in text."""
+"""The llm node asks its model, runs the tools that the model calls, and asks again, until it answers in
+text."""
 
 from functools import partial
 
@@ -25,8 +26,8 @@ _EXITED = "The loop ends here."
 
 
 class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an llm node needs to know. ``prompt`` is a template. ``timeout_s`` bounds one model call,
-    ``max_iterations`` the model calls of one run of the node, ``max_llm_calls`` those of the whole turn,
+    """The settings of an llm node. ``prompt`` is a template. ``timeout_s`` bounds one model call,
+    ``max_iterations`` the model calls of the node at one place, ``max_llm_calls`` those of the whole turn,
     ``max_tool_calls`` the tool calls of one answer."""
 
     model: str
@@ -40,7 +41,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LlmWork:
-    """`Work` of an llm node. At the root it has the turns before in front of it; below, the message alone."""
+    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone."""
 
     def __init__(self, settings: LlmSettings, llm: Llm, tools: Tools) -> None:
         self._settings = settings
@@ -75,8 +76,9 @@ class LlmWork:
         )
 
     async def _refuse(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
-        """A call of an answer with too many of them. None is run, rather than the first ones: the model made
-        one plan of all, and can make a smaller one now. What was begun when there was no bound goes on."""
+        """Refuses a call of an answer with too many calls. None of them is run, not even the first ones: they
+        are one plan, and the model can make a smaller one. Calls that began before there was a bound go
+        on."""
         if steps.of(step):
             return await self._call(steps, step, call)
         said = (
@@ -120,14 +122,14 @@ class LlmWork:
         failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {settings.model} ended its stream without an answer")
-        # Cut here, so that the journal stays bounded. One call over the bound is kept, by which a later pass
-        # knows that there were too many.
+        # Cut here, so that the journal stays bounded. One call over the bound is kept: a later pass knows by
+        # it that there were too many.
         kept = answer.tool_calls[: settings.max_tool_calls + 1]
         return msgspec.structs.replace(answer, tool_calls=kept)
 
 
 def final_text(answer: LlmCall) -> str:
-    """What a person reads at the end of a turn, whatever way the model ended it."""
+    """The answer that a person reads, in whatever way the model ended it."""
     if answer.finish_reason == "refusal":
         return answer.text or "The model refused to answer."
     if answer.finish_reason == "content_filter":

@@ -1,4 +1,4 @@
-"""The loop node: its children in order, round after round, until one of them ends it."""
+"""The loop node runs its children in order, again and again, until one of them ends the loop."""
 
 from mesh.tree.children import Children
 from mesh.tree.node import Outcome
@@ -6,8 +6,8 @@ from mesh.tree.steps import Steps
 
 
 class Loop:
-    """`Work` of a loop node. Its response is the last that a child gave; ``exit_loop`` ends the loop and
-    nothing around it."""
+    """`Work` of a loop node. Its response is the last non-empty one of a child. ``exit_loop`` ends this loop
+    and no other."""
 
     def __init__(self, children: Children, max_iterations: int) -> None:
         self._children = children

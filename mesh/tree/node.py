@@ -1,12 +1,13 @@
-"""What every node of the tree is: `Node.run` takes a pass to its end, whatever happens on the way.
+"""A node of the tree. `Node.run` takes one pass to its end, whatever happens on the way.
 
-    llm                    asks a model, runs its tools
-    sequential             its children one after the other
-    parallel               its children at the same time
-    loop                   its children again and again
+    llm                    asks a model and runs the tools that it calls
+    a2a                    asks another agent
+    sequential             runs its children one after the other
+    parallel               runs its children at the same time
+    loop                   runs its children again and again
 
-A node knows its children as calls (`RunNode`): whether they are actors on other machines or objects in
-this process is not its business. It carries any number of turns at the same time, and keeps none of them.
+A node knows its children as functions (`RunNode`), which may call actors on other machines or objects in this
+process. It runs any number of turns at the same time and keeps no state of them.
 """
 
 import asyncio
@@ -21,11 +22,12 @@ from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import Recorder, Status, TurnInput, TurnOutput
 
 CANCELLED = "Operation cancelled by user."
-"""The answer of a turn whose operation a person rejected without saying why."""
+"""The answer of a turn that a person cancelled, or whose operation a person rejected without a reason."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a node came to: see `TurnOutput`. ``state`` is what it wrote, without its own ``output_key``."""
+    """How a pass ended: see `TurnOutput`. ``state`` is what was written, without the node's
+    ``output_key``."""
 
     status: Status
     text: str = ""
@@ -38,7 +40,7 @@ REJECTED = Outcome("cancelled", CANCELLED)
 
 
 class Work(Protocol):
-    """What makes the types of nodes differ."""
+    """The part in which the types of nodes differ."""
 
     async def __call__(self, steps: Steps) -> Outcome:
         """Raises `Superseded`, `Unavailable`, `LlmError`; may be cancelled at any await."""
@@ -46,8 +48,8 @@ class Work(Protocol):
 
 
 class Node:
-    """A node at work. ``kind`` is its type in the config. ``timeout_s`` bounds one pass; time spent waiting
-    for a person is between passes."""
+    """A node that runs. ``kind`` is its type in the config. ``timeout_s`` bounds one pass; the time in which
+    a person is waited for is between passes."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Node:
         self._timeout_s = timeout_s
 
     async def run(self, turn: TurnInput, recorder: Recorder) -> TurnOutput:
-        """One pass. Known steps are not run again."""
+        """Runs one pass. Known steps are not run again."""
         steps = Steps(turn, recorder)
         steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
         try:
@@ -101,7 +103,7 @@ class Node:
             return Outcome("failed", f"{self._name}: {problem}")
 
     def _written(self, outcome: Outcome) -> Mapping[str, str]:
-        # A node that only ended its loop said nothing: what was there stays.
+        # A node that only ended its loop has said nothing: the state keeps its former value.
         says_nothing = outcome.exits and not outcome.text
         if self._output_key is None or outcome.status != "completed" or says_nothing:
             return outcome.state

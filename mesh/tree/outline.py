@@ -1,4 +1,4 @@
-"""A tree as people and programs are shown it: which nodes there are, and where."""
+"""The outline of a tree: its nodes and their paths, as clients are shown them."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from mesh.tree.plan import PlannedNode, tree_of
 
 
 class Outline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node and those below it. ``path`` is its place, without rounds: ``0.2``."""
+    """A node and the nodes below it. ``path`` is its node path, such as ``0.2``."""
 
     name: str
     type: str

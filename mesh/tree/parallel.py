@@ -1,8 +1,8 @@
-"""The parallel node: all its children at the same time, on whatever machines they are.
+"""The parallel node runs all its children at the same time, on the machines on which they are.
 
-A child that waits for a person holds up no other: its siblings run on to their own end. While one of
-them still runs, this node listens for decisions, and a child whose approval was decided goes on at once.
-When nothing more can run, the node pauses, with as many approvals as there are.
+A child that waits for a person does not hold up its siblings: they run to their end. While one of them runs,
+this node listens for decisions, and a child whose approval is decided goes on at once. When no child can go
+on, the node pauses, with all approvals that its children wait for.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Ended = NodeCompleted | Outcome
 
 
 class Parallel:
-    """`Work` of a parallel node. Its response is its children's, in their order, a line break between."""
+    """`Work` of a parallel node. Its response is those of its children, in their order, one a line."""
 
     def __init__(self, children: Children, on_error: Literal["fail", "continue"]) -> None:
         self._children = children
@@ -54,8 +54,9 @@ class _Branches:
         self._news: asyncio.Task[list[StepKey]] | None = None
 
     async def run(self) -> list[Ended]:
-        """How each branch ended, in the order of the children. Raises `Unavailable` for one of them after
-        the others have ended: what they do must not be lost. Raises `Superseded` at once."""
+        """Runs all branches; returns how each of them ended, in the order of the children. Raises
+        `Superseded` at once. Raises `Unavailable` only after all branches have ended, as their outcomes must
+        not be lost."""
         for index in range(len(self._children)):
             self._start(index)
         lost: Unavailable | None = None
@@ -73,7 +74,7 @@ class _Branches:
         self._running[asyncio.create_task(self._children.run(self._steps, index, state))] = index
 
     async def _next(self) -> Unavailable | None:
-        """Waits until a branch ended, or one that is paused can go on; what went wrong meanwhile."""
+        """Waits until a branch has ended or a paused one can go on. Returns what went wrong with a branch."""
         if self._news is None and self._paused():
             self._news = asyncio.create_task(self._steps.wait_for_decisions())
         tasks: set[asyncio.Task[Any]] = {*self._running, *([self._news] if self._news else ())}

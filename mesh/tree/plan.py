@@ -1,6 +1,6 @@
-"""The tree of a config as its nodes stand in it: what each one is, where, and what it inherits.
+"""The plan of a tree: each node of a config with its path and with what it inherits.
 
-Pure: from a `Config` to `PlannedNode`s. A single llm agent is a tree of one node.
+Pure: from a `Config` to `PlannedNode`s. An agent without a tree is a tree of one llm node.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ _AT_ONCE = ("parallel", "loop")
 
 @dataclass(frozen=True)
 class PlannedNode:
-    """One node in its place. ``asks``: whether its destructive tools wait for a person."""
+    """A node of the config in its tree. ``path`` is its node path, ``prompt`` its own or the config's.
+    ``asks``: whether its destructive tools wait for a person."""
 
     path: str
     node: AgentNode
@@ -25,24 +26,24 @@ class PlannedNode:
 
     @property
     def reads_history(self) -> bool:
-        """Whether it, or a node below it, has the turns before in its prompt."""
+        """Whether its prompt, or that of a node below it, contains the turns before."""
         return "history" in placeholders(self.prompt) or any(child.reads_history for child in self.children)
 
     def walk(self) -> Iterator["PlannedNode"]:
-        """This one and all below it, each before its children."""
+        """This node and all below it, each before its children."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def tree_of(config: Config) -> PlannedNode:
-    """The root of a config's tree, with all below it."""
+    """The root of a config's tree, with all nodes below it."""
     return _planned(config, ROOT, config.tree, asks=True, at_once=False)
 
 
 def _planned(config: Config, place: Place, node: AgentNode, *, asks: bool, at_once: bool) -> PlannedNode:
-    """``at_once``: a parallel or loop is above. Of these the nearest that says so decides who asks; where
-    none does, nobody asks."""
+    """``at_once``: there is a parallel or loop node above. The nearest of these with ``approvals`` decides
+    whether its nodes ask; where none has it, they do not."""
     if node.type in _AT_ONCE:
         inherited = asks and at_once
         asks = inherited if node.approvals is None else node.approvals == "ask"
@@ -56,7 +57,7 @@ def _planned(config: Config, place: Place, node: AgentNode, *, asks: bool, at_on
 
 
 def other_agents(config: Config) -> list[A2aAgent]:
-    """Every other agent that one of the nodes may ask, or hand its work to."""
+    """Every other agent that a node of the tree may call."""
     found = list(config.a2a)
     for planned in tree_of(config).walk():
         found += planned.node.a2a
@@ -65,8 +66,8 @@ def other_agents(config: Config) -> list[A2aAgent]:
     return found
 
 
-def hints(config: Config) -> list[str]:
-    """What is probably a mistake, as problems: placeholders that nothing can have set before."""
+def likely_mistakes(config: Config) -> list[str]:
+    """What is probably a mistake: placeholders that nothing can have set before they are read."""
     found: list[str] = []
     if config.agent is not None:
         _unset(config, tree_of(config), ("agent",), frozenset(BUILT_IN), found)

@@ -1,14 +1,15 @@
-"""Durable steps: an effect runs once, its outcome is journaled, a later pass gets the record.
+"""Durable steps: an effect runs once, its outcome is journaled, and a later pass gets the record.
 
-`Steps` is one node's view of the turn's journal in one pass. The node asks it what is known of a step,
-records what it learns, and claims what must not happen twice. Outcomes ride on the call's return; they
-are sent ahead only when the next effect must not be repeated (`claim` waits for the acknowledgement),
-when they tell of such an effect (`send_ahead`), when somebody watches, or when they are older than
-`SEND_AHEAD_S` and the turn still runs. What is only for watchers (`show`) goes the same way, in order.
+`Steps` is one node's view of the journal of the turn, in one pass. The node asks it what is known of a step,
+records outcomes, and claims effects that must not happen twice. Recorded events travel with the return of the
+call. They are sent ahead only when the next effect must not be repeated (`claim` waits for the
+acknowledgement), when they are the outcome of such an effect (`send_ahead`), when there are watchers, or when
+they are older than `SEND_AHEAD_S` and the pass still runs. Events for watchers (`show`) go the same way, in
+order.
 
-Invariant (causality): events leave in the order they were recorded, with everything recorded before
-them in the same append or in an earlier one. So what came down unjournaled with the call
-(``pending``) goes before what this node sends; the keeper drops what it has already.
+Invariant (causality): events leave in the order in which they were recorded, and everything recorded before
+them is in the same append or in an earlier one. So the unjournaled events that came with the call
+(``pending``) are sent before those of this node; the keeper drops what it has already.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _log = logging.getLogger("mesh.steps")
 
 
 class Superseded(Exception):
-    """A newer pass runs this turn. Unwinds the pass; never leaves the tree."""
+    """A newer pass runs this turn. Unwinds the pass and never leaves the tree."""
 
 
 class Steps:
@@ -51,10 +52,10 @@ class Steps:
         self._known: list[AnyEvent] = list(turn.known)
         self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
-        self._on_its_way = 0  # so many of the first unsent are being sent just now
+        self._on_its_way = 0  # how many of the first unsent events are being sent at this moment
         self.watched = turn.watched
         self.llm_calls_made = 0  # in this pass, here and below
-        self._llm_calls_durable = 0  # of the whole turn, as far as the keeper told
+        self._llm_calls_durable = 0  # of the whole turn, as the keeper said last
         self._sent: list[AnyEvent] = []
         self._sending = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,26 +72,26 @@ class Steps:
         return [event for event in self._known if event.step == key]
 
     async def once(self, step: StepKey, kind: type[E], effect: Callable[[], Awaitable[E]]) -> E:
-        """The recorded outcome of a repeatable effect, or the effect's, recorded now."""
+        """The recorded outcome of a repeatable effect; if there is none, the effect runs and is recorded."""
         return self.known(step, kind) or self.record(step, await effect())
 
     @property
     def llm_calls(self) -> int:
-        """The model calls of the turn, as far as they are known here: those before this node began and those
-        made here and below since, or those that the keeper has and those that it has not got yet. The keeper
-        has those of other branches, too."""
+        """The model calls of the turn, as far as this node knows: those before it began and those made here
+        and below since; or those that the keeper has and those that are not sent yet, if that is more,
+        because the keeper knows those of other branches, too."""
         unsent = sum(isinstance(event, LlmCall) for event in self._unsent)
         return max(self.turn.llm_calls + self.llm_calls_made, self._llm_calls_durable + unsent)
 
     def record(self, step: StepKey, event: E) -> E:
-        """Notes an outcome. It is durable when the pass returns, or earlier."""
+        """Records an outcome. It is durable when the pass returns, or earlier."""
         stamped = self._stamp(step, event)
         self.llm_calls_made += isinstance(event, LlmCall)
         self._note([stamped])
         return stamped
 
     def show(self, step: StepKey, event: Live) -> None:
-        """Lets whoever watches know; with nobody watching, nothing happens."""
+        """Shows an event to the watchers, if there are any."""
         if not self.watched or len(self._unsent) >= _MOST_UNSENT:
             return
         stamped = self._stamp(step, event)
@@ -110,10 +111,11 @@ class Steps:
         return stamped
 
     async def send_ahead(self) -> None:
-        """Makes what was recorded durable now, or lets it ride on the return if that cannot be.
+        """Makes what was recorded durable now, or leaves it to the return of the pass if that is not
+        possible.
 
-        Awaited after an effect that must not be repeated: while its result is not journaled, a crash
-        leaves an outcome that nobody knows. Raises `Superseded`."""
+        To be awaited after an effect that must not be repeated: while its result is not journaled, a crash
+        leaves an unknown outcome. Raises `Superseded`."""
         try:
             await self._send()
         except (Unavailable, JournalError) as problem:
@@ -122,7 +124,7 @@ class Steps:
     # -- children
 
     def below(self, place: Place, state: Mapping[str, str], iteration: int, *, history: bool) -> TurnInput:
-        """The call to the child at a place: what is known there, and all that must be journaled first."""
+        """The input of the child at a place: what is known there, and all that must be journaled before."""
         return msgspec.structs.replace(
             self.turn,
             at=place.text,
@@ -136,14 +138,14 @@ class Steps:
         )
 
     def absorb(self, output: TurnOutput) -> None:
-        """Takes what a child learned as this node's own."""
+        """Takes over what a child has recorded."""
         self.llm_calls_made += output.llm_calls
         self._known += output.sent
         self._sent += output.sent
         self._note(output.events)
 
     async def wait_for_decisions(self) -> list[StepKey]:
-        """The steps about which something was decided since this pass knew last. Raises `Superseded`."""
+        """Waits for decisions that this pass does not know, and returns their steps. Raises `Superseded`."""
         after = max((event.seq for event in self._known), default=0)
         while True:
             turn = self.turn
@@ -159,7 +161,8 @@ class Steps:
     # -- the end
 
     async def close(self) -> tuple[list[AnyEvent], list[AnyEvent]]:
-        """What must ride on the return, and what was sent ahead. Nothing is recorded after this."""
+        """The events that travel with the return, and those that were sent ahead. Nothing is recorded after
+        this."""
         if self._timer is not None:
             self._timer.cancel()
         if self._sender is not None:
@@ -168,7 +171,7 @@ class Steps:
         return unsent, self._sent
 
     def abandon(self) -> None:
-        """Nobody will take the return any more: what was not sent is left to the next pass."""
+        """The return reaches nobody any more: what was not sent is left to the next pass."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -186,7 +189,7 @@ class Steps:
         return msgspec.structs.replace(event, turn=self.turn.turn, step=step.text, time=event.time or now())
 
     def _send_soon(self) -> None:
-        # Invariant: what is recorded right before the return still rides on it: a timer, even of no time at
+        # Invariant: what is recorded right before the return travels with it. A timer, even one of no time at
         # all, fires only when the pass waits for something.
         if self._timer is None:
             wait = 0 if self.watched else SEND_AHEAD_S
@@ -207,6 +210,7 @@ class Steps:
             _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
 
     async def _send(self) -> None:
+        # One append at a time: an event must not arrive before what was recorded before it.
         async with self._sending:
             batch = [*self._pending, *self._unsent]
             if not self._unsent:
@@ -226,10 +230,10 @@ class Steps:
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:
-    """Whether the second is what the model said right after the first."""
+    """Whether the second piece of text follows the first without a gap."""
     return first.step == second.step and first.offset + len(first.text) == second.offset
 
 
 def _journaled(events: Sequence[AnyEvent]) -> list[AnyEvent]:
-    """Without what is only for watchers."""
+    """The events that are journaled: all but those for watchers."""
     return [event for event in events if not isinstance(event, Live)]

@@ -1,9 +1,9 @@
 """``{placeholders}`` in prompts.
 
-A placeholder is a name in braces. One that has a value is replaced by it, once: braces in a value mean
-nothing. Any other stays as it is, so that JSON and code in a prompt need no escaping.
+A placeholder is a name in braces. If the name has a value, it is replaced by it, once: braces in a value have
+no meaning. Other braces stay as they are, so that JSON and code in a prompt need no escaping.
 
-The built-in ones are always there; a key of the session state with the same name is not seen.
+The built-in names always have a value, and hide keys of the session state with the same name.
 """
 
 import re
@@ -17,15 +17,15 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def placeholders(template: str) -> set[str]:
-    """The names that a template asks for."""
+    """The names of the placeholders in a template."""
     return set(_PLACEHOLDER.findall(template))
 
 
 def render(template: str, turn: TurnInput) -> str:
     """The template with the values of this turn.
 
-    ``{history}`` is what was said in the turns before, a paragraph a message; ``{iteration}`` the round of
-    the nearest loop, from 1.
+    ``{history}`` are the messages of the turns before, one a paragraph; ``{iteration}`` is that of the
+    nearest loop, from 1.
     """
     asked = placeholders(template)
     if not asked:
@@ -45,7 +45,7 @@ def render(template: str, turn: TurnInput) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Puts values in. Pure.
+    """Replaces the placeholders that have a value.
 
     >>> fill("{a} {b} {c}", {"a": "{b}", "b": "2"})
     '{b} 2 {c}'

@@ -1,4 +1,4 @@
-"""What travels down the tree with a call, what comes back up, and the ports above and below a node."""
+"""What a pass hands down the tree and gets back, and the ports above and below a node."""
 
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -13,19 +13,18 @@ from mesh.core.places import ROOT, Place
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pass over the tree for one turn, or the part of it below one node.
 
-    ``run`` numbers the pass: greater than every earlier pass of any keeper; effects are claimed in
-    its name. ``digest`` says which version of the agent runs it.
+    ``run`` is the number of the pass, greater than that of every earlier pass of any keeper; effects are
+    claimed in its name. ``digest`` is the version of the agent that runs it.
 
-    ``at`` is the node's place: indices of children from the root, with the round of a loop where it is
-    in one (``0.2#3.1``). ``known`` are the outcomes of this turn at this place and below it, ``pending``
-    those of the whole turn that are not journaled yet: nothing may be journaled before them.
-    ``llm_calls``: model calls of this turn so far, those in ``known`` and those that are not included.
-    ``state`` is the session state as this node sees it, ``iteration`` the round of the nearest loop.
-    ``history`` are the turns before, for those nodes that read them.
+    ``at`` is the node's place (`mesh.core.places`). ``known`` are the events of this turn at this place and
+    below it; ``pending`` are those of the whole turn that are not journaled yet, and nothing may be journaled
+    before them. ``llm_calls`` counts the model calls of the turn so far, also those that are not in
+    ``known``. ``state`` is the session state as this node sees it, ``iteration`` that of the nearest loop.
+    ``history`` are the turns before, for nodes that read them.
 
-    ``watched``: somebody looks on, so that what happens is told at once, and deltas are wanted.
+    ``watched``: there are watchers, so that events are sent ahead at once and deltas are wanted.
 
-    ``token`` is the caller's bearer token: it lives in memory for the turn and is written nowhere.
+    ``token`` is the caller's bearer token. It stays in memory while the turn is open and is written nowhere.
     ``lost_token``: there was one, and the process that had it died.
     """
 
@@ -61,15 +60,16 @@ Status = Literal["completed", "paused", "cancelled", "failed", "superseded", "in
 
 
 class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a pass ended, at one node.
+    """How a pass ended at one node.
 
-    ``text`` is the answer, or for ``failed`` what went wrong. ``events`` are what is not journaled
-    yet, in the order it happened, with what is only for watchers; ``sent`` what this pass has journaled
-    already, told when it paused.
-    ``llm_calls``: how many model calls were made in this pass, here and below.
-    ``state`` are the keys of the session state that it wrote. ``exits``: the loop around it is to end.
-    ``superseded``: a newer pass runs; this one counts for nothing.
-    ``interrupted``: the pass broke off, because its keeper did not answer; another may follow.
+    ``text`` is the answer, or what went wrong if it ``failed``. ``events`` are those that are not journaled
+    yet, in their order, with those that are only for watchers. ``sent`` are those that this pass has
+    journaled already; it is set when the pass paused. ``llm_calls`` counts the model calls of this pass,
+    here and below. ``state`` is what it wrote into the session state. ``exits``: the loop around it is to
+    end.
+
+    ``superseded``: a newer pass runs, and this one counts for nothing. ``interrupted``: something did not
+    answer, such as the keeper; another pass may follow.
     """
 
     status: Status
@@ -82,9 +82,9 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``taken``: the events are durable, and claims in them are held by this run. Not taken: a newer run has
-    taken the turn over; nothing more may be done in this one's name. ``watched`` as in `TurnInput`;
-    ``llm_calls``: how many model calls of the turn are durable, by whichever node."""
+    """``taken``: the events are durable, and this pass holds the claims among them. Otherwise a newer pass
+    has taken the turn over, and nothing more may be done in the name of this one. ``watched`` as in
+    `TurnInput`; ``llm_calls`` counts the model calls of the turn that are durable, by whichever node."""
 
     taken: bool
     watched: bool = False
@@ -92,7 +92,7 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was decided, and the turn's `TurnInput.token` since then."""
+    """New decisions, and the turn's `TurnInput.token` since then."""
 
     events: Sequence[ApprovalResolved] = ()
     token: str = ""
@@ -102,23 +102,23 @@ class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorder(Protocol):
-    """The keeper, as a node sees it."""
+    """The port from a node to the keeper."""
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
-        """Sends events ahead of the return; those of `Live` are shown to whoever watches, in their place
-        among the others. Raises `Unavailable`."""
+        """Sends events ahead of the return of the pass. Those of `Live` are shown to the watchers, in their
+        order among the others. Raises `Unavailable`."""
         ...
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
-        """What was decided in this turn since event ``after``; waits for it, but not for ever (then there is
-        nothing). None: a newer run has taken the turn over. Raises `Unavailable`."""
+        """The decisions in this turn since event ``after``. Waits for one, but not for ever: there may be
+        none. None: a newer pass has taken the turn over. Raises `Unavailable`."""
         ...
 
 
 class RunNode(Protocol):
-    """How a pass goes on at a node: by a call to its actor, or in the same process.
+    """Continues a pass at a node: by a call to its actor, or in the same process.
 
-    Raises `Unavailable` when nobody could take it to its end; some of it may have happened.
+    Raises `Unavailable` when the pass was not taken to its end; some of it may have happened.
     """
 
     def __call__(self, turn: TurnInput) -> Coroutine[Any, Any, TurnOutput]:
@@ -127,8 +127,8 @@ class RunNode(Protocol):
 
 
 class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task of another agent that waits for an answer which nobody here will give any more. ``node`` is the
-    place of the node that asked, the rest as in `TurnInput`."""
+    """A task of another agent that waits for an answer, in a turn that is over. ``node`` is the place of the
+    node that asked, the rest as in `TurnInput`."""
 
     digest: str
     node: str
@@ -143,8 +143,7 @@ class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool call that a pass claimed, and that has no result yet. ``digest`` is as in `TurnInput`,
-    ``call_id`` as in `ToolResult`."""
+    """A claimed tool call without a result. ``digest`` as in `TurnInput`, ``call_id`` as in `ToolResult`."""
 
     digest: str
     conversation_id: str
@@ -153,21 +152,21 @@ class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tree(Protocol):
-    """A whole tree, as a keeper sees it."""
+    """The port from a keeper to the tree of an agent, in all its versions."""
 
     async def run(self, turn: TurnInput) -> TurnOutput:
         """`RunNode` of the root."""
         ...
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
-        """What is wrong with these arguments for a tool that a node is about to call; empty if nothing."""
+        """What is wrong with these arguments for a tool of a node; empty if nothing is."""
         ...
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
-        """What came of a claimed call, for a turn that ends; waits while it runs. One that has not begun
-        never will, and its result says so. None: nobody knows. Raises `Unavailable`."""
+        """Finds out what came of a claimed call, for a turn that ends; waits while the call runs. A call that
+        has not begun never will, and its result says so. None: nobody knows. Raises `Unavailable`."""
         ...
 
     async def cancel(self, task: AbandonedTask) -> None:
-        """Asks another agent to cancel a task; whether it does is its affair. Raises `Unavailable`."""
+        """Asks another agent to cancel a task, which it may or may not do. Raises `Unavailable`."""
         ...

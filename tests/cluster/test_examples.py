@@ -11,7 +11,7 @@ from mesh.config.model import load
 from mesh.llm.offline import Offline
 from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
-from mesh.tree.plan import hints
+from mesh.tree.plan import likely_mistakes
 from tests.cluster.terminal import Shown, Terminal
 from tests.documents import ROOT, blocks
 from tests.support import LocalMesh, ScriptedLlm
@@ -72,7 +72,7 @@ def test_the_index_names_every_example() -> None:
 
 @pytest.mark.parametrize("config", [*EXAMPLES.glob("*/agent.yaml")], ids=lambda config: config.parent.name)
 def test_the_check_of_an_example_has_nothing_to_say(config: Path) -> None:
-    assert hints(load(config, {})) == []
+    assert likely_mistakes(load(config, {})) == []
 
 
 @pytest.mark.parametrize(

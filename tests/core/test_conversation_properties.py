@@ -19,7 +19,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.core.history import exchange
+from mesh.core.history import messages_of
 from mesh.core.messages import Assistant, Results
 from mesh.core.view import view
 from tests.journal.golden.record import HERE, read
@@ -144,7 +144,7 @@ def test_what_a_turn_wrote_stays_when_it_completed_and_only_then(events: list[An
 @settings(deadline=None)
 @given(JOURNALED, PLACES)
 def test_in_what_a_node_said_every_call_has_a_result(events: list[AnyEvent], place: str) -> None:
-    messages = exchange(events, place)
+    messages = messages_of(events, place)
     for message, following in itertools.zip_longest(messages, messages[1:]):
         if isinstance(message, Assistant) and (calls := message.tool_calls):
             assert isinstance(following, Results)

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.config.model import Config, parse
 from mesh.core.places import Place
-from mesh.tree.plan import PlannedNode, hints, tree_of
+from mesh.tree.plan import PlannedNode, likely_mistakes, tree_of
 from mesh.tree.template import BUILT_IN
 from tests.tree.trees import Node, config, llm, loop, parallel, sequential
 
@@ -29,7 +29,7 @@ def asking(tree: Node) -> set[str]:
 
 def unset(tree: Node, **more: Any) -> set[tuple[str, str]]:
     """The nodes and placeholders that are warned of."""
-    found = [re.search(r"sets \{(\w+)\} before (\w+) ", hint) for hint in hints(read(tree, **more))]
+    found = [re.search(r"sets \{(\w+)\} before (\w+) ", hint) for hint in likely_mistakes(read(tree, **more))]
     assert all(found)
     return {(match[2], match[1]) for match in found if match}
 
@@ -160,10 +160,10 @@ def test_a_hint_names_the_file_the_line_and_the_key() -> None:
     text = (
         "agent:\n  name: top\n  type: sequential\n  agents:\n  - name: a\n    type: llm\n    prompt: '{x}'\n"
     )
-    (hint,) = hints(parse(text, "agent.yaml", {}))
+    (hint,) = likely_mistakes(parse(text, "agent.yaml", {}))
     assert hint.startswith("agent.yaml:7: agent.agents[0].prompt: nothing sets {x} before a runs")
     assert all(name in hint for name in BUILT_IN)
 
 
 def test_a_config_without_a_tree_has_no_hints() -> None:
-    assert hints(parse("prompt: 'As {JSON} in {braces}'\n", "agent.yaml", {})) == []
+    assert likely_mistakes(parse("prompt: 'As {JSON} in {braces}'\n", "agent.yaml", {})) == []
