@@ -182,16 +182,16 @@ class Mesh:
 
     def _await_answer(self, stop: threading.Event) -> None:
         """Serve says that it runs a moment before its edge routes to it."""
-        import httpx
+        import httpx2
 
         deadline = time.monotonic() + _START_WITHIN_S
         waiting = list(dict.fromkeys([self._edge, *(agent.url(self._edge) for agent in self._agents)]))
         while waiting and time.monotonic() < deadline and not stop.is_set():
             try:
-                if httpx.get(f"{waiting[0]}/ready", timeout=5).status_code == 200:
+                if httpx2.get(f"{waiting[0]}/ready", timeout=5).status_code == 200:
                     waiting.pop(0)
                     continue
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             time.sleep(0.05)
         if waiting and not stop.is_set():

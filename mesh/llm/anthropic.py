@@ -21,7 +21,7 @@ from mesh.llm.models import ANTHROPIC_MAX_TOKENS, bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.retry import Failure, retried
-from mesh.llm.stainless import Economy, failure_of, post, post_stream
+from mesh.llm.stainless import client_options, failure_of, post, post_stream
 
 _PATH = "/v1/messages"
 _FINISH: dict[str | None, FinishReason] = {
@@ -104,15 +104,11 @@ _decode = msgspec.json.Decoder(_Response).decode
 _decode_event = msgspec.json.Decoder(_StreamEvent).decode
 
 
-class _Client(Economy, anthropic.AsyncAnthropic):
-    pass
-
-
 class Anthropic:
     """`Llm` over the messages API."""
 
     def __init__(self, api_key: str, base_url: str | None) -> None:
-        self._client = _Client(api_key=api_key, base_url=base_url)
+        self._client = anthropic.AsyncAnthropic(**client_options(api_key, base_url))
         self._key = api_key
         self._offered = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
 

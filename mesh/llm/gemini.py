@@ -1,31 +1,32 @@
 """Gemini generateContent.
 
-API: https://ai.google.dev/api/generate-content. A call goes through the SDK's own request method
-(its keys, base URL, versions and errors), below the typed one: that would walk every message of the
-conversation through pydantic several times. The client's ``_api_client`` is the one private name.
+API: https://ai.google.dev/api/generate-content. The requests are sent without Google's SDK, because its
+public methods cannot carry what this provider needs: they drop ``finishMessage`` (the text of a tool call
+that X ``docs/decisions/llm-clients.md``.
 """
 
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
-import httpx2
 import msgspec
-from google import genai
-from google.genai import errors, types
 
 from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.core.messages import Assistant, Message, Result, User
 from mesh.llm.draft import LOCAL_ID, Draft, sent_arguments, tool_call
-from mesh.llm.http import LlmHttp
+from mesh.llm.http import http_client, message_of, read_failure
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.retry import Failure, retried, status_failure
+from mesh.net.sse import data_of_events
 
+_BASE_URL = "https://generativelanguage.googleapis.com"
+_API_VERSION = "v1beta"
 _FILTERED = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
 _FINISH: dict[str | None, FinishReason] = {
     "MAX_TOKENS": "length",
@@ -33,7 +34,7 @@ _FINISH: dict[str | None, FinishReason] = {
 }
 _BROKEN_CALL = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 
-Tools = list[dict[str, Any]]
+_encode = msgspec.json.Encoder().encode
 
 
 class _FunctionCall(msgspec.Struct):
@@ -85,19 +86,11 @@ class Gemini:
     """`Llm` over generateContent."""
 
     def __init__(self, api_key: str, base_url: str | None) -> None:
-        self._http = LlmHttp()
-        options = types.HttpOptions(
-            base_url=base_url,
-            httpx_async_client=self._http,
-            # Never used; without it the SDK loads certificates for one of its own (75 ms of CPU).
-            httpx_client=httpx2.Client(transport=httpx2.BaseTransport()),
-            # Set and 1: without it the SDK tries once more by itself after a random sleep.
-            retry_options=types.HttpRetryOptions(attempts=1),
-        )
-        self._client = genai.Client(api_key=api_key, vertexai=False, http_options=options)
-        self._api = self._client.aio._api_client
+        self._http = http_client()
+        self._models = f"{(base_url or _BASE_URL).rstrip('/')}/{_API_VERSION}/models"
+        self._headers = {"x-goog-api-key": api_key, "Content-Type": "application/json"}
         self._key = api_key
-        self._offered: OfferedCache[Tools] = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
+        self._offered: OfferedCache[msgspec.Raw] = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         """See `mesh.llm.port.Llm`."""
@@ -108,11 +101,9 @@ class Gemini:
     async def close(self) -> None:
         """See `mesh.llm.port.Llm`."""
         await self._http.aclose()
-        await self._client.aio.aclose()
-        self._client.close()
 
     async def _attempt(
-        self, model: str, request: LlmRequest, offered: Offered[Tools], started: float
+        self, model: str, request: LlmRequest, offered: Offered[msgspec.Raw], started: float
     ) -> AsyncGenerator[Event, None]:
         draft = Draft(request.model, started)
         last: LlmCall | None = None
@@ -131,32 +122,34 @@ class Gemini:
         yield msgspec.structs.replace(last, usage=draft.usage)
 
     async def _responses(
-        self, model: str, request: LlmRequest, offered: Offered[Tools]
+        self, model: str, request: LlmRequest, offered: Offered[msgspec.Raw]
     ) -> AsyncGenerator[_Response, None]:
-        body, options = _body(request, offered), _options(request.timeout_s)
-        if request.deltas:
-            path = f"models/{model}:streamGenerateContent?alt=sse"
-            async with aclosing(
-                await self._api.async_request_streamed("post", path, body, options)
-            ) as chunks:
-                async for chunk in chunks:
-                    yield _decode(chunk.body)
-        else:
-            path = f"models/{model}:generateContent"
-            response = await self._api.async_request("post", path, body, options)
-            decoded = _decode(response.body or "{}")
-            # A plain answer is whole by itself; only a stream can break off.
-            decoded.candidates = decoded.candidates or [_Candidate()]
-            decoded.candidates[0].finish_reason = decoded.candidates[0].finish_reason or "STOP"
-            yield decoded
+        method = "streamGenerateContent?alt=sse" if request.deltas else "generateContent"
+        async with self._http.stream(
+            "POST",
+            f"{self._models}/{quote(model, safe='/')}:{method}",
+            content=_body(request, offered),
+            headers=self._headers,
+            timeout=request.timeout_s,
+        ) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise status_failure(response.status_code, message_of(response), response.headers)
+            if request.deltas:
+                async for data in data_of_events(response):
+                    yield _decode(data)
+            else:
+                yield _whole(_decode(await response.aread()))
 
 
-@lru_cache(16)
-def _options(timeout_s: float) -> types.HttpOptions:
-    return types.HttpOptions(timeout=max(1, round(timeout_s * 1000)))
+def _whole(response: _Response) -> _Response:
+    """A plain answer is whole by itself, whatever it says; only a stream can break off."""
+    response.candidates = response.candidates or [_Candidate()]
+    response.candidates[0].finish_reason = response.candidates[0].finish_reason or "STOP"
+    return response
 
 
-def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
+def _body(request: LlmRequest, offered: Offered[msgspec.Raw]) -> bytes:
     contents = [sent for message in request.messages for sent in _sent(message, offered)]
     body: dict[str, Any] = {"contents": contents}
     if request.system:
@@ -165,18 +158,18 @@ def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
         body["tools"] = offered.encoded
     if request.max_tokens is not None:
         body["generationConfig"] = {"maxOutputTokens": request.max_tokens}
-    return body
+    return _encode(body)
 
 
-def _tools(tools: list[tuple[str, ToolSpec]]) -> Tools:
+def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:
     declared = [
         {"name": name, "description": tool.description, "parametersJsonSchema": tool.input_schema}
         for name, tool in tools
     ]
-    return [{"functionDeclarations": declared}]
+    return msgspec.Raw(_encode([{"functionDeclarations": declared}]))
 
 
-def _sent(message: Message, offered: Offered[Tools]) -> Iterator[dict[str, Any]]:
+def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[dict[str, Any]]:
     if isinstance(message, User):
         yield {"role": "user", "parts": [{"text": message.text}]}
     elif isinstance(message, Assistant):
@@ -189,13 +182,13 @@ def _sent(message: Message, offered: Offered[Tools]) -> Iterator[dict[str, Any]]
         yield {"role": "user", "parts": [_sent_result(result, offered) for result in message.results]}
 
 
-def _sent_call(call: ToolCall, offered: Offered[Tools]) -> dict[str, Any]:
+def _sent_call(call: ToolCall, offered: Offered[msgspec.Raw]) -> dict[str, Any]:
     function = {"name": offered.wire(call.name), "args": sent_arguments(call), **_sent_id(call.id)}
     part: dict[str, Any] = {"functionCall": function}
     return {**part, "thoughtSignature": call.opaque} if call.opaque else part
 
 
-def _sent_result(result: Result, offered: Offered[Tools]) -> dict[str, Any]:
+def _sent_result(result: Result, offered: Offered[msgspec.Raw]) -> dict[str, Any]:
     response = {"error" if result.is_error else "result": result.content}
     return {
         "functionResponse": {
@@ -210,7 +203,7 @@ def _sent_id(call_id: str) -> dict[str, str]:
     return {} if call_id.startswith(LOCAL_ID) else {"id": call_id}
 
 
-def _events(draft: Draft, response: _Response, offered: Offered[Tools]) -> Iterator[Event]:
+def _events(draft: Draft, response: _Response, offered: Offered[msgspec.Raw]) -> Iterator[Event]:
     if response.prompt_feedback is not None and response.prompt_feedback.block_reason:
         yield draft.done("content_filter")
         return
@@ -223,7 +216,7 @@ def _events(draft: Draft, response: _Response, offered: Offered[Tools]) -> Itera
             yield draft.done(_FINISH.get(candidate.finish_reason, "stop"))
 
 
-def _part_events(draft: Draft, part: _Part, offered: Offered[Tools]) -> Iterator[Event]:
+def _part_events(draft: Draft, part: _Part, offered: Offered[msgspec.Raw]) -> Iterator[Event]:
     if part.function_call is not None:
         call = part.function_call
         yield draft.add(tool_call(call.id, offered.own(call.name), call.args or {}, part.thought_signature))
@@ -231,7 +224,7 @@ def _part_events(draft: Draft, part: _Part, offered: Offered[Tools]) -> Iterator
         yield draft.text(part.text)
 
 
-def _broken_call(candidate: _Candidate, offered: Offered[Tools]) -> ToolCall:
+def _broken_call(candidate: _Candidate, offered: Offered[msgspec.Raw]) -> ToolCall:
     """Gemini tells of a call it could not parse in words only: ``Malformed function call: f(x=``."""
     message = candidate.finish_message or candidate.finish_reason or ""
     names = [name for name in re.findall(r"[\w-]+(?=\()", message) if offered.own(name) in offered.names]
@@ -245,17 +238,4 @@ def _usage(usage: _Usage) -> Usage:
 
 
 def _failure_of(error: Exception) -> Failure | None:
-    if isinstance(error, Failure):
-        return error
-    if isinstance(error, errors.APIError):
-        headers = getattr(error.response, "headers", None) or {}
-        return status_failure(error.code or 500, str(error.message or error.status or "no message"), headers)
-    if isinstance(error, httpx2.TimeoutException):
-        return Failure("no answer in time", transient=True)
-    if isinstance(error, httpx2.TransportError):
-        return Failure(f"connection lost: {error}", transient=True)
-    if isinstance(
-        error, msgspec.DecodeError | UnicodeDecodeError | RecursionError | errors.UnknownApiResponseError
-    ):
-        return Failure(f"the answer cannot be read: {error}", transient=True)
-    return None
+    return error if isinstance(error, Failure) else read_failure(error)

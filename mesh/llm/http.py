@@ -1,107 +1,83 @@
-"""The HTTP client under the three SDKs: httpx2 on the outside, aiohttp inside.
+"""The HTTP client under the providers: an httpx2 client whose transport is aiohttp.
 
-Every SDK takes an `httpx2.AsyncClient`; what httpx2 does per request (parsing URLs, merging headers
-three times, cookies, auth flows, redirects) costs more CPU than the rest of a model call together.
-So the two methods that the SDKs call, ``build_request`` and ``send``, are answered here directly.
+The SDKs take an `httpx2.AsyncClient`, and httpx2's own transport costs about twice the CPU of aiohttp's for
+a model call (``docs/decisions/llm-clients.md``). The OpenAI and Anthropic SDKs have such a transport as well;
+it bounds the time between two chunks only, and neither the whole time nor the size of an answer.
 
-It knows no provider and no retry. Deliberately absent: cookies, redirects (an API that redirects a
-POST is misconfigured, and keys must not follow), client-level headers and parameters.
+This module knows no provider and does not retry. Deliberately absent are cookies and redirects: an API that
+redirects a POST is misconfigured, and keys must not follow.
 """
 
 import asyncio
 import urllib.request
 from collections.abc import AsyncIterator
-from functools import lru_cache
-from typing import Any
 
 import aiohttp
 import httpx2
+import msgspec
 
-MOST_CONNECTIONS = 4096
+from mesh.llm.retry import Failure
+from mesh.net.bodies import BodyTooLarge, at_most
+
+MAX_CONNECTIONS = 4096
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 30.0
-MOST_RESPONSE_BYTES = 32 * 1024 * 1024
-
-_parse_url = lru_cache(256)(httpx2.URL)
-
-
-class _Body(httpx2.AsyncByteStream):
-    """A response's body as it comes. The connection goes back when it was read to its end."""
-
-    def __init__(self, response: aiohttp.ClientResponse, request: httpx2.Request) -> None:
-        self._response = response
-        self._request = request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in _bounded(self._response):
-                yield chunk
-        except _FAILURES as error:
-            raise _translated(error, self._request) from error
-
-    async def aclose(self) -> None:
-        self._response.close()
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
+_MAX_MESSAGE = 2000
 
 
-class LlmHttp(httpx2.AsyncClient):
-    """One connection pool of one event loop. Bounds: `MOST_CONNECTIONS` at a time, connecting
-    `CONNECT_TIMEOUT_S`, a request the read timeout that its SDK set, in total, and
-    `MOST_RESPONSE_BYTES`. Proxies are those of the environment (``HTTPS_PROXY``, ``NO_PROXY``).
+def http_client() -> httpx2.AsyncClient:
+    """A client with one pool of connections, for one event loop."""
+    # aiohttp decodes the body, so that only what aiohttp can decode must be asked for.
+    return httpx2.AsyncClient(
+        transport=AiohttpTransport(),
+        headers={"Accept-Encoding": "gzip, deflate"},
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+class AiohttpTransport(httpx2.AsyncBaseTransport):
+    """Sends requests with aiohttp.
+
+    Bounds: `MAX_CONNECTIONS` at a time; `CONNECT_TIMEOUT_S` for a connection; the request's read timeout for
+    the whole exchange, the body included; `MAX_RESPONSE_BYTES`. Proxies are those of the environment
+    (``HTTPS_PROXY``, ``NO_PROXY``).
     """
 
     def __init__(self) -> None:
-        super().__init__(transport=_NoTransport())
         self._session: aiohttp.ClientSession | None = None
         self._proxies: dict[str, str | None] = {}
 
-    def build_request(  # type: ignore[override]  # what the SDKs pass, of what httpx2 offers
-        self,
-        method: str,
-        url: httpx2.URL | str,
-        *,
-        content: bytes | None = None,
-        headers: Any = None,
-        timeout: Any = None,
-        **unused: Any,
-    ) -> httpx2.Request:
-        if wanted := [name for name in ("data", "files", "json", "params") if unused.get(name)]:
-            raise TypeError(f"LlmHttp sends bodies as content, and no {wanted[0]}")
-        parsed = _parse_url(url) if isinstance(url, str) else url
-        request = httpx2.Request(method, parsed, headers=headers, stream=httpx2.ByteStream(b""))
-        request.extensions = {"timeout": timeout, "content": content}
-        return request
-
-    async def send(self, request: httpx2.Request, *, stream: bool = False, **_: Any) -> httpx2.Response:
-        timeout = request.extensions["timeout"]
-        seconds = timeout.read if isinstance(timeout, httpx2.Timeout) else timeout
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
-            response = await self._sessioned().request(
+            response = await self._opened_session().request(
                 request.method,
                 str(request.url),
-                data=request.extensions["content"],
+                data=await request.aread(),
                 headers=[
                     (key.decode("ascii"), value.decode("latin-1")) for key, value in request.headers.raw
                 ],
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(
+                    total=request.extensions["timeout"]["read"], sock_connect=CONNECT_TIMEOUT_S
+                ),
                 proxy=self._proxy_for(request.url),
             )
-            if stream and response.status < 400:
-                return _response(response, request, stream=_Body(response, request))
-            return _response(response, request, content=await _read(response))
         except _FAILURES as error:
-            raise _translated(error, request) from error
+            raise _translated(error) from error
+        headers = [pair for pair in response.raw_headers if pair[0].lower() not in _NOT_PASSED_ON]
+        return httpx2.Response(response.status, headers=headers, stream=_Body(response))
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
-        await super().aclose()
 
-    def _sessioned(self) -> aiohttp.ClientSession:
-        # Made on first use: aiohttp wants the running loop. Not `trust_env`: that starts a thread
+    def _opened_session(self) -> aiohttp.ClientSession:
+        # Made on first use, because aiohttp wants the running loop. Not `trust_env`: that starts a thread
         # for each request, to look for a .netrc.
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
+            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
 
@@ -112,44 +88,66 @@ class LlmHttp(httpx2.AsyncClient):
         return self._proxies[url.host]
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        return b"".join([chunk async for chunk in _bounded(response)])
-    finally:
-        # Nothing to do after the whole body; what broke off is not to be used again.
-        response.close()
+class _Body(httpx2.AsyncByteStream):
+    """A response's body as it arrives."""
 
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
 
-async def _bounded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MOST_RESPONSE_BYTES:
-            response.close()
-            raise aiohttp.ClientPayloadError(f"the answer is larger than {MOST_RESPONSE_BYTES} bytes")
-        yield chunk
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in at_most(MAX_RESPONSE_BYTES, self._response.content.iter_any()):
+                yield chunk
+        except BodyTooLarge as error:
+            raise httpx2.ReadError(str(error)) from None
+        except _FAILURES as error:
+            raise _translated(error) from error
 
-
-class _NoTransport(httpx2.AsyncBaseTransport):
-    """Keeps httpx2 from building a pool and an SSL context that nobody would use."""
+    async def aclose(self) -> None:
+        # A connection whose body was read to its end is back in the pool by now; any other one must not be
+        # used again, since the rest of this body would be read as the next answer.
+        self._response.close()
 
 
 _FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+# aiohttp has undone the content encoding. Cookies would be kept by the client and sent again.
+_NOT_PASSED_ON = (b"content-encoding", b"transfer-encoding", b"content-length", b"set-cookie")
 
 
-def _translated(error: BaseException, request: httpx2.Request) -> httpx2.TransportError:
+def _translated(error: BaseException) -> httpx2.TransportError:
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
-        return httpx2.ConnectError(message, request=request)
+        return httpx2.ConnectError(message)
     if isinstance(error, TimeoutError):
-        return httpx2.ReadTimeout(message, request=request)
-    return httpx2.ReadError(message, request=request)
+        return httpx2.ReadTimeout(message)
+    return httpx2.ReadError(message)
 
 
-def _response(response: aiohttp.ClientResponse, request: httpx2.Request, **body: Any) -> httpx2.Response:
-    # aiohttp has undone any content encoding already.
-    headers = [pair for pair in response.raw_headers if pair[0].lower() not in _CODED]
-    return httpx2.Response(response.status, headers=headers, request=request, **body)
+def read_failure(error: Exception) -> Failure | None:
+    """What an exception means that sending a request or reading its answer raised; None: it is a defect."""
+    if isinstance(error, httpx2.SSEError | msgspec.DecodeError | UnicodeDecodeError | RecursionError):
+        return Failure(f"the answer cannot be read: {error}", transient=True)
+    if isinstance(error, httpx2.TimeoutException):
+        return Failure("no answer in time", transient=True)
+    if isinstance(error, httpx2.TransportError):
+        return Failure(f"connection lost: {error}", transient=True)
+    return None
 
 
-_CODED = (b"content-encoding", b"transfer-encoding", b"content-length")
+class _ErrorDetail(msgspec.Struct):
+    message: str = ""
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorDetail | str = ""
+    message: str = ""
+
+
+def message_of(response: httpx2.Response) -> str:
+    """What a provider says is wrong: the message of its error, or what it sent in place of one."""
+    try:
+        body = msgspec.json.decode(response.content, type=_ErrorBody)
+    except msgspec.DecodeError:
+        return response.text[:_MAX_MESSAGE] or "no message"
+    detail = body.error if isinstance(body.error, str) else body.error.message
+    return detail or body.message or response.text[:_MAX_MESSAGE]

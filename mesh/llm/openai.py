@@ -20,9 +20,11 @@ from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest, ToolSpec
 from mesh.llm.retry import Failure, retried
-from mesh.llm.stainless import Economy, failure_of, post, post_stream
+from mesh.llm.stainless import client_options, failure_of, post, post_stream
 
 _PATH = "/chat/completions"
+# As the SDK does for this path. Without it, an OPENAI_ADMIN_KEY in the environment would be sent in place of
+# the API key.
 _SECURITY = {"bearer_auth": True}
 _FINISH: dict[str | None, FinishReason] = {"length": "length", "content_filter": "content_filter"}
 
@@ -91,10 +93,6 @@ class _Response(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Response).decode
 
 
-class _Client(Economy, openai.AsyncOpenAI):
-    pass
-
-
 class OpenAI:
     """`Llm` over chat completions. ``name`` is the provider's, for messages to people.
 
@@ -106,7 +104,7 @@ class OpenAI:
         self, api_key: str, base_url: str | None, name: str = "openai", compatible: bool = False
     ) -> None:
         # The SDK refuses an empty key; endpoints that need none ignore it.
-        self._client = _Client(api_key=api_key or "none", base_url=base_url)
+        self._client = openai.AsyncOpenAI(**client_options(api_key or "none", base_url))
         self._key = api_key
         self._name = name
         self._limit = "max_tokens" if compatible else "max_completion_tokens"
