@@ -1,1 +1,1 @@
-"""Other agents, as this one speaks to them."""
+"""The A2A client: how this agent sends messages to other agents and finds out what came of them."""

@@ -1,8 +1,9 @@
-"""Where another agent is and what it speaks, from its card, or by trying where there is none.
+"""Finds out where another agent is and what it speaks: from its card, or by trying where there is none.
 
-A card is believed about versions, paths and extensions, not about hosts: an interface elsewhere than the
-config says is tried last, without the token, and only at a public address (`mesh.net.addresses`). Many a card
-names an address that only its author can reach; so the configured URL is tried first, in the card's dialect.
+A card is believed about versions, paths and extensions, but not about hosts. Many a card names an address
+that only its author can reach, so the configured URL is tried first, in the dialect of the card. An interface
+on a host that the config does not name is tried last, without the token, and only at a public address
+(`mesh.net.addresses`).
 """
 
 import asyncio
@@ -12,99 +13,106 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from a2a.client.card_resolver import parse_agent_card
 from a2a.types.a2a_pb2 import AgentCard, AgentInterface
-from google.protobuf.json_format import ParseError
+from google.protobuf.json_format import ParseDict, ParseError
 from yarl import URL
 
-from mesh.a2a.client.dialects import WANTS_TOKEN, Endpoint, NeedsToken
+from mesh.a2a.client.dialects import TOKEN_REQUIRED, Endpoint, TokenRequired
 from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
-from mesh.a2a.client.wire import Request, Unreachable, Wire, shown
+from mesh.a2a.client.transport import A2aTransport, HttpRequest, Unreachable, printable_url
 from mesh.a2a.extensions import MESH
 from mesh.net.addresses import host_and_port
 
 CARD_TIMEOUT_S = 10.0
-_PLACES = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+_CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _PREFERRED = ("1.0", "1.0 rest", "0.3")
-_MOST_INTERFACES = 20
-# Not 501: so a server that knows no GET says that there is nothing.
-_UNWELL = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.INTERNAL_SERVER_ERROR)
+_MAX_INTERFACES = 20
+# Without 501: a server that supports no GET answers so, and it certainly has no card.
+_UNAVAILABLE = (http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-class Unclear(Unreachable):
-    """There may be a card, and whoever is in front of it is not well."""
+class CardUnavailable(Unreachable):
+    """There may be a card, but the server cannot say so at the moment."""
 
 
-class Peer(msgspec.Struct, frozen=True):
-    """What is known of an agent: the ways to speak to it, best first, and the extensions its card lists.
-    ``is_sure`` False: there may be a card that could not be had just now."""
+class AgentProfile(msgspec.Struct, frozen=True):
+    """What is known about an agent: its endpoints, best first, and the extensions that its card lists.
+    ``is_sure`` is False if there may be a card that could not be fetched."""
 
     endpoints: tuple[Endpoint, ...]
     extensions: frozenset[str] = frozenset()
     is_sure: bool = True
 
     @property
-    def may_repeat(self) -> bool:
-        """Whether a message that got lost may be looked into: it counts message ids, or may well."""
+    def is_recoverable(self) -> bool:
+        """Whether it makes sense to ask for a message that may be lost: the agent counts message ids, or may
+        do so."""
         return MESH in self.extensions or not self.is_sure
 
-    def preferring(self, endpoint: Endpoint) -> "Peer":
-        """The same, with the way that worked first."""
+    def preferring(self, endpoint: Endpoint) -> "AgentProfile":
+        """Returns the profile with the given endpoint first."""
         others = (one for one in self.endpoints if one != endpoint)
         return msgspec.structs.replace(self, endpoints=(endpoint, *others))
 
 
-async def find(wire: Wire, url: str, card_url: str | None, hop: ForwardedHeaders) -> Peer:
-    """Looks for the card, and takes from it what can be used. Raises `RemoteFailed`, of which `Unreachable`
-    when the agent is down."""
+async def discover(
+    transport: A2aTransport, url: str, card_url: str | None, forwarded: ForwardedHeaders
+) -> AgentProfile:
+    """Looks for the agent's card and returns what it offers, or guesses if there is none. Raises
+    `RemoteFailed`, and `Unreachable` if the agent is down."""
     if card_url:
-        return peer_of(wire, url, await _card(wire, card_url, hop))
+        return profile_of(transport, url, await _fetch_card(transport, card_url, forwarded))
     is_sure = True
     for base in card_bases(url):
-        for place in _PLACES:
+        for path in _CARD_PATHS:
             try:
-                card = await _card(wire, base + place, hop)
-            except Unclear:
+                card = await _fetch_card(transport, base + path, forwarded)
+            except CardUnavailable:
                 is_sure = False
                 continue
             except Unreachable:
                 raise
             except RemoteFailed:
                 continue
-            if base == url.rstrip("/") or _is_of(card, url):
-                return peer_of(wire, url, card)
+            if base == url.rstrip("/") or _describes(card, url):
+                return profile_of(transport, url, card)
     guesses = (Endpoint(url, "1.0"), Endpoint(url, "0.3"), Endpoint(url, "plain"))
-    return Peer(guesses, is_sure=is_sure)
+    return AgentProfile(guesses, is_sure=is_sure)
 
 
 def card_bases(url: str) -> list[str]:
-    """Below what a card may be: the URL, what is above it (when it is an endpoint), the root of its host."""
+    """Returns where cards are looked for: below the URL, below its parent (if the URL is an endpoint), and at
+    the root of its host."""
     parts = urlsplit(url)
     root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     return list(dict.fromkeys((root + path, root + path.rpartition("/")[0], root)))
 
 
-def _is_of(card: AgentCard, url: str) -> bool:
-    """Whether a card that was found above a URL is of the agent there: a host may have many."""
+def _describes(card: AgentCard, url: str) -> bool:
+    """Returns whether a card that was found above a URL is the card of the agent there: a host may have many
+    agents."""
     wanted = urlsplit(url).path.rstrip("/")
-    paths = [urlsplit(one.url).path.rstrip("/") for _, one in _spoken(card)]
+    paths = [urlsplit(one.url).path.rstrip("/") for _, one in _supported(card)]
     return any(path.endswith(wanted) or path.startswith(f"{wanted}/") for path in paths)
 
 
-async def _card(wire: Wire, place: str, hop: ForwardedHeaders) -> AgentCard:
-    """The card at a URL. Raises `Unreachable` when nobody can say if there is one."""
+async def _fetch_card(transport: A2aTransport, url: str, forwarded: ForwardedHeaders) -> AgentCard:
+    """Returns the card at a URL. Raises `Unreachable` if it cannot be known whether there is one."""
     try:
         async with asyncio.timeout(CARD_TIMEOUT_S):
-            answer = await wire.exchange(Request("GET", place, "1.0"), hop)
+            answer = await transport.exchange(HttpRequest("GET", url, "1.0"), forwarded)
     except TimeoutError:
-        raise Unreachable(f"agent {wire.name}: no card within {CARD_TIMEOUT_S:g} s") from None
-    except RemoteLost as error:  # asking for a card does nothing: it may be asked for again
+        raise Unreachable(f"agent {transport.name}: no card within {CARD_TIMEOUT_S:g} s") from None
+    except RemoteLost as error:
+        # A GET of a card has no effect, so it can be repeated like a request that was never sent.
         raise Unreachable(str(error)) from None
-    missing = f"agent {wire.name}: there is no agent card at {shown(place)}"
-    if answer.status in WANTS_TOKEN:
-        raise NeedsToken(f"{missing} without a token (HTTP {answer.status})")
-    if answer.status in _UNWELL:
-        raise Unclear(f"agent {wire.name} at {shown(place)} cannot say what it is now (HTTP {answer.status})")
+    missing = f"agent {transport.name}: there is no agent card at {printable_url(url)}"
+    if answer.status in TOKEN_REQUIRED:
+        raise TokenRequired(f"{missing} without a token (HTTP {answer.status})")
+    if answer.status in _UNAVAILABLE:
+        raise CardUnavailable(
+            f"agent {transport.name} at {printable_url(url)} cannot say what it is now (HTTP {answer.status})"
+        )
     if answer.status != http.HTTPStatus.OK:
         raise RemoteFailed(f"{missing} (HTTP {answer.status})")
     try:
@@ -114,38 +122,65 @@ async def _card(wire: Wire, place: str, hop: ForwardedHeaders) -> AgentCard:
 
 
 def read_card(card: Any) -> AgentCard:
-    """A card of 1.0 or 0.3 from its JSON. Raises `ValueError`."""
+    """Reads a card of 1.0 or 0.3, as far as it is used here: its interfaces and extensions. Raises
+    `ValueError`.
+
+    The SDK's `parse_agent_card` does the same for the whole card. It is not used because ``import
+    a2a.client`` costs 0.16 to 0.25 s of CPU and 20 MB in every process that calls other agents
+    (docs/decisions/a2a-client.md). A test checks that both read the same.
+    """
+    if not isinstance(card, dict):
+        raise ValueError("an agent card is a JSON object")
+    used = {
+        "supportedInterfaces": card.get("supportedInterfaces", _interfaces_of_0_3(card)),
+        "capabilities": card.get("capabilities", {}),
+    }
     try:
-        return parse_agent_card(card)
+        return ParseDict(used, AgentCard(), ignore_unknown_fields=True)
     except (ParseError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
-def peer_of(wire: Wire, url: str, card: AgentCard) -> Peer:
-    """What a card offers that can be used. Raises `RemoteFailed` when that is nothing."""
-    spoken = _spoken(card)
-    if not spoken:
+def _interfaces_of_0_3(card: dict[str, Any]) -> list[dict[str, Any]]:
+    if not card.get("url"):
+        return []
+    more = card.get("additionalInterfaces") or []
+    if not isinstance(more, list) or not all(isinstance(one, dict) for one in more):
+        raise ValueError("additionalInterfaces of an agent card are a list of objects")
+    first = {"url": card["url"], "transport": card.get("preferredTransport", "JSONRPC")}
+    version = card.get("protocolVersion", "0.3.0")
+    return [
+        {"url": one.get("url"), "protocolBinding": one.get("transport"), "protocolVersion": version}
+        for one in (first, *more)
+    ]
+
+
+def profile_of(transport: A2aTransport, url: str, card: AgentCard) -> AgentProfile:
+    """Returns what of a card can be used. Raises `RemoteFailed` if that is nothing."""
+    supported = _supported(card)
+    if not supported:
         offered = ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces})) or "nothing"
         raise RemoteFailed(
-            f"agent {wire.name}: its card offers {offered[:200]}; "
+            f"agent {transport.name}: its card offers {offered[:200]}; "
             "expected JSONRPC (1.0 or 0.3) or HTTP+JSON (1.0)"
         )
-    near = [(dialect, one) for dialect, one in spoken if wire.trusts(one.url)]
-    endpoints = [_endpoint(one.url, dialect, one.tenant) for dialect, one in (near or spoken)[:1]]
-    if not near:
-        endpoints.insert(0, _endpoint(url, spoken[0][0], spoken[0][1].tenant))
+    trusted = [(dialect, one) for dialect, one in supported if transport.trusts(one.url)]
+    endpoints = [_endpoint(one.url, dialect, one.tenant) for dialect, one in (trusted or supported)[:1]]
+    if not trusted:
+        endpoints.insert(0, _endpoint(url, supported[0][0], supported[0][1].tenant))
     extensions = frozenset(extension.uri for extension in card.capabilities.extensions)
-    if MESH not in extensions:  # whose promise is about message ids: the plain form has none
-        # Who says 0.3 may mean the plain form of it.
+    if MESH not in extensions:
+        # An agent whose card says 0.3 may mean the plain form of it. An agent with our extension does not:
+        # the extension promises something about message ids, and the plain form has none.
         endpoints += [
             msgspec.structs.replace(one, version="plain") for one in endpoints if one.version == "0.3"
         ]
-    return Peer(tuple(endpoints), extensions)
+    return AgentProfile(tuple(endpoints), extensions)
 
 
-def _spoken(card: AgentCard) -> Sequence[tuple[str, AgentInterface]]:
-    """The interfaces that we speak, best first."""
-    listed = [(_dialect(one), one) for one in card.supported_interfaces[:_MOST_INTERFACES]]
+def _supported(card: AgentCard) -> Sequence[tuple[str, AgentInterface]]:
+    """Returns the interfaces of a card that are supported here, each with its dialect, best first."""
+    listed = [(_dialect(one), one) for one in card.supported_interfaces[:_MAX_INTERFACES]]
     return sorted(
         (pair for pair in listed if pair[0] in _PREFERRED), key=lambda pair: _PREFERRED.index(pair[0])
     )

@@ -1,4 +1,4 @@
-"""Another agent in this process: a function says what it answers. For tests of what is above the port."""
+"""An agent in this process whose answers come from a function. For tests of what is above the port."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,12 +8,12 @@ Script = Callable[[OutgoingMessage, ForwardedHeaders], Awaitable[RemoteTask]]
 
 
 class MemoryAgent:
-    """See `RemoteAgent`. A message id counts once: ``script`` runs for the first of them, and
-    what it raises is raised and not kept. ``sent`` has every try, ``cancelled`` the tasks that were to stop,
-    ``withdrawn`` the ids of messages that are refused.
+    """A `RemoteAgent` that takes every message id once.
 
-    `lose_next` makes an answer get lost on its way: the message has arrived, and `recover` tells what came of
-    it, or (``forgets``) that nobody knows.
+    ``script`` is called for the first message with an id and its answer is kept; what it raises is raised and
+    not kept. ``sent`` has every attempt, ``cancelled`` the tasks that were asked to stop, ``withdrawn`` the
+    ids of messages that are refused. After `lose_next` the answer to a message is lost although the message
+    arrived, and `recover` returns it, or None if the agent ``forgets``.
     """
 
     def __init__(self, script: Script, forgets: bool = False) -> None:
@@ -27,32 +27,32 @@ class MemoryAgent:
         self._lost = 0
 
     def lose_next(self, number: int = 1) -> None:
-        """The answers of the next ``number`` messages are lost."""
+        """Makes the answers to the next ``number`` messages get lost."""
         self._lost = number
 
     def forget_answers(self) -> None:
-        """What it answered so far it would answer anew."""
+        """Makes the script answer anew to messages that were answered before."""
         self._answers.clear()
 
-    async def send(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
-        self.sent.append((message, hop))
+    async def send(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask:
+        self.sent.append((message, forwarded))
         if message.id in self.withdrawn:
             raise RemoteFailed("agent memory: the message was withdrawn")
         if message.id not in self._answers:
-            self._answers[message.id] = await self.script(message, hop)
+            self._answers[message.id] = await self.script(message, forwarded)
         if self._lost:
             self._lost -= 1
             raise RemoteLost("agent memory: the connection was lost")
         return self._answers[message.id]
 
-    async def recover(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
-        return None if self._forgets else await self.send(message, hop)
+    async def recover(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask | None:
+        return None if self._forgets else await self.send(message, forwarded)
 
-    async def withdraw(self, message: OutgoingMessage, hop: ForwardedHeaders) -> bool:
+    async def withdraw(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> bool:
         self.withdrawn.add(message.id)
         return True
 
-    async def cancel(self, task_id: str, hop: ForwardedHeaders) -> None:
+    async def cancel(self, task_id: str, forwarded: ForwardedHeaders) -> None:
         self.cancelled.append(task_id)
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The port to other agents: a message goes out, and sooner or later it is known what came of it.
+"""The port to other agents: sends a message to one, and finds out what came of it.
 
-Above: a step of the tree, which journals what it is about to say before it says it. Below: an agent
-somewhere, over HTTP (`mesh.a2a.client.agent`) or in this process (`mesh.a2a.client.memory`). It knows no
-journal and no approval of our own; what it knows of the other's is what that one tells.
+Above: a step of the tree, which journals what it is about to send before it sends it. Below: an agent that is
+reached over HTTP (`mesh.a2a.client.agent`) or runs in this process (`mesh.a2a.client.memory`). The port knows
+neither the journal nor our own approvals. Of the other agent's approvals it knows what that agent says.
 """
 
 from typing import Any, Literal, Protocol
@@ -13,20 +13,26 @@ from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalKindName, DecisionProtocol
 
-State = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
+TaskState = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
 
 
 class RemoteFailed(MeshError):
-    """The message came to nothing that may be waited for: refused, not understood, no answer in time. For the
-    model to read."""
+    """The message has failed: it was refused, not understood, or not answered in time. The text is for the
+    model."""
+
+    def naming(self, agent: str) -> "RemoteFailed":
+        """Returns the error with the agent's name before its text."""
+        return type(self)(f"agent {agent}: {self}")
 
 
 class RemoteLost(MeshError):
-    """The message was sent and the connection was lost: `RemoteAgent.recover` may tell what came of it."""
+    """The message was sent and the connection was lost. `RemoteAgent.recover` may find out what came of
+    it."""
 
 
 class ForwardedHeaders(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What goes along to the next agent: `X-Session-ID`, `traceparent`, and the caller's bearer ``token``."""
+    """What is passed on from the caller to the next agent: `X-Session-ID`, `traceparent` and the bearer
+    ``token``. The repr does not show the token."""
 
     session_id: str = ""
     traceparent: str = ""
@@ -37,7 +43,8 @@ class ForwardedHeaders(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RemoteApproval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that waits there for a person. ``id`` is the other's; empty where it names none."""
+    """One thing that another agent wants a person to decide. ``id`` is that agent's, or empty if it gives
+    none."""
 
     description: str
     id: str = ""
@@ -47,8 +54,11 @@ class RemoteApproval(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InputRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an agent asks. ``id`` tells this question from the next one of the same task. ``asked`` has at
-    least one entry; of the form ``hitl`` they must be decided together, of ``mesh`` each by itself."""
+    """What a task of another agent waits for. ``id`` distinguishes it from the next one of the same task.
+
+    ``approvals`` has at least one entry. In the protocol ``hitl`` they must all be decided together, in
+    ``mesh`` each can be decided by itself.
+    """
 
     id: str
     protocol: DecisionProtocol
@@ -56,7 +66,8 @@ class InputRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RelayedDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
-    """A decision about an approval of ours, for the agent that asked: it decides ``ids`` of its question."""
+    """A decision on an approval of ours, for the agent that asked: it decides the approvals with these
+    ``ids`` of the input request ``request_id``."""
 
     request_id: str
     protocol: DecisionProtocol
@@ -65,9 +76,13 @@ class RelayedDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message. ``id`` is a UUID made of the durable step: the same message has the same id, whoever sends
-    it again. ``context_id`` likewise. With ``decision`` it answers the question of task ``task_id``; without,
-    and with a ``task_id``, it only brings its `ForwardedHeaders.token` to a task that waits for one."""
+    """A message to another agent.
+
+    ``id`` is a UUID that is derived from the durable step, so the message has the same id however often and
+    by whichever process it is sent; so is ``context_id``. With a ``decision`` the message answers the input
+    request of task ``task_id``. With a ``task_id`` and no decision it only brings
+    `ForwardedHeaders.token` to a task that waits for one.
+    """
 
     id: str
     text: str
@@ -77,14 +92,14 @@ class OutgoingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RemoteTask(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the task stands when nothing goes on there any more. ``text`` is the answer, or what went wrong;
-    ``question`` goes with input-required and auth-required.
+    """A task that the other agent does not work on any more. ``text`` is the answer, or what went wrong.
 
-    auth-required without a ``question``: the other's door wants a token, whatever its task wants.
-    ``refused``: so the message itself was not taken; else that is as open as before.
+    ``input_request`` is set in the states input-required and auth-required. In the state auth-required
+    without an input request, it was not the task but HTTP that asked for a token (401, 403). ``refused``: the
+    message itself was not taken for want of a token; otherwise it is as open as before what came of it.
     """
 
-    state: State
+    state: TaskState
     text: str
     task_id: str = ""
     context_id: str = ""
@@ -95,31 +110,36 @@ class RemoteTask(msgspec.Struct, frozen=True, omit_defaults=True):
 class RemoteAgent(Protocol):
     """Another agent.
 
-    Promises: each call ends within the agent's configured bound, and what comes is bounded in size. Does not
-    promise that a message that failed did nothing, nor that anybody can cancel it.
+    Promises: every call ends within the bound that the config sets for the agent, and what it returns is
+    bounded in size.
+
+    Does not promise that a message that failed had no effect, nor that a task can be cancelled.
     """
 
-    async def send(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
-        """Says something, and waits while the other works on it. Raises `RemoteFailed`, `RemoteLost`."""
+    async def send(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask:
+        """Sends a message and waits while the agent works on it. Raises `RemoteFailed`, `RemoteLost`."""
         ...
 
-    async def recover(self, message: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask | None:
-        """What came of a message that was sent before, perhaps by a process that died: waits for a `send` of
-        it that is under way here, asks, and sends it again only where that is known to be harmless. None: it
-        cannot be known. Raises `RemoteFailed` when what was sent again is refused, or the agent is still at
-        work when the time is over."""
+    async def recover(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask | None:
+        """Finds out what came of a message that was sent before, perhaps by a process that died.
+
+        Waits for a `send` of the message that is under way in this process, asks the agent, and sends the
+        message again only where that is known to be harmless. Returns None if nobody can know what came of
+        it. Raises `RemoteFailed` if a message that was sent again is refused, or the agent is still working
+        when the time is over.
+        """
         ...
 
-    async def withdraw(self, message: OutgoingMessage, hop: ForwardedHeaders) -> bool:
-        """Makes sure, as well as that can be, that nothing comes of a message any more: its task is asked to
-        stop, and an agent that counts message ids will refuse it if it has not arrived yet. False: the agent
-        could not be told."""
+    async def withdraw(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> bool:
+        """Makes as sure as possible that the message has no effect any more: its task is asked to stop, and
+        an agent that counts message ids will refuse the message if it arrives later. Returns False if the
+        agent could not be reached."""
         ...
 
-    async def cancel(self, task_id: str, hop: ForwardedHeaders) -> None:
-        """Asks it to stop; whether it does is its affair."""
+    async def cancel(self, task_id: str, forwarded: ForwardedHeaders) -> None:
+        """Asks the agent to stop a task. Whether it does is not reported."""
         ...
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the connections."""
         ...

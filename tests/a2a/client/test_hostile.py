@@ -19,7 +19,7 @@ from mesh.a2a.client.port import (
     RemoteLost,
     RemoteTask,
 )
-from mesh.a2a.client.wire import Response
+from mesh.a2a.client.transport import HttpResponse
 from mesh.net.addresses import guarded_session, host_and_port
 from tests.a2a.client.peers import (
     Agent,
@@ -160,11 +160,11 @@ ESCAPED = "".join(f"\\u{ord(letter):04x}" for letter in TOKEN)
     ],
 )
 def test_a_token_that_is_echoed_in_disguise_is_masked_too(sent: str, read: Any) -> None:
-    assert Response(200, sent.encode(), "application/json", TOKEN).json() == read
+    assert HttpResponse(200, sent.encode(), "application/json", (TOKEN,)).json() == read
 
 
 def test_a_short_token_may_be_a_word_and_stays() -> None:
-    assert Response(200, b'"a token"', "application/json", "token").json() == "a token"
+    assert HttpResponse(200, b'"a token"', "application/json", ("token",)).json() == "a token"
 
 
 async def test_a_token_in_what_is_no_json_is_masked(agent: HttpAgent, peer: Agent) -> None:

@@ -122,7 +122,7 @@ async def test_a_message_under_way_is_looked_into_also_when_another_found_the_ag
 ) -> None:
     async def crashes(request: web.Request, handler: Handler) -> web.StreamResponse:
         await handler(request)
-        agent._peer = None  # as the other one's failure leaves it
+        agent._profile = None  # as the other one's failure leaves it
         return web.Response(status=500, text="Internal Server Error")
 
     said = message("echo x")

@@ -220,6 +220,6 @@ async def test_the_best_of_several_interfaces_is_taken(executor: Deployer) -> No
         async with deployed(executor, *[WAYS[name] for name in offered]) as url:
             agent = HttpAgent("deployer", url, timeout_s=5)
             await agent.send(message("hello"), HOP)
-            assert agent._peer is not None and agent._peer.endpoints[0].version == version
-            assert agent._peer.endpoints[0].rest == ("1.0" not in offered and "1.0 rest" in offered)
+            assert agent._profile is not None and agent._profile.endpoints[0].version == version
+            assert agent._profile.endpoints[0].rest == ("1.0" not in offered and "1.0 rest" in offered)
             await agent.close()

@@ -1,23 +1,25 @@
 """How questions are understood and answered, and how answers are read, in every form."""
 
+import copy
 from typing import Any
 
 import pytest
+from a2a.client.card_resolver import parse_agent_card
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.a2a.client.dialects import Endpoint
-from mesh.a2a.client.discovery import peer_of, read_card
+from mesh.a2a.client.discovery import profile_of, read_card
+from mesh.a2a.client.input_requests import input_request_of, is_pending, metadata_of, text_of
 from mesh.a2a.client.port import InputRequest, OutgoingMessage, RelayedDecision, RemoteApproval, RemoteFailed
-from mesh.a2a.client.questions import metadata_of, question_of, still_waits, words_of
-from mesh.a2a.client.reading import newest_of, standing_of
-from mesh.a2a.client.wire import Wire
+from mesh.a2a.client.snapshots import newest_of, snapshot_of
+from mesh.a2a.client.transport import A2aTransport
 from mesh.a2a.extensions import HITL, MESH
 
 
 def asks(metadata: Any = None, message_id: str = "m1", moment: str = "", text: str = "Well?") -> InputRequest:
     message = {"messageId": message_id, "metadata": metadata}
-    return question_of(message, text, moment, wants_token=False)
+    return input_request_of(message, text, moment, wants_token=False)
 
 
 def decides(question: InputRequest, how: Any, **more: Any) -> RelayedDecision:
@@ -162,7 +164,7 @@ def hitl_asks(*tools: dict[str, Any]) -> dict[str, Any]:
 )  # fmt: skip
 def test_a_question_that_is_too_large_is_refused_and_never_cut(message: dict[str, Any], told: str) -> None:
     with pytest.raises(RemoteFailed, match=told):
-        question_of(message, "?", "", wants_token=False)
+        input_request_of(message, "?", "", wants_token=False)
 
 
 def test_a_question_may_be_as_large_as_its_bounds() -> None:
@@ -182,7 +184,7 @@ def test_a_question_may_be_as_large_as_its_bounds() -> None:
 )
 def test_an_id_of_a_task_that_is_too_long_is_refused(result: dict[str, Any]) -> None:
     with pytest.raises(RemoteFailed, match="of 257 characters: 256 are the most"):
-        standing_of(result)
+        snapshot_of(result)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +222,9 @@ def test_words_are_told_apart_by_message_or_by_moment_and_text() -> None:
 def test_hitl_ids_that_come_again_are_another_question() -> None:
     request = {HITL: {"type": "tool_approval_request", "tools": TOOLS}}
     first, second = asks(request, "m1"), asks(request, "m2")
-    assert not still_waits(second, decides(first, "approve"))
-    assert still_waits(first, decides(first, "approve"))
-    assert not still_waits(None, decides(first, "approve"))
+    assert not is_pending(second, decides(first, "approve"))
+    assert is_pending(first, decides(first, "approve"))
+    assert not is_pending(None, decides(first, "approve"))
 
 
 @pytest.mark.parametrize("form", ["hitl", "text"])
@@ -246,16 +248,16 @@ def test_the_plain_form_sends_no_bare_yes_where_more_was_decided() -> None:
 )
 def test_a_decision_is_always_told_in_words_too(how: Any, words: str) -> None:
     decided = RelayedDecision("a1", how, request_id="q", protocol="text", ids=(), reason="because")
-    assert words_of(OutgoingMessage("i", "", "c", "t", decided)) == words
+    assert text_of(OutgoingMessage("i", "", "c", "t", decided)) == words
 
 
 def test_free_answers_and_messages_are_told_as_they_are() -> None:
     decided = RelayedDecision(
         "a1", "answer", request_id="q", protocol="text", ids=(), kind="question", answer="42"
     )
-    assert words_of(OutgoingMessage("i", "", "c", "t", decided)) == "42"
-    assert words_of(OutgoingMessage("i", "hello", "c")) == "hello"
-    assert words_of(OutgoingMessage("i", "", "c", "t")) == "continue"
+    assert text_of(OutgoingMessage("i", "", "c", "t", decided)) == "42"
+    assert text_of(OutgoingMessage("i", "hello", "c")) == "hello"
+    assert text_of(OutgoingMessage("i", "", "c", "t")) == "continue"
 
 
 JSON = st.recursive(
@@ -317,7 +319,7 @@ def test_any_card_is_used_or_refused(card: Any) -> None:
     except ValueError:
         return
     try:
-        peer = peer_of(Wire("bob", ["http://b/a2a"], 1, None), "http://b/a2a", parsed)
+        peer = profile_of(A2aTransport("bob", ["http://b/a2a"], 1, None), "http://b/a2a", parsed)
     except RemoteFailed as error:
         assert "its card offers" in str(error)
     else:
@@ -331,7 +333,7 @@ def test_any_json_is_read_or_refused(anything: Any, state: str, message: Any) ->
         anything,
         {"id": "t", "status": {"state": state, "message": message}, "artifacts": anything},
     ):
-        for read in (standing_of, newest_of):
+        for read in (snapshot_of, newest_of):
             try:
                 read(result)
             except RemoteFailed as error:
@@ -364,7 +366,7 @@ def task(state: str, **more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_the_text_is_found_wherever_it_is(result: Any, state: str | None, text: str) -> None:
-    standing = standing_of(result)
+    standing = snapshot_of(result)
     assert (standing.state, standing.text) == (state, text)
 
 
@@ -385,3 +387,31 @@ def test_of_an_agent_whose_child_asks_the_childs_calls_are_decided() -> None:
     asked = {"type": "tool_approval_request", "hint": "?", "tools": [call(1)], "nested": nested}
     question = asks({HITL: asked})
     assert [each.id for each in question.approvals] == ["t2", "t3"]
+
+
+OLD_CARD = {"name": "bob", "url": "http://b/a2a", "protocolVersion": "0.3.0", "skills": []}
+NEW_INTERFACE = {
+    "url": "http://b/v1",
+    "protocolBinding": "HTTP+JSON",
+    "protocolVersion": "1.0",
+    "tenant": "t",
+}
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        OLD_CARD,
+        {"url": "http://b/"},
+        OLD_CARD | {"preferredTransport": "HTTP+JSON", "additionalInterfaces": None},
+        OLD_CARD | {"additionalInterfaces": [{"url": "http://b/2", "transport": "JSONRPC"}, {"url": "x"}]},
+        OLD_CARD | {"capabilities": {"extensions": [{"uri": MESH, "params": {"a": 1}}], "odd": 1}},
+        OLD_CARD | {"supportedInterfaces": [NEW_INTERFACE]},
+        {"name": "bob", "supportedInterfaces": [NEW_INTERFACE, NEW_INTERFACE], "security": [{"key": []}]},
+        {"name": "bob"},
+    ],
+)
+def test_a_card_is_read_as_the_sdk_reads_it(card: dict[str, Any]) -> None:
+    ours, theirs = read_card(card), parse_agent_card(copy.deepcopy(card))
+    assert ours.supported_interfaces == theirs.supported_interfaces
+    assert ours.capabilities.extensions == theirs.capabilities.extensions
