@@ -1,4 +1,6 @@
-"""The messages of a conversation as models take them: what the person, the model and the tools said."""
+"""What a model is given: the messages of the person, of the model itself and of tools, and its tools."""
+
+from typing import Any
 
 import msgspec
 
@@ -35,3 +37,11 @@ class Results(msgspec.Struct, frozen=True, tag="results"):
 
 Message = User | Assistant | Results
 """Invariant: an `Assistant` with n tool calls is followed by `Results` with n results."""
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as a model sees it. ``input_schema`` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]

@@ -15,11 +15,11 @@ import anthropic
 import msgspec
 
 from mesh.core.events import Event, FinishReason, Trace, Usage
-from mesh.core.messages import Assistant, Message, Result, User
+from mesh.core.messages import Assistant, Message, Result, ToolSpec, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.models import ANTHROPIC_MAX_TOKENS, bare_model
 from mesh.llm.offered import Offered, OfferedCache
-from mesh.llm.port import LlmRequest, ToolSpec
+from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
 from mesh.llm.stainless import client_options, failure_of, post, post_stream
 

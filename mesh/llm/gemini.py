@@ -16,12 +16,12 @@ from urllib.parse import quote
 import msgspec
 
 from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
-from mesh.core.messages import Assistant, Message, Result, User
+from mesh.core.messages import Assistant, Message, Result, ToolSpec, User
 from mesh.llm.draft import LOCAL_ID, Draft, sent_arguments, tool_call
 from mesh.llm.http import http_client, message_of, read_failure
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
-from mesh.llm.port import LlmRequest, ToolSpec
+from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried, status_failure
 from mesh.net.sse import data_of_events
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from mesh.llm.port import ToolSpec
+from mesh.core.messages import ToolSpec
 
 MOST_SETS = 16
 

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from mesh.core.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
-from mesh.core.messages import Assistant, Message, Result, Results, User
+from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.models import OFFLINE_NAME
 from mesh.llm.offline_address import addressed
 from mesh.llm.offline_fill import fill
 from mesh.llm.offline_words import choose, properties, read
-from mesh.llm.port import LlmRequest, ToolSpec
+from mesh.llm.port import LlmRequest
 
 MOST_ROWS = 50
 MOST_TEXT = 4000

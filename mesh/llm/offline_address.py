@@ -6,9 +6,9 @@ Somebody is a tool that takes one text and nothing else: another agent, or the p
 import re
 from typing import Any, NamedTuple
 
+from mesh.core.messages import ToolSpec
 from mesh.llm.offline_fill import TEXTUAL, is_valid, required_of
 from mesh.llm.offline_words import properties
-from mesh.llm.port import ToolSpec
 
 _SPEAKS = re.compile(r"\s*(?:please\s+)?(?:ask|tell)\s+(?:(?:the|agent)\s+)*", re.I)
 _LEADS_ON = re.compile(r"\s*(?:agent\b\s*)?(?:[:,]|(?:to|that)(?:\s|$))?\s*", re.I)

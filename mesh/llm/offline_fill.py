@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from mesh.core.messages import ToolSpec
 from mesh.llm.offline_words import Reading, is_filler, properties, singular, verb_of, words_of
-from mesh.llm.port import ToolSpec
 from mesh.mcp.schema import problems
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|'([^']+)'|`([^`]+)`")

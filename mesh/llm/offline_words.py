@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.llm.port import ToolSpec
+from mesh.core.messages import ToolSpec
 
 _VERBS: dict[str, str] = {
     word: group

@@ -14,11 +14,11 @@ import msgspec
 import openai
 
 from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
-from mesh.core.messages import Result, Results, User
+from mesh.core.messages import Result, Results, ToolSpec, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
-from mesh.llm.port import LlmRequest, ToolSpec
+from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
 from mesh.llm.stainless import client_options, failure_of, post, post_stream
 

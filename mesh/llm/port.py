@@ -6,20 +6,12 @@ text and tool calls, and never runs anything.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from mesh.core.events import Event
-from mesh.core.messages import Message
-
-
-class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model sees it. ``input_schema`` is a JSON Schema of type object."""
-
-    name: str
-    description: str
-    input_schema: dict[str, Any]
+from mesh.core.messages import Message, ToolSpec
 
 
 class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):

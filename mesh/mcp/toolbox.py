@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mesh.core.errors import ConfigError, ToolSessionError
-from mesh.llm.port import ToolSpec
+from mesh.core.messages import ToolSpec
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome, ToolSession
 from mesh.mcp.schema import refusal
 

@@ -6,8 +6,8 @@ import msgspec
 
 from mesh.core.durable_call import Ask, Refuse
 from mesh.core.events import ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
+from mesh.core.messages import ToolSpec
 from mesh.core.places import StepKey
-from mesh.llm.port import ToolSpec
 from mesh.tree.calls import CallDriver, CallSettings, NotRun, bounded, run_call
 from mesh.tree.node import Outcome
 from mesh.tree.steps import Steps

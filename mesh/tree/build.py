@@ -14,9 +14,9 @@ from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.a2a import A2aWork
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
-from mesh.tree.calls import CallSettings
+from mesh.tree.calls import NO_CALLS, CallSettings, NodeCalls
 from mesh.tree.children import Child, Children
-from mesh.tree.llm import EXIT_LOOP, LlmSettings, LlmWork
+from mesh.tree.llm import EXIT_LOOP, LlmSettings, LlmWork, Tools
 from mesh.tree.loop import Loop
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
@@ -24,7 +24,6 @@ from mesh.tree.plan import PlannedNode
 from mesh.tree.remote_call import PREFIX, AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
 from mesh.tree.tool_call import ToolCalls
-from mesh.tree.tools import NO_CALLS, NodeCalls, Tools
 from mesh.tree.turn import RunNode
 
 AgentFor = Callable[[A2aAgent], RemoteAgent]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -47,6 +47,7 @@ from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
 from mesh.tree.node import PAUSED, REJECTED, Outcome
 from mesh.tree.steps import Steps
+from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 _MOST_CLAIMS = 5
 """Claims in one pass. Each further one means that the session ended between the claim and the call."""
@@ -164,6 +165,38 @@ class CallDriver:
     def skipped(self) -> str:
         """The text of the result of a call that is not repeated."""
         raise NotImplementedError
+
+
+class NodeCalls(Protocol):
+    """What the keeper asks of a node about its calls, while the node does not run."""
+
+    def problems(self, call: ToolCall) -> str:
+        """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
+        ...
+
+    async def cancel(self, task: AbandonedTask) -> None:
+        """See `Tree.cancel`."""
+        ...
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        """See `Tree.settle`."""
+        ...
+
+
+class _NoCalls:
+    """The calls of a node that makes none."""
+
+    def problems(self, call: ToolCall) -> str:
+        return "this node has no tools"
+
+    async def cancel(self, task: AbandonedTask) -> None:
+        """It has asked no other agent."""
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        return None
+
+
+NO_CALLS: NodeCalls = _NoCalls()
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from mesh.config.model import A2aAgent, Config
-from mesh.llm.port import ToolSpec
+from mesh.core.messages import ToolSpec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered
 from mesh.tree.llm import EXIT_LOOP

@@ -35,8 +35,8 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
+from mesh.core.messages import ToolSpec
 from mesh.core.places import StepKey
-from mesh.llm.port import ToolSpec
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
     Asks,

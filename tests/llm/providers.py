@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mesh.core.events import Event, LlmCall
-from mesh.core.messages import Message, User
-from mesh.llm.port import Llm, LlmRequest, ToolSpec
+from mesh.core.messages import Message, ToolSpec, User
+from mesh.llm.port import Llm, LlmRequest
 from mesh.llm.routing import provider_for
 from mesh.servers.llm_stub import LlmStub
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
-from mesh.core.messages import Assistant, Message, Result, Results, User
+from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.offline import Offline
-from mesh.llm.port import LlmRequest, ToolSpec
+from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh
 from tests.llm.providers import WEATHER, answer_of, events_of
 
