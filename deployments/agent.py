@@ -1,4 +1,4 @@
-"""What one agent brings to the cluster: its actors, and its application at the HTTP edge."""
+"""What one agent has on the cluster: its actors, and its application at the HTTP edge."""
 
 from typing import Any
 
@@ -7,11 +7,12 @@ from mesh.config.model import Config
 from mesh.config.several_agents import path_of
 
 
-class Agent:
-    """An agent that is being brought up. ``path`` is where it is served: "/", or "/its-name".
+class DeployedAgent:
+    """An agent on the cluster. ``path`` is where it is served: "/", or "/its-name".
 
-    ``actors`` are those that were asked for, by the names that people are told; ``closable`` those among them
-    that have something to write or to end before they go. Nodes have not."""
+    ``actors`` are its actors by the names that people see. ``closable`` are those that have something to
+    write or to end before they stop; nodes have nothing.
+    """
 
     def __init__(self, config: Config, *, alone: bool, one_machine: bool) -> None:
         self.config = config
@@ -23,26 +24,26 @@ class Agent:
         self._prefix = "" if alone else f"{config.name}: "
 
     def make_actors(self) -> None:
-        """Asks for all of them; they start beside each other."""
+        """Creates all actors without waiting for them, so that they start in parallel."""
         from deployments import addresses
 
         blueprint = self.blueprint
         for shard in range(blueprint.keepers):
             keeper = addresses.keeper(blueprint, shard)
-            self._keep(f"keeper {shard}", keeper)
+            self._add(f"keeper {shard}", keeper)
             self.closable.append(keeper)
         for server in self.config.servers:
             session = addresses.mcp_session(blueprint, server.name)
-            self._keep(f"mcp {server.name}", session)
+            self._add(f"mcp {server.name}", session)
             self.closable.append(session)
         for path, placement in blueprint.nodes.items():
             for replica in range(placement.replicas):
                 node = addresses.node(blueprint, path, replica)
-                self._keep(f"node {path} {placement.name}/{replica}", node)
+                self._add(f"node {path} {placement.name}/{replica}", node)
 
     def url(self, edge: str) -> str:
-        """Its address, at an edge such as ``http://127.0.0.1:8080``."""
+        """Returns the URL of the agent at an edge such as ``http://127.0.0.1:8080``."""
         return f"{edge}{self.path}".rstrip("/")
 
-    def _keep(self, name: str, actor: Any) -> None:
+    def _add(self, name: str, actor: Any) -> None:
         self.actors[f"{self._prefix}{name}"] = actor

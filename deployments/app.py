@@ -14,8 +14,8 @@ from mesh.runtime.logs import set_up
 
 
 def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen
-    """The application that serves one agent, below a path. Its replicas build their HTTP app where they run:
-    one built before could not travel."""
+    """Returns the application that serves one agent below a path. Each replica builds its HTTP app itself,
+    because an app cannot be pickled."""
     config = blueprint.config()
 
     def app_builder() -> FastAPI:
@@ -39,7 +39,7 @@ def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> s
     )
     @serve.ingress(app_builder)
     class Gateway:
-        """REST, and what comes with it."""
+        """The HTTP API of one agent."""
 
     application: serve.Application = Gateway.bind()  # type: ignore[attr-defined]
     return application

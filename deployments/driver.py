@@ -1,9 +1,9 @@
-"""The one process of ``mesh up`` that uses Ray.
+"""The only process of ``mesh up`` that uses Ray.
 
-It starts Ray or joins it, brings the mesh up, waits, and takes it down again. A process whose Ray died is of
-no use any more: Ray's client library waits for a minute, may abort, and does not start twice reliably. So
-the supervisor (`deployments.supervisor`) forks this process, never uses Ray itself, and replaces this one as
-a whole.
+It starts or joins Ray, starts the mesh, waits, and stops the mesh again. A process whose Ray has died cannot
+recover: Ray's client library blocks for a minute, may abort, and does not start reliably a second time. So
+the supervisor (`deployments.supervisor`) forks this process, never uses Ray itself, and replaces this process
+as a whole.
 
     supervisor ──SIGTERM──►  driver
                ◄──messages──
@@ -30,35 +30,36 @@ from deployments.mesh import Mesh
 from mesh.core.errors import MeshError
 from mesh.runtime.logs import fields, set_up
 
-_LOOK_S = 0.2
-_NOTICE_WITHIN_S = 2.0
+_POLL_S = 0.2
+_NOTICE_STOP_WITHIN_S = 2.0
 _PROBE_EVERY_S = 2.0
 _GONE_AFTER_S = 30.0
-"""How long a cluster that was joined may be silent: a head that keeps its state may come back."""
+"""How long a cluster that was joined may be silent. A head with durable state may come back within that
+time."""
 
 _log = logging.getLogger("mesh.driver")
 
 
 @dataclass(frozen=True)
-class Progress:
-    """A step of the start is done: there may be new processes. ``logs``: where Ray keeps its logs."""
+class StepDone:
+    """A step of the start is done, so there may be new processes. ``logs`` is the directory of Ray's logs."""
 
     logs: str = ""
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The mesh answers."""
+class MeshReady:
+    """The mesh has started and answers requests."""
 
 
 @dataclass(frozen=True)
-class Failed:
-    """The mesh did not come up, or the cluster that was joined is gone: why, for people."""
+class DriverFailed:
+    """The mesh did not start, or the cluster that was joined is gone. ``why`` says the reason to people."""
 
     why: str
 
 
-Message = Progress | Ready | Failed
+DriverMessage = StepDone | MeshReady | DriverFailed
 
 
 class Driver:
@@ -82,8 +83,8 @@ class Driver:
         assert self._process.pid is not None
         return self._process.pid
 
-    def message(self) -> Message | None:
-        """The next message, if there is one."""
+    def message(self) -> DriverMessage | None:
+        """Returns the next message, or None if there is none."""
         try:
             return self._messages.recv() if self._messages.poll() else None
         except EOFError:
@@ -93,12 +94,12 @@ class Driver:
         return not self._process.is_alive()
 
     def how_it_ended(self) -> str:
-        """For people."""
+        """Returns how the process ended, for people."""
         status = self._process.exitcode or 0
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
     def stop(self, within_s: float) -> None:
-        """Asks it to take the mesh down, and waits for that."""
+        """Asks the driver to stop the mesh, and waits for that."""
         self._process.terminate()
         self._process.join(within_s)
 
@@ -120,24 +121,24 @@ def _run(
     try:
         _drive(mesh, supervisor, stop)
     except MeshError as problem:
-        supervisor.send(Failed(str(problem)))
-    except Exception:  # noqa: BLE001 - a defect: people get its traceback, from the supervisor
-        supervisor.send(Failed(traceback.format_exc()))
+        supervisor.send(DriverFailed(str(problem)))
+    except Exception:  # noqa: BLE001 - a bug: the supervisor prints its traceback
+        supervisor.send(DriverFailed(traceback.format_exc()))
     finally:
         mesh.stop()
 
 
 def _drive(mesh: Mesh, supervisor: Connection, stop: threading.Event) -> None:
-    started = _beside(partial(mesh.start, stop, lambda: supervisor.send(Progress(mesh.logs))))
+    started = _in_thread(partial(mesh.start, stop, lambda: supervisor.send(StepDone(mesh.logs))))
     while not (stop.is_set() or started.done()):
-        wait([started], _LOOK_S)
-    is_over = bool(wait([started], _NOTICE_WITHIN_S).done)
+        wait([started], _POLL_S)
+    is_over = bool(wait([started], _NOTICE_STOP_WITHIN_S).done)
     if not is_over and mesh.is_ours:
-        os._exit(0)  # it waits in Ray's native code; the supervisor ends all that was started
+        os._exit(0)  # the start blocks in Ray's native code; the supervisor ends what was started
     if stop.is_set():
-        return  # a start that failed was stopped: what it misses was told to stop as well
+        return  # the start may have failed only because the signal reached what it needs, too
     started.result()
-    supervisor.send(Ready())
+    supervisor.send(MeshReady())
     _await_end(mesh, stop)
 
 
@@ -157,8 +158,11 @@ def _await_end(mesh: Mesh, stop: threading.Event) -> None:
 
 
 def _send_output_to(path: Path, console: Console) -> None:
-    """When a process dies, Ray's client library writes long reports to both streams. The supervisor says what
-    happened in a line, so people get what goes to the console only."""
+    """Sends both streams to a file, and leaves only the console on the terminal.
+
+    When a process dies, Ray's client library writes long reports to the streams. The supervisor reports the
+    same in one line.
+    """
     console.file = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (sys.stdout, sys.stderr):
@@ -167,19 +171,22 @@ def _send_output_to(path: Path, console: Console) -> None:
     os.close(file)
 
 
-def _beside(work: Callable[[], None]) -> Future[None]:
-    """Does it in a thread of its own. Ray's start waits in native code, for minutes: in the main thread no
-    signal would be heard so long, and Ray would put handlers of its own there."""
+def _in_thread(work: Callable[[], None]) -> Future[None]:
+    """Runs the start in a thread of its own.
+
+    Ray's start blocks in native code for minutes. In the main thread no signal would be handled meanwhile,
+    and Ray would install handlers of its own.
+    """
     outcome: Future[None] = Future()
 
     def run() -> None:
         try:
             work()
             outcome.set_result(None)
-        except BaseException as problem:  # noqa: BLE001 - whoever waits for the outcome gets it
+        except BaseException as problem:  # noqa: BLE001 - the outcome raises it where it is awaited
             outcome.set_exception(problem)
-        # Invariant: the thread lives on. Ray's daemons die with their parent (PR_SET_PDEATHSIG), and that is
-        # the thread which started them.
+        # Invariant: the thread never ends. Ray's daemons get a signal when their parent dies
+        # (PR_SET_PDEATHSIG), and their parent is the thread that started them.
         threading.Event().wait()
 
     threading.Thread(target=run, name="start", daemon=True).start()

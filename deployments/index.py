@@ -1,4 +1,4 @@
-"""The Serve application at ``/`` when several agents are served below it."""
+"""The Serve application at ``/``, which lists several agents that are served below it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,17 +15,18 @@ from mesh.access.rules import rules_of
 from mesh.http.index import Entry, index_app
 from mesh.runtime.logs import set_up
 
-_WITHIN_S = 2.0
-_ONGOING = 100
+_STATUS_WITHIN_S = 2.0
+_MAX_ONGOING = 100
 
 
 def name_of(blueprints: Sequence[Blueprint]) -> str:
-    """Its name among applications. No agent's begins like this, and no other mesh has this first agent."""
+    """Returns the name of the application. No agent's name begins with an underscore, and no other mesh on
+    the cluster has this first agent."""
     return f"_index_{blueprints[0].agent}"
 
 
 def build(blueprints: Sequence[Blueprint]) -> serve.Application:
-    """The application that tells of these agents."""
+    """Returns the application that lists these agents."""
 
     def app_builder() -> Starlette:
         set_up()
@@ -35,8 +36,8 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
 
     @serve.deployment(
         name="Index",
-        max_ongoing_requests=_ONGOING,
-        max_queued_requests=_ONGOING,
+        max_ongoing_requests=_MAX_ONGOING,
+        max_queued_requests=_MAX_ONGOING,
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=5,
         graceful_shutdown_timeout_s=5,
@@ -44,7 +45,7 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
     )
     @serve.ingress(app_builder)
     class Index:
-        """Which agents there are."""
+        """The list of agents."""
 
     application: serve.Application = Index.bind()  # type: ignore[attr-defined]
     return application
@@ -56,14 +57,14 @@ def _entry(blueprint: Blueprint) -> Entry:
 
 
 async def _unready(backend: RayBackend, application: str) -> list[str]:
-    """What is not up of an agent, its gateways included."""
+    """Returns what an agent lacks to be ready, including its gateways."""
     serving, missing = await asyncio.gather(_is_serving(application), backend.unready())
     return missing if serving else ["gateway", *missing]
 
 
 async def _is_serving(application: str) -> bool:
     try:
-        status = await asyncio.wait_for(asyncio.to_thread(serve.status), _WITHIN_S)
+        status = await asyncio.wait_for(asyncio.to_thread(serve.status), _STATUS_WITHIN_S)
     except TimeoutError:
         return False
     found = status.applications.get(application)

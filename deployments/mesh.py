@@ -1,6 +1,6 @@
-"""What one ``mesh up`` brings up and takes down again.
+"""What one ``mesh up`` starts and stops.
 
-start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve ingresses ─► ready ─► wait ─► down
+start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve ingresses ─► ready ─► wait ─► stop
 """
 
 import logging
@@ -17,40 +17,43 @@ from typing import Any
 from rich.console import Console
 
 from deployments import cluster, edge, haproxy
-from deployments.agent import Agent
+from deployments.agent import DeployedAgent
 from deployments.blueprint import demand
 from deployments.cluster import CannotStart
 from mesh.config.model import Config
 
 _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
-_LOOK_UP_S = 0.2
+_POLL_S = 0.2
 _CLOSE_WITHIN_S = 4.0
 _OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
 """What HAProxy writes between the severity of a line and its words."""
 
 
 class Mesh:
-    """The agents, and the Ray and the edge that they share."""
+    """The agents, with the Ray and the HTTP edge that they share."""
 
     def __init__(self, configs: Sequence[Config], console: Console, *, web: str = "", again: bool) -> None:
-        """``web``: where the web chat is, if it is served. ``again``: people were told all of it before."""
+        """``web`` is the URL of the web chat, if it is served. ``again`` says that this is a restart, which
+        prints less."""
         self._console = console
         self._web = web
         self._is_again = again
         self.is_ours = not os.environ.get("RAY_ADDRESS")
         self.logs = ""
-        """Where Ray keeps the logs of this machine, once it runs."""
+        """The directory of Ray's logs on this machine, once Ray runs."""
         self._is_alone = len(configs) == 1
-        self._agents = [Agent(config, alone=self._is_alone, one_machine=self.is_ours) for config in configs]
+        self._agents = [
+            DeployedAgent(config, alone=self._is_alone, one_machine=self.is_ours) for config in configs
+        ]
         self._host, self._port = configs[0].host, configs[0].port
-        self._serving = False
-        self._brought_serve = False
+        self._serve_was_used = False
+        self._started_serve = False
         self._dashboard = ""
-        self._lacking = ""
+        self._missing = ""
 
     def start(self, stop: threading.Event, progressed: Callable[[], None]) -> None:
-        """Returns when all answers, or as soon as somebody wants to stop. Calls ``progressed`` after each
+        """Returns when all agents answer, or soon after ``stop`` is set. Calls ``progressed`` after each
         step."""
         begun = time.monotonic()
         steps = (
@@ -66,58 +69,60 @@ class Mesh:
                 step()
                 progressed()
         if not stop.is_set():
-            self._say_ready(time.monotonic() - begun)
+            self._print_ready(time.monotonic() - begun)
 
     def silence(self) -> str:
-        """Why the cluster that was joined does not answer; empty while it does, and for a Ray of our own."""
+        """Returns why the cluster that was joined does not answer. It is empty while it does, and for a Ray
+        of our own, whose daemons the supervisor watches."""
         return "" if self.is_ours else cluster.silence()
 
     def stop(self) -> None:
-        """Leaves Ray: takes down what was started on it, and Ray itself if it is ours."""
+        """Stops what was started on Ray, and Ray itself if it is ours."""
         import ray
 
         if not ray.is_initialized():
             return
         try:
-            if self._serving and not self.is_ours:
+            if self._serve_was_used and not self.is_ours:
                 ours = [name for name, _ in self._applications()]
-                cluster.leave_serve(ours, shut_down=self._brought_serve, within_s=_CLOSE_WITHIN_S)
+                cluster.leave_serve(ours, shut_down=self._started_serve, within_s=_CLOSE_WITHIN_S)
             closing = [actor.close.remote() for agent in self._agents for actor in agent.closable]
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
             for actor in self._actors.values():
                 ray.kill(actor)
         except ray.exceptions.RayError as problem:
-            # Whoever told us to stop may have told Ray's processes too.
+            # The signal that stops us may have reached Ray's processes too.
             self._console.print(
                 f"[dim]mesh:[/] Ray is gone already ({type(problem).__name__})", highlight=False
             )
         ray.shutdown()
 
     def _start_ray(self) -> None:
-        self._say("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
+        self._print_step("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
         joined = cluster.start_local() if self.is_ours else cluster.join(os.environ["RAY_ADDRESS"])
         self._dashboard, self.logs = joined.dashboard, joined.logs
 
     def _make_actors(self) -> None:
-        """Asks for all of them; they start beside each other, and beside Serve."""
+        """Creates all actors without waiting for them: they start in parallel with each other and with
+        Serve."""
         asked: Counter[str] = Counter()
         for agent in self._agents:
             asked.update(demand(agent.blueprint))
-        self._lacking = ", ".join(cluster.lacking(asked))
-        if self._lacking and self.is_ours:
-            raise CannotStart(f"this machine has too little for the nodes' resources: {self._lacking}")
+        self._missing = ", ".join(cluster.lacking(asked))
+        if self._missing and self.is_ours:
+            raise CannotStart(f"this machine has too little for the nodes' resources: {self._missing}")
         for agent in self._agents:
             agent.make_actors()
 
     def _start_serve(self) -> None:
         from ray import serve
 
-        self._say(f"starting {len(self._actors)} actors and the HTTP edge")
-        self._serving = True
-        self._brought_serve = not cluster.has_serve()
+        self._print_step(f"starting {len(self._actors)} actors and the HTTP edge")
+        self._serve_was_used = True
+        self._started_serve = not cluster.has_serve()
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        with _edge_trouble(self.logs):
+        with _edge_errors(self.logs):
             serve.start(
                 http_options={"host": self._serve_host, "port": self._port, "location": "EveryNode"},
                 logging_config={"enable_access_log": False, "log_level": "WARNING"},
@@ -125,7 +130,7 @@ class Mesh:
 
     @property
     def _serve_host(self) -> str:
-        """HAProxy is told its host by us, and Serve only that of what is behind it."""
+        """HAProxy gets its host from us, and Serve only the host of what is behind HAProxy."""
         behind_haproxy = self.is_ours and edge.has_haproxy(os.environ)
         return haproxy.HERE if behind_haproxy else self._host
 
@@ -137,30 +142,32 @@ class Mesh:
         within_s = _START_WITHIN_S + _START_EACH_S * total
         deadline = time.monotonic() + within_s
         while waiting and not stop.is_set():
-            done, _ = ray.wait(list(waiting), timeout=_LOOK_UP_S)
+            done, _ = ray.wait(list(waiting), timeout=_POLL_S)
             if not done and time.monotonic() < deadline:
                 continue
             if not done:
-                why = f"the cluster has too little of {self._lacking}" if self._lacking else _logs(self.logs)
+                why = f"the cluster has too little of {self._missing}" if self._missing else _logs(self.logs)
                 raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {why}")
             name = waiting.pop(done[0])
             try:
                 ray.get(done[0])
             except ray.exceptions.RayError as problem:
                 raise CannotStart(f"{name} cannot start: {cause_of(problem)}") from problem
-            self._say(f"actor {total - len(waiting)} of {total}: {name}")
+            self._print_step(f"actor {total - len(waiting)} of {total}: {name}")
 
     def _start_edge(self) -> None:
         from ray import serve
 
-        self._say("starting the gateway" if self._is_alone else f"starting {len(self._agents)} gateways")
+        self._print_step(
+            "starting the gateway" if self._is_alone else f"starting {len(self._agents)} gateways"
+        )
         from ray.serve.api import RunTarget
 
         from deployments import app, index
         from mesh.http.home import Links
 
         dashboard = f"http://{self._dashboard}" if self._dashboard else ""
-        # The web chat talks to the first agent only.
+        # The web chat serves only the first agent.
         chats = [self._web, *("" for _ in self._agents[1:])]
         built = [
             app.build(agent.blueprint, path=agent.path, links=Links(chat, dashboard))
@@ -168,11 +175,11 @@ class Mesh:
         ]
         if not self._is_alone:
             built.append(index.build([agent.blueprint for agent in self._agents]))
-        with _edge_trouble(self.logs):
+        with _edge_errors(self.logs):
             serve.run_many([RunTarget(a, *to) for a, to in zip(built, self._applications(), strict=True)])
 
     def _applications(self) -> list[tuple[str, str]]:
-        """Serve's applications: the name of each, and the path that it is served below."""
+        """Returns the name of each Serve application, and the path below which it is served."""
         from deployments import index
 
         found = [(agent.name, agent.path) for agent in self._agents]
@@ -181,7 +188,7 @@ class Mesh:
         return found
 
     def _await_answer(self, stop: threading.Event) -> None:
-        """Serve says that it runs a moment before its edge routes to it."""
+        """Waits until the edge answers: Serve reports that it runs a moment before its edge routes to it."""
         import httpx2
 
         deadline = time.monotonic() + _START_WITHIN_S
@@ -201,12 +208,12 @@ class Mesh:
 
     @property
     def _actors(self) -> dict[str, Any]:
-        """All that were asked for, of all agents."""
+        """All actors of all agents, by the names that people see."""
         return {name: actor for agent in self._agents for name, actor in list(agent.actors.items())}
 
     @property
     def url(self) -> str:
-        """Where the first agent is served."""
+        """The URL of the first agent."""
         return self._agents[0].url(self._edge)
 
     @property
@@ -214,7 +221,7 @@ class Mesh:
         host = "127.0.0.1" if edge.is_open(self._host) else self._host
         return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
 
-    def _say_ready(self, seconds: float) -> None:
+    def _print_ready(self, seconds: float) -> None:
         if self._is_again:
             self._console.print(f"[dim]mesh:[/] ready again after {seconds:.1f} s", highlight=False)
             return
@@ -247,13 +254,13 @@ class Mesh:
         if self._dashboard:
             yield "Ray dashboard", f"http://{self._dashboard}"
 
-    def _say(self, text: str) -> None:
+    def _print_step(self, text: str) -> None:
         self._console.print(f"[dim]mesh:[/] {text} …", highlight=False)
 
 
 @contextmanager
-def _edge_trouble(logs: str) -> Iterator[None]:
-    """What Serve raises, as a line for people. ``logs``: the folder of Ray's logs."""
+def _edge_errors(logs: str) -> Iterator[None]:
+    """Turns what Serve raises into a line for people. ``logs`` is the directory of Ray's logs."""
     import ray.serve.exceptions
 
     try:

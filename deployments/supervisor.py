@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deployments.daemons import Daemons
-from deployments.driver import Driver, Failed, Message, Progress, Ready
+from deployments.driver import Driver, DriverFailed, DriverMessage, MeshReady, StepDone
 from deployments.mesh import Mesh
 from deployments.restarts import RestartPolicy
 from deployments.web_chat import WebChat
@@ -115,18 +115,18 @@ class Supervisor:
                 self._watchdog.update()
                 reap({*self._spared, driver.pid})
 
-    def _handle(self, message: Message, mesh: Mesh) -> None:
+    def _handle(self, message: DriverMessage, mesh: Mesh) -> None:
         """Raises `MeshError` for a driver that failed."""
         match message:
-            case Progress(logs):
+            case StepDone(logs):
                 self._logs = logs or self._logs
                 self._relay.follow([self._scratch, Path(self._logs)] if self._logs else [self._scratch])
-            case Ready() if self._restarts:
+            case MeshReady() if self._restarts:
                 took = time.monotonic() - self._restarts[-1]
-                self._relay.say(logging.INFO, f"event=ray_restarted {fields(seconds=round(took, 1))}")
-            case Ready():
+                self._relay.log(logging.INFO, f"event=ray_restarted {fields(seconds=round(took, 1))}")
+            case MeshReady():
                 self._was_ready = True
-            case Failed(why):
+            case DriverFailed(why):
                 raise _failure(mesh, why, can_be_tried_again=self._was_ready)
 
     def _record_loss(self, why: str) -> None:
@@ -140,11 +140,11 @@ class Supervisor:
             )
         self._restarts = [*recent, now]
         counted = fields(why=why, restart=len(self._restarts), of=policy.most)
-        self._relay.say(logging.ERROR, f"event=ray_lost {counted}")
+        self._relay.log(logging.ERROR, f"event=ray_lost {counted}")
 
     def _log_death(self, daemon: str) -> None:
         why = f"the {daemon} died; Ray starts it again"
-        self._relay.say(logging.WARNING, f"event=daemon_died {fields(why=why)}")
+        self._relay.log(logging.WARNING, f"event=daemon_died {fields(why=why)}")
 
     def _take_down(self, driver: Driver) -> None:
         self._say("stopping …")

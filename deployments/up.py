@@ -1,4 +1,4 @@
-"""``mesh up``: brings agents up on Ray, says when they are ready, and takes down what it started."""
+"""``mesh up``: starts agents on Ray, says when they are ready, and stops what it started."""
 
 import os
 import signal
@@ -24,8 +24,8 @@ _FLUSH_WITHIN_S = 1.0
 
 
 def up(config: Config, console: Console, *others: Config, options: RunOptions) -> None:
-    """Runs the agent, and others beside it, until SIGINT or SIGTERM. They have one host and port, and differ
-    in name and ``data_dir``. Raises `MeshError` when one of them cannot start, or Ray dies too often."""
+    """Runs an agent, and others beside it, until SIGINT or SIGTERM. The agents share host and port, and
+    differ in name and ``data_dir``. Raises `MeshError` if one of them cannot start, or Ray dies too often."""
     stop = threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="mesh-", ignore_cleanup_errors=True) as scratch,

@@ -38,20 +38,20 @@ class WebChat:
 
     @property
     def pids(self) -> set[int]:
-        """The process that serves it, if there is one."""
+        """The process that serves the chat, if there is one."""
         return {self._process.pid} if self._process and self._process.pid else set()
 
     def keep(self, agent_url: str) -> None:
-        """Sees to it that the chat with this agent is served. To be called again and again."""
+        """Starts the process if it does not run. Has to be called repeatedly."""
         if self._has_given_up or (self._process and self._process.is_alive()):
             return
         now = time.monotonic()
         if self._process:
             about = fields(status=self._process.exitcode)
-            self._relay.say(logging.WARNING, f"event=web_chat_died {about}")
+            self._relay.log(logging.WARNING, f"event=web_chat_died {about}")
         self._has_given_up = not self._policy.allows(self._starts, now)
         if self._has_given_up:
-            self._relay.say(logging.ERROR, 'event=web_chat_given_up why="it died too often"')
+            self._relay.log(logging.ERROR, 'event=web_chat_given_up why="it died too often"')
             return
         self._starts = [*self._policy.recent(self._starts, now), now]
         context = multiprocessing.get_context("fork")  # Invariant: this process has one thread
@@ -63,7 +63,7 @@ class WebChat:
             self._process.terminate()
 
     def end(self) -> None:
-        """Returns when it has ended."""
+        """Stops the process and waits for its end."""
         self._listening.close()
         if self._process:
             self._process.terminate()

@@ -1,8 +1,9 @@
-"""The log: one line an event in logfmt, with the names a person searches by.
+"""The log: one logfmt line for each event, with the ids that people search for.
 
     time=… level=INFO event=tool_result sid=1a2b3c4d conversation=… turn=3 node=0 step=0/tool/0.0 seq=17 …
 
-Neither messages, arguments, results nor tokens are written here: the journal has what was said.
+Messages, arguments, results and tokens are not logged: logs are kept and read in more places than the
+journal, which has them. `docs/decisions/logs.md` says why structlog does not format the lines.
 """
 
 import ast
@@ -28,37 +29,37 @@ _log = logging.getLogger("mesh.events")
 _PAIR = re.compile(r"""([^\s="']+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)""")
 
 
-class Logfmt(logging.Formatter):
-    """Any record as one logfmt line; a traceback is kept in one quoted value."""
+class LogfmtFormatter(logging.Formatter):
+    """Formats a record as one logfmt line. A traceback becomes one quoted value."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
         if text.startswith("time="):
             return text
         if text.startswith("event="):
-            text = _printable(text)  # one record is one line, whatever somebody put into it
+            text = _printable(text)  # one record is one line, whatever its values contain
         else:
-            text = f"event=log logger={record.name} message={_value(text)}"
+            text = f"event=log logger={record.name} message={_quoted(text)}"
         if record.exc_info:
-            text += f" traceback={_value(self.formatException(record.exc_info))}"
+            text += f" traceback={_quoted(self.formatException(record.exc_info))}"
         return f"time={now()} level={record.levelname} {text}"
 
 
 def set_up(level: int = logging.INFO) -> None:
-    """Sends the log of the mesh to stderr, once a process."""
+    """Sends the log of the mesh to stderr. Further calls in the same process do nothing."""
     logger = logging.getLogger("mesh")
     if logger.handlers:
         return
-    # Not sys.stderr: in the processes of Ray Serve that is a log of Serve's own.
+    # Not sys.stderr, which Ray Serve replaces in its processes with a log of its own.
     handler = logging.StreamHandler(sys.__stderr__)
-    handler.setFormatter(Logfmt())
+    handler.setFormatter(LogfmtFormatter())
     logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False
 
 
 def log_events(events: Iterable[AnyEvent], conversation_id: str, session_id: str) -> None:
-    """Logs what was journaled together: a line an event, one write for all."""
+    """Logs events that were journaled together: a line for each event, and one write for all of them."""
     if _log.isEnabledFor(logging.INFO):
         about = f"sid={session_id} conversation={conversation_id}"
         _log.info("%s", "\n".join(_line(event, about) for event in events))
@@ -70,13 +71,13 @@ def _line(event: AnyEvent, about: str) -> str:
 
 
 def fields(**pairs: Any) -> str:
-    """``key=value`` pairs; empty ones are left out, values with spaces are quoted."""
-    return " ".join(f"{key}={_value(value)}" for key, value in pairs.items() if value not in ("", None))
+    """Returns ``key=value`` pairs. Empty values are left out, and values with spaces are quoted."""
+    return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items() if value not in ("", None))
 
 
-def parsed(line: str) -> dict[str, str]:
-    """The pairs of a line that `Logfmt` wrote, without the quotes. Values stay texts: an id may look like a
-    number. What has no key is left out."""
+def parse_line(line: str) -> dict[str, str]:
+    """Returns the pairs of a line that `LogfmtFormatter` wrote, without quotes. Values remain texts, because
+    an id may look like a number. Text without a key is left out."""
     return {key: _unquoted(value) for key, value in _PAIR.findall(line)}
 
 
@@ -89,14 +90,14 @@ def _unquoted(value: str) -> str:
         return value
 
 
-def _value(value: Any) -> str:
+def _quoted(value: Any) -> str:
     text = str(value)
     plain = text and text.isprintable() and not any(character in text for character in ' ="')
     return text if plain else _printable(json.dumps(text, ensure_ascii=False))
 
 
 def _printable(text: str) -> str:
-    """With everything that a terminal would act on, or take for the end of a line, as JSON escapes it."""
+    """Escapes characters that a terminal obeys or takes for the end of a line, as JSON does."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)

@@ -1,4 +1,4 @@
-"""What ``mesh up`` asks of the runtime that it starts, beside the configs."""
+"""What ``mesh up`` passes to the runtime that it starts, besides the configs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +10,8 @@ WEB_PORT = 3000
 
 @dataclass(frozen=True)
 class RunOptions:
-    """``max_restarts``: how often Ray may be started anew within five minutes. ``web``: the web chat is
-    served as well, on this machine only."""
+    """The options of a run. Ray may be restarted ``max_restarts`` times within five minutes. With ``web`` the
+    web chat is served too, on this machine only."""
 
     log_format: LogFormat = "logfmt"
     log_level: LogLevel = "info"

@@ -12,8 +12,8 @@ import pytest
 
 from mesh.core.events import now
 from mesh.runtime import log_relay
-from mesh.runtime.log_relay import LogRelay, Rate
-from mesh.runtime.logs import Logfmt, fields, parsed
+from mesh.runtime.log_relay import LogRelay, RateLimit
+from mesh.runtime.logs import LogfmtFormatter, fields, parse_line
 from mesh.runtime.options import LogFormat, LogLevel
 
 
@@ -61,7 +61,7 @@ def write(path: Path, *lines: str) -> None:
 
 
 def events(lines: list[str]) -> list[str]:
-    return [parsed(each)["event"] for each in lines]
+    return [parse_line(each)["event"] for each in lines]
 
 
 def test_lines_of_every_actor_come_once_and_other_output_does_not(stream: Stream, tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_a_flood_is_bounded_says_how_much_was_dropped_and_hides_no_warning(
         heard += stream.lines()
     names = events(heard)
     passed = names.count("flood")
-    assert passed <= log_relay.BURST + log_relay.LINES_A_SECOND * (time.monotonic() - began + 1)
+    assert passed <= log_relay.BURST + log_relay.LINES_PER_SECOND * (time.monotonic() - began + 1)
     assert "bad" in names
-    told = parsed(heard[names.index("log_lines_dropped")])
+    told = parse_line(heard[names.index("log_lines_dropped")])
     assert told["actor"] == "NodeActor"
     assert passed + int(told["lines"]) == 20_000
 
@@ -128,17 +128,17 @@ def test_a_flood_is_bounded_says_how_much_was_dropped_and_hides_no_warning(
 def test_a_reader_that_stands_still_holds_nothing_up_and_hears_what_it_missed(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_relay, "QUEUE", 10)
+    monkeypatch.setattr(log_relay, "MAX_QUEUED", 10)
     relayed = relay(stream, tmp_path)
     for number in range(5000):
-        relayed.say(logging.INFO, f"event=said number={number} {fields(text='x' * 200)}")
+        relayed.log(logging.INFO, f"event=said number={number} {fields(text='x' * 200)}")
     heard = []
     for _ in range(3):
         heard += stream.lines()
         relayed.pump()
-    numbers = [int(parsed(each)["number"]) for each in heard if " event=said " in each]
+    numbers = [int(parse_line(each)["number"]) for each in heard if " event=said " in each]
     assert numbers == [*range(len(numbers))] and 10 < len(numbers) < 5000
-    (told,) = [parsed(each) for each in heard if "log_lines_dropped" in each]
+    (told,) = [parse_line(each) for each in heard if "log_lines_dropped" in each]
     assert len(numbers) + int(told["lines"]) == 5000
 
 
@@ -146,7 +146,7 @@ def test_a_reader_that_is_gone_is_no_error(stream: Stream, tmp_path: Path) -> No
     out, into = os.pipe()
     os.close(out)
     try:
-        LogRelay(into, "info", "logfmt").say(logging.ERROR, "event=unheard")
+        LogRelay(into, "info", "logfmt").log(logging.ERROR, "event=unheard")
     finally:
         os.close(into)
 
@@ -164,7 +164,7 @@ def test_as_json_each_line_is_an_object_with_the_same_pairs(stream: Stream, tmp_
 def test_no_line_is_longer_than_its_bound_or_controls_a_terminal(stream: Stream, tmp_path: Path) -> None:
     for form in ("logfmt", "json"):
         relayed = relay(stream, tmp_path, form=form)
-        relayed.say(logging.ERROR, f"event=long {fields(text=chr(0x9B) * 50_000)}")
+        relayed.log(logging.ERROR, f"event=long {fields(text=chr(0x9B) * 50_000)}")
         (got,) = stream.lines()
         assert len(got.encode()) <= log_relay.LINE_BYTES and chr(0x9B) not in got
         if form == "json":
@@ -175,20 +175,20 @@ def test_a_text_from_outside_cannot_pretend_to_be_a_line_of_its_own() -> None:
     record = logging.LogRecord(
         "mesh", logging.INFO, "", 0, "event=a why=x\ntime=2026-01-01 level=ERROR event=b", None, None
     )
-    assert "\n" not in Logfmt().format(record)
+    assert "\n" not in LogfmtFormatter().format(record)
 
 
 def test_no_value_of_a_field_controls_a_terminal_or_begins_a_line() -> None:
     for name in ("a\x1b[2Jb", "a\rtime=0", "a\x85time=0", "a\u2028time=0", "a\u202eb", "\x9b2J"):
         line = f"event=tool_result {fields(tool=name)} {fields(said='é ✓')}"
         assert line.isprintable(), repr(line)
-        assert parsed(line) == {"event": "tool_result", "tool": name, "said": "é ✓"}
+        assert parse_line(line) == {"event": "tool_result", "tool": name, "said": "é ✓"}
     record = logging.makeLogRecord({"msg": "event=x why=a\x1b[2J\r\x85b"})
-    assert Logfmt().format(record).isprintable()
+    assert LogfmtFormatter().format(record).isprintable()
 
 
 def test_a_rate_lets_a_burst_through_and_then_so_many_a_second() -> None:
-    rate = Rate(10, 5)
+    rate = RateLimit(10, 5)
     assert sum(rate.admits(0) for _ in range(100)) == 5
     assert sum(rate.admits(1) for _ in range(100)) == 5
     assert sum(rate.admits(1 + i / 100) for i in range(1, 201)) == pytest.approx(20, abs=1)
@@ -198,7 +198,7 @@ def test_a_rate_lets_a_burst_through_and_then_so_many_a_second() -> None:
 def test_a_value_is_quoted_so_that_it_comes_back_whole_on_one_line(text: str) -> None:
     line = fields(message=text, event="other")
     assert line.isprintable()
-    assert parsed(line) == {"message": text, "event": "other"}
+    assert parse_line(line) == {"message": text, "event": "other"}
 
 
 def test_no_line_of_the_log_has_a_value_quoted_as_python_does() -> None:
