@@ -5,11 +5,12 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from starlette.routing import Match
 
 from mesh.config.model import (
     A2aAgent,
@@ -24,10 +25,13 @@ from mesh.config.model import (
     McpServer,
     ModelPrice,
     ServerOptions,
+    parse,
 )
+from mesh.http.face import http_app
+from mesh.http.port import Backend
 from mesh.llm.models import API_KEY_VARIABLES, Provider
 from mesh.web.config import WebConfig
-from tests.documents import ROOT
+from tests.documents import MANUAL, ROOT
 
 CONFIGURE = ROOT / "docs/configure.md"
 TREES = ROOT / "docs/trees.md"
@@ -53,6 +57,8 @@ IN_WORDS: dict[Any, set[str]] = {
 }
 """How the tables tell defaults that are no value to write down."""
 
+_REQUEST = re.compile(r"`(GET|POST|DELETE) (/[^`?\s]*)[^`]*`")
+_KEY = re.compile(r"`(limits|llm|card|cluster)\.(\w+)`")
 _SHORTEST = 8
 """A piece of a message that is shorter says nothing."""
 
@@ -75,6 +81,29 @@ def test_the_keys_of_a_node_are_all_described() -> None:
     rows = _rows(_section(TREES.read_text(), "Keys of a node"))
     told = {key for cell, *_ in rows for key in re.findall(r"`(\w+)`", cell)}
     assert told == {field.alias or name for name, field in AgentNode.model_fields.items()}
+
+
+def test_every_request_that_is_described_has_a_route() -> None:
+    # Routes are made without asking the backend anything.
+    routes = http_app(cast(Backend, None), parse("name: agent", "test", {}), b"secret").routes
+    described = {found for file in MANUAL for found in _REQUEST.findall(file.read_text())}
+    assert len(described) > 20
+    scopes = [{"type": "http", "method": method, "path": path} for method, path in described]
+    assert [s for s in scopes if not any(route.matches(s)[0] is Match.FULL for route in routes)] == []
+
+
+def test_every_key_of_the_config_that_is_named_exists() -> None:
+    parts = {
+        "limits": Limits,
+        "llm": LlmOptions,
+        "card": Card,
+        "cluster": Cluster,
+        "cors": Cors,
+        "auth": Auth,
+    }
+    named = {found for file in MANUAL for found in _KEY.findall(file.read_text())}
+    assert len(named) > 8
+    assert [(part, key) for part, key in named if key not in parts[part].model_fields] == []
 
 
 def test_every_error_that_is_explained_is_an_error_of_the_code() -> None:
