@@ -42,42 +42,49 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ApprovalKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What an approval of one kind takes, and how people see it.
-
-    What it takes:
-    ``choices``, in the order in which they are offered; ``words``, what a single word of text chooses;
-    ``takes_text``, whether any other text is an answer; ``needs_token``, whether only a request with a bearer
-    token may approve; ``edits_arguments``, whether arguments may be changed; ``expires``, whether it counts
-    as rejected after the agent's ``approval_timeout_s``.
-
-    What it is about:
-    ``is_call``, whether a tool call waits to be run; ``shows_arguments``, whether the arguments are shown;
-    ``lists_arguments``, whether the description ends with a list of them.
-
-    How people see it:
-    ``title`` heads its card, ``hint`` is below that; ``head`` says in a line what waits (``{tool}``) and
-    ``asks`` asks it (``{call}``; empty: the description does); ``waits`` is the state of the call, ``wanted``
-    what is missing; ``how`` names the choices, ``how_in_words`` what to write where only text can be sent.
-    """
+    """What an approval of one kind takes, what it is about, and how people see it."""
 
     name: ApprovalKindName
+
+    # What it takes.
     choices: tuple[Choice, ...]
+    """In the order in which they are offered."""
     words: Mapping[str, Choice] = {}
+    """What a single word of text chooses."""
     takes_text: bool = False
+    """Whether any other text is an answer."""
     needs_token: bool = False
+    """Whether only a request with a bearer token may approve."""
     edits_arguments: bool = False
     expires: bool = False
+    """Whether it counts as rejected after the agent's ``approval_timeout_s``."""
+
+    # What it is about.
+    about: str = ""
+    """In a few words, for the description of the REST API."""
     is_call: bool = False
+    """Whether a tool call waits to be run."""
     shows_arguments: bool = False
     lists_arguments: bool = False
+    """Whether the description ends with a list of the arguments."""
+
+    # How people see it.
     title: str
+    """The heading of its card."""
     hint: str = ""
+    """Below the heading."""
     head: str = ""
+    """What waits, in a line, with ``{tool}``."""
     asks: str = ""
+    """The question, with ``{call}``. Empty: the description asks."""
     waits: str
+    """How the call stands that waits."""
     wanted: str = "approval"
+    """What is missing, before the approval's id."""
     how: str
+    """The choices, for people."""
     how_in_words: str
+    """What to write where only text can be sent."""
 
     @property
     def is_question(self) -> bool:
@@ -96,6 +103,7 @@ _TOOL_CALL = ApprovalKind(
     words=YES_OR_NO,
     edits_arguments=True,
     expires=True,
+    about="a call that is to be made",
     is_call=True,
     shows_arguments=True,
     lists_arguments=True,
@@ -111,6 +119,7 @@ _UNKNOWN_OUTCOME = ApprovalKind(
     name="unknown_outcome",
     choices=("retry", "skip"),
     words={"retry": "retry", "skip": "skip"},
+    about="a call that may have run already",
     shows_arguments=True,
     lists_arguments=True,
     title="Nobody knows whether this ran",
@@ -138,6 +147,7 @@ _AUTH_REQUIRED = ApprovalKind(
     choices=("approve", "reject"),
     words=YES_OR_NO,
     needs_token=True,
+    about="a caller with a token",
     title="An access token is needed",
     waits="waits for a bearer token",
     wanted="a bearer token for",

@@ -5,28 +5,44 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
+from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
+from mesh.core.events import Choice
 from mesh.http.schema import ConversationPage, TurnBody
 
-DESCRIPTION = """
+_TAKES: dict[Choice, str] = {
+    "approve": '`{"approved": true}`',
+    "reject": '`{"approved": false}`, with `reason` or not',
+    "retry": '`{"action": "retry"}`',
+    "skip": '`{"action": "skip"}`',
+    "answer": '`{"answer": "…"}`, any text',
+}
+
+
+def _kind(kind: ApprovalKind) -> str:
+    """What an approval of a kind takes, as a line of the description."""
+    token = " with `Authorization: Bearer`" if kind.needs_token else ""
+    edited = ", with `edited_args` or not" if kind.edits_arguments else ""
+    takes = {**_TAKES, "approve": f"{_TAKES['approve']}{token}{edited}"}
+    about = f", {kind.about}" if kind.about else ""
+    return f"- `{kind.name}`{about}: {'; '.join(takes[choice] for choice in kind.choices)}"
+
+
+_KINDS = "\n".join(map(_kind, APPROVAL_KINDS.values()))
+DESCRIPTION = f"""
 Talk to the agent: create a conversation, send messages, decide what it may do.
 
 A destructive tool call makes the conversation wait: the answer says `waiting_approval: true` and has the
-`approval`. Decide it with `POST /approvals/{uuid}`; the answer of that call is how the turn went on. What an
-approval takes depends on its `kind`:
+`approval`. Decide it with `POST /approvals/{{uuid}}`; the answer of that call is how the turn went on. What
+an approval takes depends on its `kind`:
 
-- `tool_call`, a call that is to be made: `{"approved": true}`, with `edited_args` or not;
-  `{"approved": false}`, with `reason` or not
-- `unknown_outcome`, a call that may have run already: `{"action": "retry"}` or `{"action": "skip"}`
-- `question`: `{"answer": "…"}`, any text; `{"approved": false}`, with `reason` or not
-- `auth_required`, a caller with a token: `{"approved": true}` with `Authorization: Bearer`, or
-  `{"approved": false}`
+{_KINDS}
 
 With `remote_agent_name` another agent asks, and the decision is passed on to it; one that asks for a
-`tool_call` in plain words takes any `{"answer": "…"}`. `auth_required: true` in a result says that the turn
+`tool_call` in plain words takes any `{{"answer": "…"}}`. `auth_required: true` in a result says that the turn
 waits for a token. `turn` in a conversation is its newest turn: how it stands and since when.
 
 With `Accept: text/event-stream` a message or a decision is answered by its turn as a stream of events, until
-it ends or pauses. `GET /conversations/{id}/events` is the stream of a whole conversation.
+it ends or pauses. `GET /conversations/{{id}}/events` is the stream of a whole conversation.
 
 Headers: `X-Session-ID` (taken or made, and returned), `Idempotency-Key` on every POST,
 `Prefer: respond-async` (202 once the message is durable), `Authorization: Bearer` (kept for the turn's
@@ -93,9 +109,14 @@ _TURN = {
 }
 
 
-def _waiting(approval: dict[str, Any], words: str, *, auth: bool = False) -> dict[str, Any]:
+def _waiting(approval: dict[str, Any]) -> dict[str, Any]:
     """The answer of a turn that waits for this approval."""
-    turn = {"number": 1, "state": "auth_required" if auth else "waiting_approval", "since": _SINCE}
+    kind = kind_named(approval["kind"])
+    turn = {
+        "number": 1,
+        "state": "auth_required" if kind.needs_token else "waiting_approval",
+        "since": _SINCE,
+    }
     return {
         "conversation": {
             **_CONVERSATION,
@@ -105,18 +126,18 @@ def _waiting(approval: dict[str, Any], words: str, *, auth: bool = False) -> dic
             "turn": turn,
         },
         "result": {
-            "response": f"Waiting for approval: {words} {approval['uuid']}.\n{approval['description']}",
+            "response": f"Waiting for approval: {kind.how} {approval['uuid']}.\n{approval['description']}",
             "waiting_approval": True,
             "approval": approval,
-            "auth_required": auth,
+            "auth_required": kind.needs_token,
         },
     }
 
 
 _WAITING = {
-    "waiting": _waiting(_APPROVAL, "approve or reject"),
-    "waiting_for_an_answer": _waiting(_QUESTION, "answer or reject"),
-    "waiting_for_a_token": _waiting(_TOKEN, "approve, with a bearer token, or reject", auth=True),
+    "waiting": _waiting(_APPROVAL),
+    "waiting_for_an_answer": _waiting(_QUESTION),
+    "waiting_for_a_token": _waiting(_TOKEN),
 }
 _CANCELLED = {
     "conversation": {
