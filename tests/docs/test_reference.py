@@ -31,7 +31,7 @@ from mesh.http.face import http_app
 from mesh.http.port import Backend
 from mesh.llm.models import API_KEY_VARIABLES, Provider
 from mesh.web.config import WebConfig
-from tests.documents import MANUAL, ROOT
+from tests.documents import MANUAL, ROOT, name_of
 
 CONFIGURE = ROOT / "docs/configure.md"
 TREES = ROOT / "docs/trees.md"
@@ -59,6 +59,7 @@ IN_WORDS: dict[Any, set[str]] = {
 
 _REQUEST = re.compile(r"`(GET|POST|DELETE) (/[^`?\s]*)[^`]*`")
 _KEY = re.compile(r"`(limits|llm|card|cluster)\.(\w+)`")
+_YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SHORTEST = 8
 """A piece of a message that is shorter says nothing."""
 
@@ -104,6 +105,13 @@ def test_every_key_of_the_config_that_is_named_exists() -> None:
     named = {found for file in MANUAL for found in _KEY.findall(file.read_text())}
     assert len(named) > 8
     assert [(part, key) for part, key in named if key not in parts[part].model_fields] == []
+
+
+@pytest.mark.parametrize("document", MANUAL, ids=name_of)
+def test_every_config_that_is_shown_is_one(document: Path) -> None:
+    for text in _YAML.findall(document.read_text()):
+        if not text.startswith(" "):  # an indented block is a piece of a config
+            parse(text, name_of(document), dict.fromkeys(re.findall(r"\$\{(\w+)", text), "x"))
 
 
 def test_every_error_that_is_explained_is_an_error_of_the_code() -> None:
