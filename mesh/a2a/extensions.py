@@ -1,7 +1,7 @@
-"""The A2A extensions that the mesh speaks, by URI.
+"""The A2A extensions that the mesh supports, by URI.
 
-Both put their data under their URI into the ``metadata`` of a message: of ``status.message`` the server, of
-its own message the client.
+Both put their data under their URI into the ``metadata`` of a message: the server into that of
+``status.message``, the client into that of the message it sends.
 
 HITL (docs/architecture/human-in-the-loop.md and go/api/a2a/hitl.go of kagent-dev/kagent), when the client
 activates it:
@@ -12,20 +12,20 @@ activates it:
     answers   {"type": "tool_approval_response", "approvals": [{"id", "approved", "rejection_reason"?}]}
               {"type": "ask_user_response", "id", "answers": [{"answer": ["…"]}]}
 
-MESH, always, beside it. Its ``approvals`` and ``decisions`` are those of the REST API. It says besides that a
-message id that is a UUID counts once, however often the message is sent:
+MESH, always and in addition. Its ``approvals`` and ``decisions`` are those of the REST API. An agent that
+lists it also promises that a message whose id is a UUID has its effect once, however often it is sent:
 
     asks      {"approvals": [{"uuid", "kind", "tool_name", "tool_args", "description", …}]}   oldest first
     answers   {"decisions": [{"uuid", "decision", "edited_args"?, "reason"?, "answer"?}]}     any of them
 
-`CancelTask` with the id ``message:`` and that UUID withdraws the message: its task is cancelled, and if it
-has not arrived yet, it will be refused.
+`CancelTask` with the id ``message:`` and that UUID withdraws the message: its task is cancelled, or, if the
+message has not arrived yet, it will be refused when it does.
 
-Metadata is a protobuf Struct, in which every number is a double. So these arguments stand there twice:
-``tool_args_json`` and ``edited_args_json`` are their JSON text, and count.
+Metadata is a protobuf Struct, in which every number is a double. Arguments are therefore written twice:
+``tool_args_json`` and ``edited_args_json`` are their exact JSON text, and take precedence.
 """
 
 HITL = "https://kagent.dev/extensions/hitl/v1"
 MESH = "urn:mesh:a2a:approvals:v1"
 OF_MESSAGE = "message:"
-"""Begins the id of a task that is named by the message that began it, or is about to."""
+"""The prefix of a task id that names a task by the message that created it, or will create it."""

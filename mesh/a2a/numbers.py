@@ -1,15 +1,16 @@
-"""JSON that went through protobuf's Struct, in which every number is a double."""
+"""Restores numbers of JSON that went through protobuf's Struct, in which every number is a double."""
 
 from typing import Any
 
 from mesh.core import strict_json
 
 _EXACT = 2**53
-_DEEPEST = 64
+"""Up to here, every integer has a double of its own."""
+_MAX_DEPTH = 64
 
 
-def whole(value: Any, depth: int = _DEEPEST) -> Any:
-    """Numbers as they were meant: 3.0 was 3."""
+def whole(value: Any, depth: int = _MAX_DEPTH) -> Any:
+    """Returns the value with integers where doubles have integer values: 3.0 was written as 3."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict) and depth:
@@ -20,8 +21,8 @@ def whole(value: Any, depth: int = _DEEPEST) -> Any:
 
 
 def exact(text: Any, value: Any) -> Any:
-    """The JSON of ``text``, in which numbers are exact; without a text, ``value``. Raises `ValueError` for a
-    text that is no JSON."""
+    """Returns the JSON value of ``text``, in which numbers are exact, or of ``value`` if there is no text.
+    Raises `ValueError` if the text is not JSON."""
     if not (isinstance(text, str) and text):
         return whole(value)
     return strict_json.parsed(text)
