@@ -1,8 +1,9 @@
 """Keeps HAProxy to one address, and its clients to bounds, for a Ray of our own.
 
 Serve writes HAProxy's configuration, and there HAProxy's own ports, for statistics and metrics, are on every
-interface, and a client may take as long as it likes; no setting changes that. But a setting names HAProxy's
-binary (``RAY_SERVE_HAPROXY_BINARY_PATH``), so Serve starts this instead:
+interface, and a client may take as long as it likes. No setting changes that (ray 2.60;
+`tests/deployments/test_patches.py` fails when a reason is gone). But a setting names HAProxy's binary
+(``RAY_SERVE_HAPROXY_BINARY_PATH``), so Serve starts this program instead:
 
     python -I haproxy.py HAPROXY HOST -db -f CONFIG ...
 

@@ -22,3 +22,16 @@ def test_serve_still_says_why_haproxy_ended_in_the_message_of_a_runtime_error() 
     raised = """raise RuntimeError(
                     f"HAProxy crashed during startup: {output or"""
     assert raised in source("serve/_private/haproxy.py")
+
+
+def test_serve_still_opens_the_ports_of_haproxy_itself_on_every_interface() -> None:
+    """`deployments.haproxy.confined`"""
+    template = source("serve/_private/haproxy_templates.py")
+    assert "bind :{{ config.metrics_port }}" in template
+    assert "bind *:{{ config.stats_port }}" in template
+
+
+def test_haproxy_still_answers_404_while_it_knows_no_route() -> None:
+    """`deployments.haproxy.confined`"""
+    _, _, fallback = source("serve/_private/haproxy_templates.py").partition("\nbackend default_backend\n")
+    assert fallback.lstrip().startswith("http-request return status 404")
