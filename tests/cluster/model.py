@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from mesh.servers.llm_stub.script import Answer, Call, Script, ScriptedCall
+from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
 
 START_WITHIN_S = 5.0
@@ -23,22 +23,24 @@ START_WITHIN_S = 5.0
 class Obedient(Script):
     """The script; see the module's text."""
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: ModelRequest) -> ScriptedAnswer:
         self.calls += 1
         if call.speaker == "tool":
-            return Answer(text=f"done: {call.last}")
+            return ScriptedAnswer(text=f"done: {call.last}")
         if said := re.fullmatch(r"append (.+)", call.last):
             lines = said[1].split(", ")
-            return Answer(
+            return ScriptedAnswer(
                 tool_calls=tuple(ScriptedCall(name="ledger_append", arguments={"line": x}) for x in lines)
             )
         if said := re.fullmatch(r"tell (\w+) (.+)", call.last):
-            return Answer(tool_calls=(ScriptedCall(name=f"a2a_{said[1]}", arguments={"message": said[2]}),))
+            return ScriptedAnswer(
+                tool_calls=(ScriptedCall(name=f"a2a_{said[1]}", arguments={"message": said[2]}),)
+            )
         if said := re.fullmatch(r"sleep ([\d.]+)", call.last):
-            return Answer(text=f"slept {said[1]}", delay=float(said[1]))
+            return ScriptedAnswer(text=f"slept {said[1]}", delay=float(said[1]))
         if call.last == "read":
-            return Answer(tool_calls=(ScriptedCall(name="ledger_read"),))
-        return Answer.model_construct(text=f"echo: {call.last}")
+            return ScriptedAnswer(tool_calls=(ScriptedCall(name="ledger_read"),))
+        return ScriptedAnswer.model_construct(text=f"echo: {call.last}")
 
 
 class Server(Protocol):

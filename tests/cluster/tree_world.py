@@ -14,7 +14,6 @@
 Twelve nodes on three levels. A turn has 28 steps: 19 model calls and 9 tool calls, 5 of them appends.
 """
 
-import asyncio
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -28,8 +27,8 @@ from typing import Any, Self
 import msgspec
 
 from mesh.servers.llm_stub import openai_wire
-from mesh.servers.llm_stub.http import Connection, Reply
-from mesh.servers.llm_stub.script import Answer, ScriptedCall
+from mesh.servers.llm_stub.http import StubResponse, StubServer
+from mesh.servers.llm_stub.script import ScriptedAnswer, ScriptedCall
 from tests.cluster.client import PATIENCE_S, Client
 from tests.cluster.model import Model
 from tests.cluster.world import World
@@ -151,23 +150,16 @@ class TreeModel:
         self.asked: dict[str, list[Asked]] = defaultdict(list)
         self.traps: dict[str, Callable[[], None]] = {}
         self.url = ""
-        self._connections: set[Connection] = set()
+        self._server = StubServer(self._route)
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._route, self._connections), "127.0.0.1", 0
-        )
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.url = await self._server.start("127.0.0.1", 0)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
-        for connection in list(self._connections):
-            connection.abort()
-        await self._server.wait_closed()
+        await self._server.close()
 
-    def _route(self, method: str, path: str, body: bytes) -> Reply:
+    def _route(self, method: str, path: str, body: bytes) -> StubResponse:
         call = openai_wire.read(path, body)
         asked = _asked(msgspec.json.decode(body))
         calls = self.asked[asked.conversation_id]
@@ -176,8 +168,8 @@ class TreeModel:
             trap()
         answer = _answer(asked)
         if call.stream:
-            return Reply(chunks=tuple(openai_wire.chunks(call, answer, len(calls))), delay=_THINKS_S)
-        return Reply(body=openai_wire.plain(call, answer, len(calls)), delay=_THINKS_S)
+            return StubResponse(chunks=tuple(openai_wire.chunks(call, answer, len(calls))), delay=_THINKS_S)
+        return StubResponse(body=openai_wire.plain(call, answer, len(calls)), delay=_THINKS_S)
 
 
 def _asked(body: Body) -> Asked:
@@ -188,19 +180,19 @@ def _asked(body: Body) -> Asked:
     return Asked(conversation_id, int(turn), name, int(iteration), user["content"], saw, results, time.time())
 
 
-def _answer(asked: Asked) -> Answer:
+def _answer(asked: Asked) -> ScriptedAnswer:
     text = said(asked.name, asked.iteration, asked.message)
     is_looking = asked.message == LOOK
     if asked.name == "report":
-        return Answer(text=f"{text}\n{asked.saw}")
+        return ScriptedAnswer(text=f"{text}\n{asked.saw}")
     if asked.name == "check" and (is_looking or asked.iteration == _LAST_ROUND):
-        return Answer(tool_calls=(ScriptedCall(name="exit_loop"),))
+        return ScriptedAnswer(tool_calls=(ScriptedCall(name="exit_loop"),))
     if asked.results == 0 and asked.name in _READING:
-        return Answer(tool_calls=(ScriptedCall(name="ledger_read"),))
+        return ScriptedAnswer(tool_calls=(ScriptedCall(name="ledger_read"),))
     if asked.results == 0 and asked.name in _APPENDING and not is_looking:
         arguments = {"line": line(asked.place, asked.message)}
-        return Answer(tool_calls=(ScriptedCall(name="ledger_append", arguments=arguments),))
-    return Answer(text=text)
+        return ScriptedAnswer(tool_calls=(ScriptedCall(name="ledger_append", arguments=arguments),))
+    return ScriptedAnswer(text=text)
 
 
 @dataclass

@@ -5,7 +5,7 @@ run the real SDKs against it, and load tests use it for a model of known latency
 /health``, ``GET /calls`` (what was asked, a JSON list) and ``DELETE /calls``.
 """
 
-from mesh.servers.llm_stub.calls import LoggedCall
+from mesh.servers.llm_stub.recorded import RecordedRequest
 from mesh.servers.llm_stub.server import LlmStub, serve
 
-__all__ = ["LlmStub", "LoggedCall", "serve"]
+__all__ = ["LlmStub", "RecordedRequest", "serve"]

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mesh.net.sse import encode
-from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
+from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
 
 _STOPS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
@@ -31,12 +31,12 @@ class _Request(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Request).decode
 
 
-def read(path: str, body: bytes) -> Call:
+def read(path: str, body: bytes) -> ModelRequest:
     request = _decode(body)
     asked = [message for message in request.messages if message.role == "user"]
     last = asked[-1].content if asked else ""
     results = [part for part in last if part.get("type") == "tool_result"] if isinstance(last, list) else []
-    return Call(
+    return ModelRequest(
         format="anthropic",
         model=request.model,
         last=text_of(results[-1:] or last),
@@ -48,7 +48,7 @@ def read(path: str, body: bytes) -> Call:
     )
 
 
-def plain(call: Call, answer: Answer, number: int) -> bytes:
+def plain(call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:
     text = answer.text or answer.refusal
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     content += [
@@ -59,7 +59,7 @@ def plain(call: Call, answer: Answer, number: int) -> bytes:
     return dumps({**message, "usage": _usage(call, answer)})
 
 
-def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
+def chunks(call: ModelRequest, answer: ScriptedAnswer, number: int) -> list[bytes]:
     usage = _usage(call, answer)
     start = {
         **_envelope(call, number),
@@ -99,7 +99,7 @@ def _event(kind: str, **fields: Any) -> bytes:
     return encode(dumps({"type": kind, **fields}), event=kind)
 
 
-def _envelope(call: Call, number: int) -> dict[str, Any]:
+def _envelope(call: ModelRequest, number: int) -> dict[str, Any]:
     base = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": call.model}
     return {**base, "stop_sequence": None}
 
@@ -108,13 +108,13 @@ def _tool_use(scripted: ScriptedCall, number: int, at: int) -> dict[str, Any]:
     return {"type": "tool_use", "id": scripted.id or f"toolu_{number}_{at}", "name": scripted.name}
 
 
-def _stop(answer: Answer) -> str:
+def _stop(answer: ScriptedAnswer) -> str:
     if answer.refusal or answer.content_filter:
         return "refusal"
     return _STOPS[answer.finish or ("tool_calls" if answer.tool_calls else "stop")]
 
 
-def _usage(call: Call, answer: Answer) -> dict[str, int]:
+def _usage(call: ModelRequest, answer: ScriptedAnswer) -> dict[str, int]:
     usage = usage_of(call, answer)
     return {
         "input_tokens": usage.input - usage.cached,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from mesh.net.sse import encode
-from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
+from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.wire import dumps, pieces, usage_of
 
 _PATH = re.compile(r"/models/([^/:]+):(streamGenerateContent|generateContent)")
@@ -44,13 +44,13 @@ class _Request(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Request).decode
 
 
-def read(path: str, body: bytes) -> Call:
+def read(path: str, body: bytes) -> ModelRequest:
     request = _decode(body)
     found = _PATH.search(path)
     asked = [part for content in request.contents if content.role != "model" for part in content.parts]
     last = asked[-1] if asked else _Part()
     result = last.function_response
-    return Call(
+    return ModelRequest(
         format="gemini",
         model=found.group(1) if found else "",
         last=last.text if result is None else "\n".join(str(each) for each in result.response.values()),
@@ -62,7 +62,7 @@ def read(path: str, body: bytes) -> Call:
     )
 
 
-def plain(call: Call, answer: Answer, number: int) -> bytes:
+def plain(call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:
     tail = _tail(call, answer, number)
     if answer.refusal:
         return dumps({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, **tail})
@@ -70,7 +70,7 @@ def plain(call: Call, answer: Answer, number: int) -> bytes:
     return dumps({"candidates": [_candidate(answer, parts + _calls(answer))], **tail})
 
 
-def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
+def chunks(call: ModelRequest, answer: ScriptedAnswer, number: int) -> list[bytes]:
     if answer.refusal:
         return [_event(plain(call, answer, number))]
     first = {"responseId": f"resp-{number}", "modelVersion": call.model}
@@ -93,7 +93,7 @@ def _event(data: bytes) -> bytes:
     return encode(data).replace(b"\n", b"\r\n")
 
 
-def _calls(answer: Answer) -> list[dict[str, Any]]:
+def _calls(answer: ScriptedAnswer) -> list[dict[str, Any]]:
     return [_function_call(each) for each in answer.tool_calls if not each.malformed]
 
 
@@ -107,7 +107,7 @@ def _function_call(scripted: ScriptedCall) -> dict[str, Any]:
     return part
 
 
-def _candidate(answer: Answer, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _candidate(answer: ScriptedAnswer, parts: list[dict[str, Any]]) -> dict[str, Any]:
     candidate: dict[str, Any] = {"index": 0, "finishReason": _finish(answer)}
     if parts:
         candidate["content"] = {"role": "model", "parts": parts}
@@ -117,13 +117,13 @@ def _candidate(answer: Answer, parts: list[dict[str, Any]]) -> dict[str, Any]:
     return candidate
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ScriptedAnswer) -> str:
     if answer.content_filter:
         return "SAFETY"
     return "MAX_TOKENS" if answer.finish == "length" else "STOP"
 
 
-def _tail(call: Call, answer: Answer, number: int) -> dict[str, Any]:
+def _tail(call: ModelRequest, answer: ScriptedAnswer, number: int) -> dict[str, Any]:
     usage = usage_of(call, answer)
     counts = {
         "promptTokenCount": usage.input,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mesh.net.sse import encode
-from mesh.servers.llm_stub.script import Answer, Call, ScriptedCall
+from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
 
 _CREATED = 1_700_000_000
@@ -39,11 +39,11 @@ class _Request(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Request).decode
 
 
-def read(path: str, body: bytes) -> Call:
+def read(path: str, body: bytes) -> ModelRequest:
     request = _decode(body)
     asked = [message for message in request.messages if message.role in ("user", "tool")]
     last = asked[-1] if asked else _Message("user", "")
-    return Call(
+    return ModelRequest(
         format="openai",
         model=request.model,
         last=text_of(last.content),
@@ -55,7 +55,7 @@ def read(path: str, body: bytes) -> Call:
     )
 
 
-def plain(call: Call, answer: Answer, number: int) -> bytes:
+def plain(call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": answer.text or None,
@@ -72,7 +72,7 @@ def plain(call: Call, answer: Answer, number: int) -> bytes:
     )
 
 
-def chunks(call: Call, answer: Answer, number: int) -> list[bytes]:
+def chunks(call: ModelRequest, answer: ScriptedAnswer, number: int) -> list[bytes]:
     envelope = _envelope(call, number, "chat.completion.chunk")
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": piece} for piece in pieces(answer.text)]
@@ -102,7 +102,7 @@ def _event(data: dict[str, Any]) -> bytes:
     return encode(dumps(data))
 
 
-def _envelope(call: Call, number: int, kind: str) -> dict[str, Any]:
+def _envelope(call: ModelRequest, number: int, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{number}", "object": kind, "created": _CREATED, "model": call.model}
 
 
@@ -114,13 +114,13 @@ def _function(scripted: ScriptedCall) -> dict[str, str]:
     return {"name": scripted.name, "arguments": scripted.malformed or dumps(scripted.arguments).decode()}
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ScriptedAnswer) -> str:
     if answer.content_filter:
         return "content_filter"
     return answer.finish or ("tool_calls" if answer.tool_calls else "stop")
 
 
-def _usage(call: Call, answer: Answer) -> dict[str, Any]:
+def _usage(call: ModelRequest, answer: ScriptedAnswer) -> dict[str, Any]:
     usage = usage_of(call, answer)
     return {
         "prompt_tokens": usage.input,

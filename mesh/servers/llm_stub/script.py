@@ -27,20 +27,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mesh.core.errors import ConfigError
 
-Format = Literal["openai", "anthropic", "gemini"]
-From = Literal["user", "tool"]
+FormatName = Literal["openai", "anthropic", "gemini"]
+Speaker = Literal["user", "tool"]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules look at. ``last`` is the last user text or tool result, ``speaker`` says which.
 
     ``conversation_call`` counts from 1: the assistant messages that were sent along, and this one.
     """
 
-    format: Format
+    format: FormatName
     model: str
     last: str
-    speaker: From
+    speaker: Speaker
     tools: frozenset[str]
     conversation_call: int
     stream: bool
@@ -89,7 +89,7 @@ class ScriptedUsage(_Strict):
     cached: int = 0
 
 
-class Answer(_Strict):
+class ScriptedAnswer(_Strict):
     """What to answer. ``broken``: the connection ends before, or in the middle of, the answer."""
 
     text: str = ""
@@ -108,18 +108,18 @@ class Answer(_Strict):
     usage: ScriptedUsage | None = None
 
 
-class Match(_Strict):
+class RuleMatch(_Strict):
     """Everything given must hold."""
 
     model: str | None = None
     last: Annotated[str, AfterValidator(_compiles)] | None = None
-    speaker: From | None = Field(default=None, alias="from")
+    speaker: Speaker | None = Field(default=None, alias="from")
     tools: tuple[str, ...] = ()
     call: Annotated[int, Field(ge=1)] | None = None
     conversation_call: Annotated[int, Field(ge=1)] | None = None
-    format: Format | None = None
+    format: FormatName | None = None
 
-    def fits(self, call: Call, number: int) -> bool:
+    def fits(self, call: ModelRequest, number: int) -> bool:
         """Whether the ``number``-th call of the server's life is meant."""
         return (
             (self.format is None or self.format == call.format)
@@ -132,11 +132,11 @@ class Match(_Strict):
         )
 
 
-class Rule(_Strict):
+class ScriptRule(_Strict):
     """An answer, and the calls it is for."""
 
-    match: Match = Match()
-    answer: Answer
+    match: RuleMatch = RuleMatch()
+    answer: ScriptedAnswer
     times: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -149,14 +149,14 @@ class Faults(_Strict):
     hang: Rate = 0.0
 
 
-class Document(_Strict):
+class ScriptDocument(_Strict):
     """A whole script, as it is written."""
 
     seed: int = 0
     delay: Delay = 0.0
     log: str | None = None
     faults: Faults = Faults()
-    rules: Annotated[tuple[Rule, ...], Field(max_length=10_000)] = ()
+    rules: Annotated[tuple[ScriptRule, ...], Field(max_length=10_000)] = ()
 
 
 class Script:
@@ -167,7 +167,7 @@ class Script:
 
     def __init__(self, document: Mapping[str, Any] | None = None, name: str = "script") -> None:
         try:
-            self.document = Document.model_validate(dict(document or {}))
+            self.document = ScriptDocument.model_validate(dict(document or {}))
         except ValidationError as error:
             raise ConfigError([_problem(name, each) for each in error.errors()]) from None
         self._left = [rule.times for rule in self.document.rules]
@@ -176,7 +176,7 @@ class Script:
         self._faulty = any((faults.error, faults.broken, faults.hang))
         self.calls = 0
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: ModelRequest) -> ScriptedAnswer:
         """The answer to the next call: a fault by chance, else the first rule that fits, else an echo."""
         self.calls += 1
         if self._faulty and (fault := self._fault()) is not None:
@@ -186,21 +186,21 @@ class Script:
             if left != 0 and rule.match.fits(call, self.calls):
                 self._left[index] = None if left is None else left - 1
                 return rule.answer
-        return Answer.model_construct(text=f"echo: {call.last}")
+        return ScriptedAnswer.model_construct(text=f"echo: {call.last}")
 
-    def delay_of(self, answer: Answer) -> float:
+    def delay_of(self, answer: ScriptedAnswer) -> float:
         """Seconds to wait before this answer."""
         delay = self.document.delay if answer.delay is None else answer.delay
         return delay if isinstance(delay, float | int) else self._dice.uniform(*delay)
 
-    def _fault(self) -> Answer | None:
+    def _fault(self) -> ScriptedAnswer | None:
         faults, throw = self.document.faults, self._dice.random()
         if throw < faults.error:
-            return Answer(status=faults.status, error="injected fault")
+            return ScriptedAnswer(status=faults.status, error="injected fault")
         if throw < faults.error + faults.broken:
-            return Answer(text="never to be read", broken="middle")
+            return ScriptedAnswer(text="never to be read", broken="middle")
         if throw < faults.error + faults.broken + faults.hang:
-            return Answer(hang=True)
+            return ScriptedAnswer(hang=True)
         return None
 
 
@@ -213,7 +213,9 @@ def load(path: Path) -> Script:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: not YAML: {error}"]) from None
     if document is not None and not isinstance(document, dict):
-        raise ConfigError([f"{path}: expected a mapping with the keys {', '.join(Document.model_fields)}"])
+        raise ConfigError(
+            [f"{path}: expected a mapping with the keys {', '.join(ScriptDocument.model_fields)}"]
+        )
     return Script(document, str(path))
 
 

@@ -12,13 +12,13 @@ import msgspec
 
 from mesh.core.errors import ConfigError
 from mesh.servers.llm_stub import anthropic_wire, gemini_wire, openai_wire
-from mesh.servers.llm_stub.calls import CallLog, LoggedCall
-from mesh.servers.llm_stub.http import Connection, Reply
-from mesh.servers.llm_stub.script import Answer, Call, Script, load
-from mesh.servers.llm_stub.wire import Wire, dumps
+from mesh.servers.llm_stub.http import StubResponse, StubServer
+from mesh.servers.llm_stub.recorded import RecordedRequest, RequestLog
+from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, load
+from mesh.servers.llm_stub.wire import WireFormat, dumps
 
 
-def _wire_of(path: str) -> Wire | None:
+def _wire_of(path: str) -> WireFormat | None:
     path = path.partition("?")[0]
     wire: ModuleType | None = None
     if path.endswith("/chat/completions"):
@@ -47,75 +47,76 @@ class LlmStub:
         self.script = script if isinstance(script, Script) else Script(script)
         self.url = ""
         self._host, self._port, self._latency_s = host, port, latency_s
-        self._connections: set[Connection] = set()
+        self._server = StubServer(self._route)
 
     async def __aenter__(self) -> Self:
         file = self.script.document.log
         try:
-            self._log = CallLog(Path(file) if file else None)
+            self._log = RequestLog(Path(file) if file else None)
         except OSError as error:
             raise ConfigError([f"llm-stub: cannot write the log {file}: {error.strerror}"]) from None
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(self._route, self._connections), self._host, self._port, backlog=4096
-            )
+            self.url = await self._server.start(self._host, self._port)
         except OSError as error:
+            await self.__aexit__()
             raise ConfigError(
                 [f"llm-stub: cannot listen on {self._host}:{self._port}: {error.strerror}"]
             ) from None
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
-        for connection in list(self._connections):
-            connection.abort()
-        await self._server.wait_closed()
+        await self._server.close()
         self._log.close()
 
     @property
-    def calls(self) -> list[LoggedCall]:
+    def calls(self) -> list[RecordedRequest]:
         """The model calls so far, oldest first (the last 10,000)."""
         return self._log.all()
 
-    def _route(self, method: str, path: str, body: bytes) -> Reply:
+    def _route(self, method: str, path: str, body: bytes) -> StubResponse:
         wire = _wire_of(path)
         if method == "POST" and wire is not None:
             return self._model_call(wire, path, body)
         if path == "/health" and method == "GET":
-            return Reply(body=b'{"status":"ok"}')
+            return StubResponse(body=b'{"status":"ok"}')
         if path == "/calls" and method == "GET":
-            return Reply(body=self._log.to_json())
+            return StubResponse(body=self._log.to_json())
         if path == "/calls" and method == "DELETE":
             self._log.clear()
-            return Reply(body=b"[]")
-        return Reply(status=404, body=dumps({"error": {"message": f"llm-stub has no {method} {path}"}}))
+            return StubResponse(body=b"[]")
+        return StubResponse(
+            status=404, body=dumps({"error": {"message": f"llm-stub has no {method} {path}"}})
+        )
 
-    def _model_call(self, wire: Wire, path: str, body: bytes) -> Reply:
+    def _model_call(self, wire: WireFormat, path: str, body: bytes) -> StubResponse:
         try:
             call = wire.read(path, body)
         except msgspec.DecodeError as error:
-            return Reply(status=400, body=wire.error(400, f"llm-stub cannot read this request: {error}"))
+            return StubResponse(
+                status=400, body=wire.error(400, f"llm-stub cannot read this request: {error}")
+            )
         answer = self.script.answer(call)
         reply = self._reply(wire, call, answer)
         number = self.script.calls
         self._log.add(
-            LoggedCall(number, call.format, path, call.model, call.stream, reply.status, msgspec.Raw(body))
+            RecordedRequest(
+                number, call.format, path, call.model, call.stream, reply.status, msgspec.Raw(body)
+            )
         )
         return reply
 
-    def _reply(self, wire: Wire, call: Call, answer: Answer) -> Reply:
+    def _reply(self, wire: WireFormat, call: ModelRequest, answer: ScriptedAnswer) -> StubResponse:
         delay = self._latency_s + self.script.delay_of(answer)
         number = self.script.calls
         if answer.status is not None:
             headers = tuple(answer.headers.items())
             body = wire.error(answer.status, answer.error)
-            return Reply(status=answer.status, body=body, headers=headers, delay=delay, hang=answer.hang)
+            return StubResponse(
+                status=answer.status, body=body, headers=headers, delay=delay, hang=answer.hang
+            )
         body = b"" if call.stream else wire.plain(call, answer, number)
         chunks = tuple(wire.chunks(call, answer, number)) if call.stream else ()
-        return Reply(
+        return StubResponse(
             body=body,
             chunks=chunks,
             headers=tuple(answer.headers.items()),

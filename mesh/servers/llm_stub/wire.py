@@ -1,7 +1,7 @@
 """What the three wire formats of the stub share, and how a format is chosen.
 
-A format reads a request into a `Call` and writes an `Answer` as one body or as the chunks of a
-server-sent event stream. It knows no socket and no rule.
+A format reads the body of a request into a `ModelRequest` and writes a `ScriptedAnswer` as one body or as the
+chunks of a stream of server-sent events. It knows no socket and no rule.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mesh.servers.llm_stub.script import Answer, Call, ScriptedUsage
+from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedUsage
 
 dumps = msgspec.json.Encoder().encode
 
@@ -24,18 +24,18 @@ STATUS_NAMES = {
 }
 
 
-class Wire(Protocol):
+class WireFormat(Protocol):
     """One wire format."""
 
-    def read(self, path: str, body: bytes) -> Call:
+    def read(self, path: str, body: bytes) -> ModelRequest:
         """Raises `msgspec.DecodeError` for what is no request of this format."""
         ...
 
-    def plain(self, call: Call, answer: Answer, number: int) -> bytes:
+    def plain(self, call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:
         """The body of an answer that does not stream."""
         ...
 
-    def chunks(self, call: Call, answer: Answer, number: int) -> list[bytes]:
+    def chunks(self, call: ModelRequest, answer: ScriptedAnswer, number: int) -> list[bytes]:
         """The same as server-sent events."""
         ...
 
@@ -44,7 +44,7 @@ class Wire(Protocol):
         ...
 
 
-def usage_of(call: Call, answer: Answer) -> ScriptedUsage:
+def usage_of(call: ModelRequest, answer: ScriptedAnswer) -> ScriptedUsage:
     """The scripted usage, or a rough count: four bytes a token in, a word a token out."""
     if answer.usage is not None:
         return answer.usage

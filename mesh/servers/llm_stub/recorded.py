@@ -10,7 +10,7 @@ MOST_CALLS = 10_000
 MOST_BYTES = 64 * 1024 * 1024
 
 
-class LoggedCall(msgspec.Struct, frozen=True):
+class RecordedRequest(msgspec.Struct, frozen=True):
     """One model call as it came. ``body`` is the JSON the client sent, ``status`` what was answered."""
 
     number: int
@@ -27,17 +27,17 @@ class LoggedCall(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.body)
 
 
-class CallLog:
+class RequestLog:
     """The last calls, oldest first."""
 
     def __init__(self, file: Path | None = None) -> None:
-        self._ring: deque[LoggedCall] = deque()
+        self._ring: deque[RecordedRequest] = deque()
         self._bytes = 0
         self._encoder = msgspec.json.Encoder()
         # Unbuffered: whoever reads the file sees every call that was answered.
         self._file: BinaryIO | None = file.open("ab", buffering=0) if file else None
 
-    def add(self, call: LoggedCall) -> None:
+    def add(self, call: RecordedRequest) -> None:
         """Keeps a call; the oldest leave when there are too many."""
         self._ring.append(call)
         self._bytes += len(call.body)
@@ -46,7 +46,7 @@ class CallLog:
         if self._file is not None:
             self._file.write(self._encoder.encode(call) + b"\n")
 
-    def all(self) -> list[LoggedCall]:
+    def all(self) -> list[RecordedRequest]:
         """What is kept, oldest first."""
         return list(self._ring)
 
