@@ -62,7 +62,7 @@ class DriverFailed:
 DriverMessage = StepDone | MeshReady | DriverFailed
 
 
-class Driver:
+class DriverProcess:
     """The process, seen from the supervisor. ``close_in_child`` is called in it first: it lets go of what
     must not be held there. What it prints goes to the file ``output``, except what the mesh says on its
     ``console``."""

@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 
 from deployments import cluster, edge, haproxy
-from deployments.agent import DeployedAgent
 from deployments.blueprint import demand
 from deployments.cluster import CannotStart
+from deployments.deployed_agent import DeployedAgent
 from mesh.config.model import Config
 
 _START_WITHIN_S = 120.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deployments.daemons import Daemons
-from deployments.driver import Driver, DriverFailed, DriverMessage, MeshReady, StepDone
+from deployments.driver import DriverFailed, DriverMessage, DriverProcess, MeshReady, StepDone
 from deployments.mesh import Mesh
 from deployments.restarts import RestartPolicy
 from deployments.web_chat import WebChat
@@ -77,7 +77,9 @@ class Supervisor:
         while not self._stop.is_set():
             web = self._web.url if self._web else ""
             mesh = Mesh(self._configs, self._console, web=web, again=self._was_ready)
-            driver = Driver(mesh, self._console, self._scratch / "driver.err", self._watchdog.close_in_child)
+            driver = DriverProcess(
+                mesh, self._console, self._scratch / "driver.err", self._watchdog.close_in_child
+            )
             try:
                 self._watch(driver, mesh)
                 self._take_down(driver)
@@ -91,7 +93,7 @@ class Supervisor:
                 end_descendants(grace_s=1.0, spare=self._spared)
                 self._relay.pump()
 
-    def _watch(self, driver: Driver, mesh: Mesh) -> None:
+    def _watch(self, driver: DriverProcess, mesh: Mesh) -> None:
         """Returns when it is told to stop. Raises `RayDied`, or another `MeshError`."""
         ray_daemons = Daemons(descendants, self._log_death)
         check_at = update_at = 0.0
@@ -146,7 +148,7 @@ class Supervisor:
         why = f"the {daemon} died; Ray starts it again"
         self._relay.log(logging.WARNING, f"event=daemon_died {fields(why=why)}")
 
-    def _take_down(self, driver: Driver) -> None:
+    def _take_down(self, driver: DriverProcess) -> None:
         self._say("stopping …")
         if self._web:
             self._web.ask_to_end()

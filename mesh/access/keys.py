@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from mesh.access.principal import KEY_PREFIX
-from mesh.config.model import Section
+from mesh.config.model import ConfigSection
 from mesh.config.problem_texts import problems_of, spelled
 from mesh.config.values import Many, Text
 from mesh.config.yaml_tree import compose, read_text
@@ -36,7 +36,7 @@ _LOCK_WITHIN_S = 10.0
 _HEAD = "# Who may use the mesh: changed by mesh key new and revoke. The keys themselves are not in here.\n"
 
 
-class Key(Section):
+class Key(ConfigSection):
     """A key: who has it, its hash in hexadecimal digits, since when."""
 
     name: Annotated[str, Field(pattern=_NAME)]
@@ -44,7 +44,7 @@ class Key(Section):
     created: Text = "-"
 
 
-class KeysFile(Section):
+class KeysFile(ConfigSection):
     """What the file says."""
 
     keys: Many[Key]

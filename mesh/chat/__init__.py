@@ -1,6 +1,6 @@
 """The chat: `mesh chat` in a terminal and in a pipe.
 
-session.py       one run of the command: which mesh, which terminal, which conversation
+run.py           one run of the command: which mesh, which terminal, which conversation
 embedded.py      a mesh of the chat's own, which lasts as long as the chat
 chat.py          turns, approvals and cancelling, between a mesh and a terminal
 commands.py      lines that begin with a slash

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 from mesh.chat.transcript import Notice
-from mesh.client.replies import ConversationSummary, TreeNode
+from mesh.client.responses import TreeNode
 from mesh.client.rest import MeshClient
 from mesh.core.conversation import MessageView
+from mesh.core.view import ConversationSummary
 from mesh.display.text import clean, one_line
 
 _MAX_LISTED = 10

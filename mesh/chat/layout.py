@@ -4,7 +4,7 @@ The line of a call stays open until its result, which is printed behind it if no
 A line with the name of the node precedes the text of another node than before.
 """
 
-from mesh.chat.transcript import CallBegun, CallStatus, Notice, TextChunk, Tone, TranscriptPart, TurnAnswer
+from mesh.chat.transcript import AnswerText, CallBegun, CallStatus, Notice, TextChunk, Tone, TranscriptPart
 
 Piece = tuple[Tone, str]
 
@@ -29,9 +29,9 @@ class Layout:
                 return self._status(part)
             case Notice():
                 return [*self.end_line(), (part.tone, f"{part.text}\n")]
-            case TurnAnswer(is_printed=True):
+            case AnswerText(is_printed=True):
                 return []
-            case TurnAnswer():
+            case AnswerText():
                 return [*self._new_line(self._speaker and "answer"), ("plain", f"{part.text}\n")]
 
     def end_turn(self) -> list[Piece]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from mesh.chat.terminal import InputEnded
-from mesh.chat.transcript import CallBegun, CallStatus, Notice, TextChunk, TranscriptPart, TurnAnswer
+from mesh.chat.transcript import AnswerText, CallBegun, CallStatus, Notice, TextChunk, TranscriptPart
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import Lines
@@ -33,7 +33,7 @@ class PipeTerminal:
 
     def _put(self, part: TranscriptPart) -> None:
         match part:
-            case TurnAnswer():
+            case AnswerText():
                 print(part.text, file=self._answers, flush=True)
             case CallStatus():
                 who = f"{part.node}: " if part.node else ""

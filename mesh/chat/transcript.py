@@ -83,7 +83,7 @@ class Notice(msgspec.Struct, frozen=True):
     tone: Tone = "dim"
 
 
-class TurnAnswer(msgspec.Struct, frozen=True):
+class AnswerText(msgspec.Struct, frozen=True):
     """The answer of the turn. ``is_printed`` says that it was printed before, as the text of the last
     node."""
 
@@ -91,7 +91,7 @@ class TurnAnswer(msgspec.Struct, frozen=True):
     is_printed: bool
 
 
-TranscriptPart = TextChunk | CallBegun | CallStatus | Notice | TurnAnswer
+TranscriptPart = TextChunk | CallBegun | CallStatus | Notice | AnswerText
 
 
 class _StepText:
@@ -261,7 +261,7 @@ class Transcript:
             case Completed(stopped_by_person=True):
                 yield Notice(f"⊘ {clean(event.response)}", "bad")
             case Completed():
-                yield TurnAnswer(clean(event.response), is_printed=event.response in self._texts)
+                yield AnswerText(clean(event.response), is_printed=event.response in self._texts)
 
     def _drop_pending(self, step: str) -> None:
         self.pending = {uuid: asked for uuid, asked in self.pending.items() if asked.step != step}

@@ -46,7 +46,7 @@ def chat(
     check_secrets(token, key)
     with errors_as_lines():
         from mesh.chat.embedded import EmbeddedMeshFailed
-        from mesh.chat.session import ChatOptions, run
+        from mesh.chat.run import ChatOptions, run
 
         try:
             status = run(ChatOptions(url=url, config=config, resume=resume, yes=yes, token=token, key=key))

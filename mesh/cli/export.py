@@ -64,7 +64,7 @@ def export(
 
 def _of_file(source: JournalSource, conversation: str, faults: FaultWarnings) -> list[bytes]:
     from mesh.journal.portable import Reader
-    from mesh.log.files import entries
+    from mesh.log.journal_files import entries
 
     return [entry.raw for entry in entries(source.file(conversation), Reader(faults))]
 

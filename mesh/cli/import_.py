@@ -46,7 +46,7 @@ def import_(
 
 def _read(file: Path) -> "list[AnyEvent]":
     from mesh.journal.portable import Reader, bounded, renumbered
-    from mesh.log.files import entries, read
+    from mesh.log.journal_files import entries, read
 
     faults = FaultWarnings(str(file))
     reader = Reader(faults)

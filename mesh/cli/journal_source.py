@@ -66,7 +66,7 @@ class JournalSource:
 
     def file(self, wanted: str) -> Path:
         """Returns the file of a journal."""
-        from mesh.log.files import journal_file
+        from mesh.log.journal_files import journal_file
 
         return Path(wanted) if is_journal(wanted) else journal_file(wanted, self.data_dir)
 

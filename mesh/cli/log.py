@@ -25,7 +25,7 @@ from mesh.cli.shared import errors_as_lines
 
 if TYPE_CHECKING:
     from mesh.client.rest import MeshClient
-    from mesh.log.files import LogEntry
+    from mesh.log.journal_files import LogEntry
     from mesh.log.output import LogOutput
 
 
@@ -67,7 +67,7 @@ def log(
 
 def _of_file(source: JournalSource, conversation: str, output: "LogOutput", follow: bool) -> None:
     from mesh.journal.portable import Reader
-    from mesh.log.files import entries, followed
+    from mesh.log.journal_files import entries, followed
 
     path = source.file(conversation)
     faults = FaultWarnings(path.name)

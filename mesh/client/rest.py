@@ -8,7 +8,7 @@ watched and driven on two paths, so that neither loses anything:
     requests that return once the mesh has them on disk. They carry an idempotency key, so that a request
     without an answer can be sent again and counts once
 
-Raises `Unreachable` if there is no answer, and `RequestRefused` if the mesh refuses a request. No message
+Raises `MeshUnreachable` if there is no answer, and `RequestRefused` if the mesh refuses a request. No message
 contains the token or the key.
 """
 
@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from mesh.client.replies import ConversationPage, ToolInfo, TreeNode
+from mesh.client.responses import ConversationPage, ToolInfo, TreeNode
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, CutOff, decode
@@ -52,7 +52,7 @@ class ClientError(MeshError):
     """The mesh did not do what it was asked to do."""
 
 
-class Unreachable(ClientError):
+class MeshUnreachable(ClientError):
     """There is no answer, or not in time."""
 
 
@@ -74,19 +74,19 @@ class Disconnected(msgspec.Struct, frozen=True):
     why: str
 
 
-class _TurnReply(msgspec.Struct):
+class _TurnResponse(msgspec.Struct):
     conversation: ConversationView
 
 
-class _Tools(msgspec.Struct):
+class _ToolsResponse(msgspec.Struct):
     tools: list[ToolInfo]
 
 
-class _Tree(msgspec.Struct):
+class _TreeResponse(msgspec.Struct):
     tree: TreeNode
 
 
-class _Problem(msgspec.Struct):
+class _ErrorResponse(msgspec.Struct):
     error: str
 
 
@@ -132,7 +132,7 @@ class MeshClient:
 
     async def create(self) -> str:
         """Creates a conversation without a message and returns its id."""
-        return self._read(await self._post("/conversations", {}), _TurnReply).conversation.id
+        return self._read(await self._post("/conversations", {}), _TurnResponse).conversation.id
 
     async def say(self, conversation_id: str, message: str, key: str = "") -> None:
         """Sends a message. Returns once it is durable; `events` yields what follows."""
@@ -154,7 +154,7 @@ class MeshClient:
         await self._post(f"{_path(conversation_id)}/cancel", {}, answer_s=CANCEL_S)
 
     async def show(self, conversation_id: str) -> ConversationView:
-        return self._read(await self._get(_path(conversation_id)), _TurnReply).conversation
+        return self._read(await self._get(_path(conversation_id)), _TurnResponse).conversation
 
     async def page(self, limit: int = 50, cursor: str = "", status: str = "") -> ConversationPage:
         """Returns some of the conversations, newest first."""
@@ -163,10 +163,10 @@ class MeshClient:
         return self._read(await self._get("/conversations", query), ConversationPage)
 
     async def tools(self) -> list[ToolInfo]:
-        return self._read(await self._get("/tools"), _Tools).tools
+        return self._read(await self._get("/tools"), _ToolsResponse).tools
 
     async def tree(self) -> TreeNode:
-        return self._read(await self._get("/tree"), _Tree).tree
+        return self._read(await self._get("/tree"), _TreeResponse).tree
 
     async def log(self, conversation_id: str) -> bytes:
         """Returns the journal of a conversation, one JSON object per line."""
@@ -176,7 +176,7 @@ class MeshClient:
         """Imports the conversation of a journal and returns its id."""
         headers = {"Content-Type": "application/x-ndjson"}
         return self._read(
-            await self._send("POST", "/conversations/import", content=lines, headers=headers), _TurnReply
+            await self._send("POST", "/conversations/import", content=lines, headers=headers), _TurnResponse
         ).conversation.id
 
     async def events(
@@ -184,7 +184,7 @@ class MeshClient:
     ) -> AsyncGenerator[AnyEvent | Connected | Disconnected, None]:
         """Yields the events of a conversation after number ``after``, without end. None means from now on.
 
-        Raises `Unreachable` if it cannot connect within `RETRY_FOR_S`, or after a loss within
+        Raises `MeshUnreachable` if it cannot connect within `RETRY_FOR_S`, or after a loss within
         `RECONNECT_FOR_S`. Events of unknown types are left out: the mesh may be newer than the client.
         """
         patience = Patience(_RETRIES, RETRY_FOR_S)
@@ -204,7 +204,7 @@ class MeshClient:
             except (httpx2.TransportError, _NotNow) as problem:
                 why = _described(problem)
             if patience.is_over:
-                raise Unreachable(f"{self._shown_url}: {why}")
+                raise MeshUnreachable(f"{self._shown_url}: {why}")
             yield Disconnected(why)
             await asyncio.sleep(patience.next_delay())
 
@@ -249,7 +249,7 @@ class MeshClient:
                     headers=headers,
                     timeout=httpx2.Timeout(answer_s, connect=CONNECT_S),
                 )
-            except (Unreachable, _NotNow):
+            except (MeshUnreachable, _NotNow):
                 if patience.is_over:
                     raise
             await asyncio.sleep(patience.next_delay())
@@ -258,14 +258,14 @@ class MeshClient:
         try:
             response = await self._http.request(method, path, **more)
         except httpx2.TransportError as problem:
-            raise Unreachable(f"{self._shown_url}: {_described(problem)}") from problem
+            raise MeshUnreachable(f"{self._shown_url}: {_described(problem)}") from problem
         if not response.is_success:
             raise self._refusal(response)
         return response
 
     def _refusal(self, response: httpx2.Response) -> RequestRefused:
         try:
-            message = msgspec.json.decode(response.content, type=_Problem).error
+            message = msgspec.json.decode(response.content, type=_ErrorResponse).error
         except msgspec.DecodeError:
             path = response.request.url.path
             message = f"{self._shown_url}: {path}: HTTP {response.status_code}; is this a mesh?"

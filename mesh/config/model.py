@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
 from mesh.config.problem_texts import spelled
-from mesh.config.reading import read_model
+from mesh.config.read_model import read_model
 from mesh.config.values import (
     ApiKey,
     Bytes,
@@ -47,7 +47,7 @@ DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", 
 _PRINTED = ("name", "type", "model", "command")
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """The base of every part of a config: strict, frozen, without unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
@@ -59,7 +59,7 @@ class Section(BaseModel):
                 yield key, value
 
 
-class ModelPrice(Section):
+class ModelPrice(ConfigSection):
     """The price of a model in USD per million tokens. ``cached`` applies to input that the provider read from
     its cache; None means the price of ``input``."""
 
@@ -68,7 +68,7 @@ class ModelPrice(Section):
     cached: Usd | None = None
 
 
-class LlmOptions(Section):
+class LlmOptions(ConfigSection):
     """The model that answers, where a node names no other.
 
     ``max_tokens`` None leaves the bound to the provider (4096 for Claude). ``timeout_s`` bounds each request
@@ -82,7 +82,7 @@ class LlmOptions(Section):
     prices: dict[Text, ModelPrice] = {}
 
 
-class ServerOptions(Section):
+class ServerOptions(ConfigSection):
     """An MCP server in a subprocess, and the bounds of its session.
 
     ``unannotated`` says whether a tool without hints needs an approval. ``timeout_s`` bounds a call,
@@ -108,7 +108,7 @@ class McpServer(ServerOptions):
     headers: dict[Text, str] = {}
 
 
-class A2aAgent(Section):
+class A2aAgent(ConfigSection):
     """Another agent, offered to the model as the tool ``a2a_<name>``.
 
     With ``destructiveHint: true`` each message needs an approval. With an explicit ``false`` a message that
@@ -131,7 +131,7 @@ class A2aAgent(Section):
         return "destructive" in self.model_fields_set and not self.destructive
 
 
-class AgentNode(Section):
+class AgentNode(ConfigSection):
     """A node of the agent's tree. `mesh.config.cross_checks` says which key goes with which type.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
@@ -180,7 +180,7 @@ class AgentNode(Section):
         )
 
 
-class Limits(Section):
+class Limits(ConfigSection):
     """Bounds that hold whatever a model, a server or a client does.
 
     - ``max_tool_iterations``: model calls of one llm node until it has its answer. Each iteration of a loop
@@ -219,7 +219,7 @@ class Limits(Section):
     max_tree_nodes: Annotated[int, Field(ge=1, le=10_000)] = MAX_TREE_NODES
 
 
-class Card(Section):
+class Card(ConfigSection):
     """The agent card (A2A), and how the A2A endpoint behaves.
 
     - ``url``: the public URL of this agent. None takes it from the request; if the request came through one
@@ -249,21 +249,21 @@ class Card(Section):
     files: Literal["refuse", "mention"] = "refuse"
 
 
-class Cors(Section):
+class Cors(ConfigSection):
     """Which web pages may use the API besides its own. ``origins`` are written as browsers send them: scheme,
     name and port. A browser's request from any other origin is refused."""
 
     origins: Many[Origin] = ()
 
 
-class Auth(Section):
+class Auth(ConfigSection):
     """Requires an API key of every caller. ``mesh key new`` adds a key to ``keys_file``, which is read again
     when it changes."""
 
     keys_file: Directory
 
 
-class Cluster(Section):
+class Cluster(ConfigSection):
     """How many processes of each kind there are. ``nodes`` is the number of replicas of an agent that has no
     ``agent:``. Actors that are made on first use (``replicas: 0`` and older versions) leave after
     ``idle_timeout_s`` without work."""
@@ -274,7 +274,7 @@ class Cluster(Section):
     idle_timeout_s: Seconds = 300
 
 
-class Config(Section):
+class Config(ConfigSection):
     """An agent and where it runs.
 
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``

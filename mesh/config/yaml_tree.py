@@ -96,7 +96,7 @@ class YamlNode:
         return self.value
 
 
-class Unreadable(Exception):
+class UnreadableYaml(Exception):
     """The rest of the text cannot be read. ``line`` counts from 1."""
 
     def __init__(self, line: int, message: str) -> None:
@@ -109,13 +109,13 @@ def compose(text: str, origin: str) -> YamlNode:
     composer = _Composer()
     try:
         if len(text.encode()) > MAX_BYTES:
-            raise Unreadable(1, f"the file is over {MAX_BYTES:,} bytes; a config is a few kilobytes")
+            raise UnreadableYaml(1, f"the file is over {MAX_BYTES:,} bytes; a config is a few kilobytes")
         root = composer.document(yaml.parse(text, Loader=Loader))
     except yaml.MarkedYAMLError as error:
         composer.problems.append(_syntax_error(error, text))
     except (yaml.YAMLError, UnicodeError):
         composer.problems.append((1, "not valid YAML: it holds characters that YAML does not allow"))
-    except Unreadable as error:
+    except UnreadableYaml as error:
         composer.problems.append((error.line, str(error)))
     if composer.problems:
         raise ConfigError([f"{origin}:{line}: {problem}" for line, problem in composer.problems])
@@ -138,16 +138,16 @@ class _Composer:
         next(events)  # the end of the document
         after = next(events)
         if not isinstance(after, yaml.StreamEndEvent):
-            raise Unreadable(_line(after), "a second document starts here; expected one (remove the ---)")
+            raise UnreadableYaml(_line(after), "a second document starts here; expected one (remove the ---)")
         return root
 
     def node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
         if depth > MAX_DEPTH:  # well below Python's recursion limit
-            raise Unreadable(_line(event), f"nested deeper than {MAX_DEPTH} levels")
+            raise UnreadableYaml(_line(event), f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if event.tag not in (None, "!"):
-            raise Unreadable(_line(event), "tags are not supported; text that begins with ! needs quotes")
+            raise UnreadableYaml(_line(event), "tags are not supported; text that begins with ! needs quotes")
         self.count(1, event)
         if isinstance(event, yaml.ScalarEvent):
             node = self.scalar(event)
@@ -162,7 +162,7 @@ class _Composer:
 
     def scalar(self, event: Any) -> YamlNode:
         if "\0" in event.value:  # no program takes it as an argument or in its environment
-            raise Unreadable(_line(event), "a NUL character; remove it")
+            raise UnreadableYaml(_line(event), "a NUL character; remove it")
         is_plain = event.style in (None, "")
         return YamlNode(_line(event), typed(event.value) if is_plain else event.value)
 
@@ -170,7 +170,7 @@ class _Composer:
         children: dict[str, YamlNode] = {}
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
-                raise Unreadable(_line(event), "a key must be a word, not a list, a mapping or an alias")
+                raise UnreadableYaml(_line(event), "a key must be a word, not a list, a mapping or an alias")
             child = replace(self.node(next(events), events, depth + 1), line=_line(event))
             if event.value in children:
                 first = children[event.value].line
@@ -188,7 +188,7 @@ class _Composer:
         node = self.anchors.get(event.anchor)
         if node is None:
             # The name is not repeated: a secret that begins with * looks like an alias.
-            raise Unreadable(
+            raise UnreadableYaml(
                 _line(event), "an alias without an anchor (&) before it; text that begins with * needs quotes"
             )
         self.count(node.size, event)
@@ -197,7 +197,7 @@ class _Composer:
     def count(self, nodes: int, event: Any) -> None:
         self.nodes += nodes
         if self.nodes > MAX_NODES:
-            raise Unreadable(
+            raise UnreadableYaml(
                 _line(event), f"more than {MAX_NODES:,} values, aliases counted where they are used"
             )
 

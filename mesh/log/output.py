@@ -9,7 +9,7 @@ from rich.text import Text
 from mesh.core.events import AnyEvent, Live
 from mesh.llm.prices import Prices
 from mesh.log.event_lines import EventLines
-from mesh.log.files import LogEntry
+from mesh.log.journal_files import LogEntry
 from mesh.log.log_line import LogLine
 from mesh.log.node_names import NodeNames
 from mesh.log.summary import Summary

@@ -8,7 +8,7 @@ from mesh.core.errors import NotFound
 from mesh.core.events import encode
 from mesh.core.ids import is_id
 from mesh.journal.portable import Reader
-from mesh.log.files import LogEntry, match_id, read
+from mesh.log.journal_files import LogEntry, match_id, read
 
 _PAGE_SIZE, _MAX_PAGES = 500, 40
 

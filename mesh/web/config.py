@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from mesh.config.model import Section
-from mesh.config.reading import read_model
+from mesh.config.model import ConfigSection
+from mesh.config.read_model import read_model
 from mesh.config.values import ApiKey, Bytes, Count, Many, Seconds, Text, Url
 from mesh.config.yaml_tree import read_text
 
 
-class WebConfig(Section):
+class WebConfig(ConfigSection):
     """Where the page is served and which mesh is behind it.
 
     ``key``: an API key of that mesh, for whoever has none of their own in the page.

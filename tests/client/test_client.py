@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mesh.client.rest as client_module
-from mesh.client.rest import Connected, Disconnected, MeshClient, RequestRefused, Unreachable
+from mesh.client.rest import Connected, Disconnected, MeshClient, MeshUnreachable, RequestRefused
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired, Completed, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
@@ -186,10 +186,10 @@ async def test_a_conversation_that_is_not_there_is_refused(live: Callable[..., L
 async def test_nobody_there_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "RETRY_FOR_S", 0.3)
     async with asyncio.timeout(5), MeshClient("http://ann:pass@127.0.0.1:1", TOKEN) as client:
-        with pytest.raises(Unreachable) as gone:
+        with pytest.raises(MeshUnreachable) as gone:
             await client.tree()
         assert str(gone.value) == "http://127.0.0.1:1: nobody answers"
-        with pytest.raises(Unreachable):
+        with pytest.raises(MeshUnreachable):
             async with aclosing(client.events("x", 0)) as events:
                 async for item in events:
                     assert isinstance(item, Disconnected)

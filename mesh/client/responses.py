@@ -1,7 +1,7 @@
 """What the mesh answers, as far as its client reads it.
 
-The client declares the types itself, instead of sharing those of the server: it talks to meshes of other
-versions, ignores the keys that it does not know, and imports nothing of a server.
+What is pure it shares with the server (`mesh.core.view`). The rest it declares itself, with the keys that it
+reads: it imports nothing of a server, and ignores keys that it does not know.
 """
 
 from collections.abc import Iterator
@@ -9,16 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.core.conversation import Status
-
-
-class ConversationSummary(msgspec.Struct, frozen=True):
-    """A conversation in a list. ``title`` is the beginning of its first message."""
-
-    id: str
-    status: Status
-    updated_at: str
-    title: str = ""
+from mesh.core.view import ConversationSummary
 
 
 class ConversationPage(msgspec.Struct, frozen=True):

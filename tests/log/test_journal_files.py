@@ -9,7 +9,7 @@ import pytest
 from mesh.core.errors import MeshError, NotFound
 from mesh.core.events import UserMessage, encode
 from mesh.journal.portable import Fault, Reader
-from mesh.log.files import LogEntry, followed, journal_file
+from mesh.log.journal_files import LogEntry, followed, journal_file
 
 LINES = [encode(UserMessage(seq=seq, turn=seq, text=f"m{seq}")) + b"\n" for seq in range(1, 6)]
 

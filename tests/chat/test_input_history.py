@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import InMemoryHistory
 
-from mesh.chat.history import MAX_ENTRIES, history_path, open_history
+from mesh.chat.input_history import MAX_ENTRIES, history_path, open_history
 
 
 def typed(path: Path) -> list[str]:

@@ -157,7 +157,7 @@ async def _answer(chat: Chat, conversation: str) -> int:
 
 
 def _interactive(options: ChatOptions) -> Terminal:
-    from mesh.chat.history import history_path, open_history  # not needed in a pipe
+    from mesh.chat.input_history import history_path, open_history  # not needed in a pipe
     from mesh.chat.interactive import InteractiveTerminal
 
     history = open_history(history_path(os.environ, Path.home()), options.token, options.key)
