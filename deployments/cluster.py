@@ -1,4 +1,4 @@
-"""The Ray that a mesh runs on: one of its own, or a running one that ``RAY_ADDRESS`` names."""
+"""The Ray cluster that a mesh runs on: one that it starts itself, or the one that ``RAY_ADDRESS`` names."""
 
 import logging
 import os
@@ -13,11 +13,11 @@ from mesh.core.errors import MeshError
 
 
 class CannotStart(MeshError):
-    """The mesh did not come up. Says what failed and where to look."""
+    """The mesh did not start. Says what failed and where to look."""
 
 
 NAMESPACE = "mesh"
-"""Where all actors of all agents are."""
+"""Ray's namespace of all actors of all agents."""
 
 _PROBE_S = 5.0
 _COMMON: dict[str, Any] = {
@@ -41,7 +41,7 @@ def start_local() -> Joined:
     """Starts Ray on this machine. Raises `CannotStart`."""
     import ray
 
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of a start beside the main thread
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns when it is not started in the main thread
     try:
         context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
     except Exception as problem:  # Ray raises nothing more particular
@@ -69,8 +69,8 @@ def _joined(context: Any) -> Joined:
     return Joined(context.dashboard_url or "", f"{context.address_info['session_dir']}/logs")
 
 
-def silence() -> str:
-    """Why the Ray that this process has joined does not answer; empty if it does."""
+def why_unreachable() -> str:
+    """Why the Ray that this process has joined cannot be reached; empty if it can."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
@@ -82,7 +82,7 @@ def silence() -> str:
 
 
 def _probe(address: str) -> None:
-    """Whether anybody listens there: Ray itself tries for minutes. Raises `OSError`."""
+    """Returns if somebody listens there, which takes Ray itself minutes to find out. Raises `OSError`."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
@@ -110,8 +110,8 @@ def close_replica() -> None:
     replica.add_port_to_grpc_server = add_port_here
 
 
-def lacking(demand: Mapping[str, float]) -> list[str]:
-    """What the cluster has too little of, as it is now."""
+def missing_resources(demand: Mapping[str, float]) -> list[str]:
+    """The resources of which the cluster, as it is now, has less than the demand."""
     import ray
 
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
@@ -124,7 +124,7 @@ def lacking(demand: Mapping[str, float]) -> list[str]:
 
 
 def has_serve() -> bool:
-    """Whether Serve runs on it already."""
+    """Whether Serve runs on the cluster already."""
     import ray
 
     names = ray.util.list_named_actors(all_namespaces=True)
@@ -132,9 +132,10 @@ def has_serve() -> bool:
 
 
 def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> None:
-    """Takes our applications away at once; Serve too if that is asked and nobody else uses it.
+    """Removes our applications at once. With ``shut_down``, Serve too, unless somebody else uses it.
 
-    By itself Serve lets a replica live for half a minute, for balancers that do not know yet."""
+    Their replicas are killed, because Serve lets each live for another half a minute, for the sake of load
+    balancers that do not know yet."""
     import ray
     from ray import serve
 
@@ -145,7 +146,7 @@ def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> N
     while not serve.status().applications.keys().isdisjoint(ours) and time.monotonic() < deadline:
         for actor in ray.util.list_named_actors(all_namespaces=True):
             if actor["name"].startswith(replicas):
-                with suppress(ValueError, ray.exceptions.RayActorError):  # it is gone already
+                with suppress(ValueError, ray.exceptions.RayActorError):  # it has ended since
                     ray.kill(ray.get_actor(**actor))
         time.sleep(0.1)
     if shut_down and not serve.status().applications:
@@ -154,8 +155,8 @@ def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> N
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Ray's native code writes a line a second to the terminal while it cannot connect. What was wrong, the
-    exception says."""
+    """Discards what is written to stderr. Ray's native code writes a line each second while it cannot
+    connect; the exception says what was wrong."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

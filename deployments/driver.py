@@ -147,7 +147,7 @@ def _await_end(mesh: Mesh, stop: threading.Event) -> None:
     of a Ray of our own are the supervisor's business."""
     silent_since: float | None = None
     while not stop.wait(_PROBE_EVERY_S):
-        why = mesh.silence()
+        why = mesh.why_unreachable()
         if not why:
             silent_since = None
         elif silent_since is None:

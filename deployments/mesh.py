@@ -71,10 +71,10 @@ class Mesh:
         if not stop.is_set():
             self._print_ready(time.monotonic() - begun)
 
-    def silence(self) -> str:
+    def why_unreachable(self) -> str:
         """Returns why the cluster that was joined does not answer. It is empty while it does, and for a Ray
         of our own, whose daemons the supervisor watches."""
-        return "" if self.is_ours else cluster.silence()
+        return "" if self.is_ours else cluster.why_unreachable()
 
     def stop(self) -> None:
         """Stops what was started on Ray, and Ray itself if it is ours."""
@@ -109,7 +109,7 @@ class Mesh:
         asked: Counter[str] = Counter()
         for agent in self._agents:
             asked.update(demand(agent.blueprint))
-        self._missing = ", ".join(cluster.lacking(asked))
+        self._missing = ", ".join(cluster.missing_resources(asked))
         if self._missing and self.is_ours:
             raise CannotStart(f"this machine has too little for the nodes' resources: {self._missing}")
         for agent in self._agents:
