@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from mesh.core.events import AnyEvent
+from mesh.net.sse import encode
 
 _NOT_SHOWN = ("key", "body_hash", "tool_fingerprint")
 """Fields that only serve idempotency and checks of our own."""
-_encode = msgspec.json.Encoder().encode
+_as_json = msgspec.json.Encoder().encode
 
 
 def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
@@ -24,5 +25,5 @@ def frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> by
     """An event as one Server-Sent Event: ``event`` is its type, ``id`` its ``seq`` if there is one and it is
     ``numbered``, ``data`` one line of JSON."""
     fields = shown(event, conversation_id)
-    number = f"id: {event.seq}\n" if event.seq and numbered else ""
-    return b"event: %b\n%bdata: %b\n\n" % (fields["type"].encode(), number.encode(), _encode(fields))
+    number = str(event.seq) if event.seq and numbered else ""
+    return encode(_as_json(fields), event=fields["type"], id=number)

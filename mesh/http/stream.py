@@ -22,10 +22,10 @@ from mesh.http.port import Backend
 from mesh.http.responses import turn_headers
 from mesh.keeper.replies import FollowedEvents, TurnAccepted, WatchedEvents
 from mesh.keeper.requests import Follow, Watch
+from mesh.net.sse import HEARTBEAT, encode
 
 R = TypeVar("R")
-_BEGIN = b"retry: 1000\n\n"
-_HEARTBEAT = b": heartbeat\n\n"
+_BEGIN = encode(retry_ms=1000)
 _TAKEN_WITHIN_S = 30.0
 """How long a client may leave a piece of a stream unread."""
 
@@ -128,7 +128,7 @@ class Streams:
                 async for batch in batches:
                     after = batch.after
                     frames = b"".join(frame(event, watch.id) for event in batch.events)
-                    yield begin + frames or _HEARTBEAT
+                    yield begin + frames or HEARTBEAT
                     begin = b""
         except MeshError as problem:
             # The status was sent long ago: what went wrong is told as the stream's last event.
@@ -147,9 +147,9 @@ class Streams:
                     shard, seen = asking.pop(task), task.result()
                     cursors[shard] = seen.cursor
                     asking[asyncio.create_task(self._follow(shard, follow, seen.cursor))] = shard
-                    at = ".".join(map(str, cursors)).encode()
+                    at = ".".join(map(str, cursors))
                     frames = [frame(e.event, e.conversation_id, numbered=False) for e in seen.events]
-                    yield b"".join(frames) + b"id: %b\n\n" % at if frames else _HEARTBEAT
+                    yield b"".join(frames) + encode(id=at) if frames else HEARTBEAT
         except MeshError as problem:
             yield _cut_off("", str(problem), 0)
         finally:
