@@ -1,1 +1,1 @@
-"""Who may ask: names that a mesh is reached by, origins of web pages, API keys. Knows no HTTP server."""
+"""Who may use a mesh: API keys, host names and origins of pages. Knows no HTTP server."""

@@ -1,6 +1,6 @@
-"""What a person who starts a mesh should know about who can use it.
+"""Warnings for the person who starts a mesh about who can use it, and who cannot.
 
-Each warning begins as a problem of a config does ("file:line: key: …").
+A warning begins like a problem of a config ("file:line: key: …").
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from mesh.net.origin import is_loopback
 
 
 def warnings(config: Config) -> list[str]:
-    """Who may come in that should not, and who cannot although they should."""
-    return [*(_open(config) if config.auth is None else _locked(config))]
+    """Returns the warnings for a config."""
+    return [*(_without_keys(config) if config.auth is None else _with_keys(config))]
 
 
-def _open(config: Config) -> Iterator[str]:
+def _without_keys(config: Config) -> Iterator[str]:
     if not is_loopback(config.host):
         yield (
             f"{config.location('host')}: {config.host} lets everybody who reaches this machine over the "
@@ -26,7 +26,7 @@ def _open(config: Config) -> Iterator[str]:
         )
 
 
-def _locked(config: Config) -> Iterator[str]:
+def _with_keys(config: Config) -> Iterator[str]:
     assert config.auth is not None
     where, path = config.location("auth", "keys_file"), config.auth.keys_file
     how = f"mesh key new NAME --file {path}"

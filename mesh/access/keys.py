@@ -1,11 +1,12 @@
-"""The file of API keys: names, and the SHA-256 of each key. The keys themselves are nowhere.
+"""The keys file: names, and the SHA-256 hash of each API key. The keys themselves are stored nowhere.
 
     # comment
     keys:
       - {"name": "ann", "sha256": "9f86…", "created": "2026-11-22T08:00:00.000Z"}
 
-It is changed under a lock beside it and replaced as a whole, so that a reader finds the old file or the new
-one. A key has 256 random bits: nobody guesses it, and a plain hash of it needs no salt.
+The file is changed under a lock beside it and replaced as a whole, so a reader finds either the old content
+or the new one. A key has 256 random bits, which cannot be guessed, so its hash needs no salt and no slow
+function.
 """
 
 import hashlib
@@ -30,14 +31,14 @@ from mesh.disk.atomic import reason, replace
 from mesh.disk.lock import FileLock
 
 RESERVED = ("mesh",)
-"""Whom the journal names so: the mesh itself, when an approval expires."""
+"""Names that the journal uses for the mesh itself, as when an approval expires."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,62}$"
 _LOCK_WITHIN_S = 10.0
 _HEAD = "# Who may use the mesh: changed by mesh key new and revoke. The keys themselves are not in here.\n"
 
 
 class Key(ConfigSection):
-    """A key: who has it, its hash in hexadecimal digits, since when."""
+    """An entry: the key's name, its hash in hexadecimal digits, and when it was created."""
 
     name: Annotated[str, Field(pattern=_NAME)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -45,18 +46,18 @@ class Key(ConfigSection):
 
 
 class KeysFile(ConfigSection):
-    """What the file says."""
+    """The content of the file."""
 
     keys: Many[Key]
 
 
 def hashed(key: str) -> str:
-    """What the file has of a key."""
+    """Returns the hash that is stored for a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def parse(text: str, source: str) -> tuple[Key, ...]:
-    """The keys that a text lists. Raises `ConfigError` with every problem."""
+    """Returns the entries in the text of a keys file. Raises `ConfigError` with all problems."""
     root = compose(text, source)
     data: Any = root.data()
     try:
@@ -72,14 +73,14 @@ def parse(text: str, source: str) -> tuple[Key, ...]:
 
 
 def load(path: Path) -> tuple[Key, ...]:
-    """The keys of a file. Raises `ConfigError`, also when the file cannot be read."""
-    if _is_special(path):  # a pipe would be waited for, and the gateway stand still
+    """Returns the entries of a file. Raises `ConfigError`, also if the file cannot be read."""
+    if _is_special(path):  # opening a pipe would block the gateway until somebody writes to it
         raise ConfigError([f"{path}:1: is no regular file"])
     return parse(read_text(path), str(path))
 
 
 def _is_special(path: Path) -> bool:
-    """Whether something is there that is no regular file."""
+    """Returns whether the path exists and is not a regular file."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
     except OSError:
@@ -87,14 +88,14 @@ def _is_special(path: Path) -> bool:
 
 
 def add(path: Path, name: str) -> str:
-    """Makes a key and puts its hash into the file, which is made if there is none; the key. Raises
-    `MeshError`."""
+    """Creates a key, adds its hash to the file, which is created if there is none, and returns the key.
+    Raises `MeshError`."""
     if name in RESERVED:
         raise Conflict(f"the name {name} is the mesh's own; choose another")
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     entry = _entry(name, key)
     with _locked(path):
-        keys = _those_in(path)
+        keys = _load_or_empty(path)
         if any(each.name == name for each in keys):
             raise Conflict(f"{path}: {name} has a key already; revoke it first, or choose another name")
         _write(path, (*keys, entry))
@@ -102,7 +103,7 @@ def add(path: Path, name: str) -> str:
 
 
 def revoke(path: Path, name: str) -> None:
-    """Takes a key out of the file. Raises `MeshError`."""
+    """Removes a key from the file. Raises `MeshError`."""
     with _locked(path):
         keys = load(path)
         kept = [each for each in keys if each.name != name]
@@ -111,8 +112,8 @@ def revoke(path: Path, name: str) -> None:
         _write(path, kept)
 
 
-def _those_in(path: Path) -> tuple[Key, ...]:
-    """The keys of a file; none, if it is not there yet or is empty."""
+def _load_or_empty(path: Path) -> tuple[Key, ...]:
+    """Returns the entries of a file, or none if it does not exist or is empty."""
     if not path.exists():
         return ()
     text = read_text(path)
@@ -129,8 +130,9 @@ def _entry(name: str, key: str) -> Key:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody else changes the file meanwhile."""
-    # A file of its own: the keys are replaced as a whole, and a lock is on a file, not on its name.
+    """Keeps others from changing the keys file at the same time."""
+    # The lock is on a file of its own: the keys file is replaced, and a lock stays with the file it was taken
+    # on.
     name = path.with_name(f"{path.name}.lock")
     try:
         lock = FileLock(name)
@@ -143,7 +145,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
-    # A text as JSON writes it is one that YAML reads, whatever somebody put into the file by hand.
+    # Written as JSON, which is YAML too and quotes every text that needs it, whatever was in the file before.
     lines = [f"  - {json.dumps(key.model_dump())}\n" for key in keys]
     text = _HEAD + ("keys:\n" + "".join(lines) if lines else "keys: []\n")
     target = path.resolve()  # the file that a link refers to: the link stays

@@ -1,4 +1,5 @@
-"""Which proxies are believed when they say what they were asked for (``X-Forwarded-…``). Pure."""
+"""Decides whether the ``X-Forwarded-…`` headers of a request are believed: those of a listed proxy are.
+Pure."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address, ip_network
@@ -6,7 +7,7 @@ from typing import Any
 
 
 def is_from_proxy(scope: Mapping[str, Any], proxies: Sequence[str]) -> bool:
-    """Whether a request, an ASGI scope, comes from one of these addresses and networks."""
+    """Returns whether a request (an ASGI scope) comes from one of these addresses or networks."""
     client = scope.get("client")
     if client is None or not proxies:
         return False

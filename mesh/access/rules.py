@@ -1,5 +1,5 @@
-"""What a config says about who may ask: names, origins of pages, proxies. Read by what stands in front of the
-routes."""
+"""The rules for requests that a config sets: host names, origins of pages, trusted proxies. The gateway
+checks them in front of every route."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from mesh.net.origin import (
     origin_of,
 )
 
-_MOST_SAID = 100
+_MAX_QUOTED = 100
 
 
 @dataclass(frozen=True)
 class Rules:
-    """``names``: what the mesh is reached by, besides addresses. ``origins``: those of other pages that may
-    use it. ``own_origins``: where its own pages are, as the world sees them. ``proxies``: addresses and
-    networks whose X-Forwarded-Host counts."""
+    """``names`` are the host names of the mesh; every IP address is allowed besides. ``origins`` are those of
+    other sites' pages that may use it, ``own_origins`` those of its own pages as browsers see them.
+    ``proxies`` are addresses and networks whose X-Forwarded-Host is believed."""
 
     names: frozenset[str] = frozenset({"localhost"})
     origins: frozenset[str] = frozenset()
@@ -28,29 +28,32 @@ class Rules:
     proxies: tuple[str, ...] = ()
 
     def problem_with_host(self, host: str) -> str:
-        """What is wrong with the host that was asked for, for a person; empty: nothing. A request without any
-        host is no browser's, and is let in."""
+        """Returns what is wrong with the Host of a request, for a person, or an empty text.
+
+        A request without a Host is allowed: every browser sends one, and the check is there for browsers.
+        """
         name = hostname(host)
         if not host or name in self.names or is_address(name):
             return ""
         such_as = f", as in allowed_hosts: [{name}]" if is_name(name) else ""
         return (
-            f"this mesh does not go by the name {host[:_MOST_SAID]!r}; if it should, put the name into "
+            f"this mesh does not go by the name {host[:_MAX_QUOTED]!r}; if it should, put the name into "
             f"allowed_hosts in its config{such_as}"
         )
 
-    def lets_in(self, headers: Mapping[str, str], host: str) -> bool:
-        """Whether a request is a program's, of our own pages, or of an origin that is listed."""
+    def allows_page(self, headers: Mapping[str, str], host: str) -> bool:
+        """Returns whether a request may come from where it does: a program, a page of the mesh, or a page of
+        a listed origin."""
         origin = headers.get("origin")
         if origin in self.origins or not is_from_elsewhere(headers, host):
             return True
-        # Behind a proxy that changes Host our own page has an origin that is not what was asked for.
+        # Behind a proxy that changes Host, the origin of the mesh's own page differs from the Host.
         return origin in self.own_origins and headers.get("sec-fetch-site", "same-origin") == "same-origin"
 
 
 def rules_of(configs: Sequence[Config]) -> Rules:
-    """The rules for what these agents serve together: reached by any of their names, used by pages that all
-    of them list."""
+    """Returns the rules for agents that are served together: any of their names, but only the origins that
+    all of them list."""
     listed = [frozenset(config.cors.origins) for config in configs]
     return Rules(
         names=frozenset(name for config in configs for name in _names(config)),

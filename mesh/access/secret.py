@@ -1,7 +1,8 @@
 """The secret of a mesh: 32 random bytes in a file of ``data_dir``, the same for all gateways and restarts.
 
-The first process that needs it makes it, under a lock on the file: storage that several machines share has
-``flock``, as the journal needs it too. Nobody has read a secret that is not on the disk yet.
+The first process that needs it creates it, under a lock on the file. The lock also works between machines:
+the journal requires shared storage that supports it. A secret is on the disk before anybody has read it,
+because ids that were made with a secret that is lost could not be made again.
 """
 
 import os
@@ -17,16 +18,17 @@ _BYTES = 32
 
 
 def mesh_secret(folder: Path) -> bytes:
-    """The secret of the mesh that keeps its conversations in ``folder``. Raises `MeshError`."""
+    """Returns the secret of the mesh whose data directory is ``folder``. Raises `MeshError`."""
     path = folder / FILE
     try:
-        text = _kept(path)
+        text = _read_or_create(path)
     except OSError as problem:
         why = problem.strerror or problem
         raise MeshError(f"{path}: the secret of the mesh cannot be read or made: {why}") from None
     try:
         found = bytes.fromhex(text.decode("ascii"))
-    except ValueError:  # nothing of it is told: it may be most of a secret
+    except ValueError:
+        # Reported below, without the text: it may be most of a secret.
         found = b""
     if len(found) != _BYTES:
         raise MeshError(
@@ -36,8 +38,8 @@ def mesh_secret(folder: Path) -> bytes:
     return found
 
 
-def _kept(path: Path) -> bytes:
-    """The content of the file, which is made if there is none."""
+def _read_or_create(path: Path) -> bytes:
+    """Returns the content of the file, which is created if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path) as lock, lock.held():
         text = os.pread(lock.fd, 4 * _BYTES, 0)

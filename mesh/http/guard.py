@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mesh.access.keyring import Keys
-from mesh.access.principal import KEY_PREFIX, bearer_in, is_key, principal_in, put
+from mesh.access.principal import KEY_PREFIX, bearer_in, is_key, principal_in, set_principal
 from mesh.access.proxies import is_from_proxy
 from mesh.access.rules import Rules
 from mesh.http.watched import Watched
@@ -102,7 +102,7 @@ class Guard:
         rules, host = self._rules, self._host(scope, headers)
         if problem := rules.problem_with_host(host):
             return _problem(421, problem)
-        if not (rules.lets_in(headers, host) or self._is_link(scope, headers)):
+        if not (rules.allows_page(headers, host) or self._is_link(scope, headers)):
             return _problem(
                 403,
                 "another site asked; if its pages may use this mesh, put their origin into "
@@ -116,7 +116,7 @@ class Guard:
         """The answer to a request without a key that is valid; notes whose it is."""
         key = _key(headers)
         principal = keys.principal(key) if key else None
-        put(scope, principal)
+        set_principal(scope, principal)
         if principal is not None or (scope["method"] in _SAFE and _path(scope) in self._open_paths):
             return None
         return _problem(401, _NOT_KNOWN if key else _NO_KEY, **{"WWW-Authenticate": 'Bearer realm="mesh"'})

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mesh.access.keyring import Keys
-from mesh.access.principal import is_stranger
+from mesh.access.principal import is_unauthenticated
 from mesh.access.rules import Rules
 from mesh.http.guard import Guard
 from mesh.http.page import HEADERS, Section, page, prefers_html
@@ -41,13 +41,13 @@ def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) 
 
     async def health(request: Request) -> JSONResponse:
         # Whoever asks this restarts what does not answer at once: no agent is waited for.
-        if is_stranger(request.scope):
+        if is_unauthenticated(request.scope):
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "ok", "agents": [entry.name for entry in entries]})
 
     async def ready(request: Request) -> JSONResponse:
         states = await _states(entries)
-        if is_stranger(request.scope):
+        if is_unauthenticated(request.scope):
             return _in_a_word(all(state == "ready" for state in states.values()))
         missing = [f"{name}: {state}" for name, state in states.items() if state != "ready"]
         if missing:

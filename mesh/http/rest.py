@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from mesh.access.principal import is_stranger
+from mesh.access.principal import is_unauthenticated
 from mesh.config.model import Config, Limits
 from mesh.http import openapi
 from mesh.http.body import caller_of, decision_of, id_to_create, message_of, page_of, parsed, read
@@ -44,7 +44,7 @@ def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config,
     async def ready(request: Request) -> Response:
         missing = await backend.unready()
         if missing:
-            which = "" if is_stranger(request.scope) else f": {', '.join(missing)}"
+            which = "" if is_unauthenticated(request.scope) else f": {', '.join(missing)}"
             return error_response(503, f"not ready{which}", 1)
         return json_response({"status": "ready"})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mesh.access import keys
-from mesh.access.keyring import LOOK_EACH_S, Keyring
+from mesh.access.keyring import CHECK_INTERVAL_S, Keyring
 from mesh.access.principal import Principal
 
 
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
     def later(self) -> None:
-        self.now += LOOK_EACH_S
+        self.now += CHECK_INTERVAL_S
 
 
 @pytest.fixture
