@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from mesh.core.errors import ToolSessionError
-from mesh.mcp.calls import Call, KnownCalls
+from mesh.mcp.calls import ClaimedCalls, SessionCall
+from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome
-from mesh.mcp.shelf import Shelf
 
 logger = logging.getLogger("mesh.mcp")
 
 ToolFunction = Callable[[dict[str, Any]], Awaitable[ToolOutcome | str]]
 
 
-class _Call(Call):
-    """See `Call`. ``task`` is what runs it."""
+class _MemoryCall(SessionCall):
+    """A call of a function; ``task`` runs it."""
 
     is_running = False
     task: "asyncio.Task[None] | None" = None
@@ -34,30 +34,30 @@ class MemorySession:
     ) -> None:
         self._name = server_name
         self._timeout_s = timeout_s
-        self._shelf = Shelf(server_name)
-        self._turn = asyncio.Lock()  # first come, first served
+        self._latest = LatestCatalogue(server_name)
+        self._turn = asyncio.Lock()  # fair: calls run in the order in which they came
         self._closed = False
-        self._known: KnownCalls[_Call] = KnownCalls()
+        self._claimed: ClaimedCalls[_MemoryCall] = ClaimedCalls()
         self.offer(tools)
 
     def offer(self, tools: Iterable[tuple[Tool, ToolFunction]]) -> None:
-        """From now on these are the tools; who waits in `changed` learns of it."""
+        """Replaces the tools, and wakes those who wait in `changed`."""
         pairs = list(tools)
         self._functions = {tool.name: function for tool, function in pairs}
-        self._shelf.put(tuple(tool for tool, _ in pairs))
+        self._latest.update(tuple(tool for tool, _ in pairs))
 
     async def catalogue(self) -> Catalogue:
         self._must_be_open()
-        return await self._shelf.first(self._timeout_s)
+        return await self._latest.first(self._timeout_s)
 
     async def changed(self, version: int, timeout_s: float) -> Catalogue:
         self._must_be_open()
-        await self._shelf.newer(version, timeout_s)
-        return await self._shelf.first(timeout_s)
+        await self._latest.newer(version, timeout_s)
+        return await self._latest.first(timeout_s)
 
     async def identity(self) -> str:
         self._must_be_open()
-        return self._known.session
+        return self._claimed.session
 
     async def call(
         self,
@@ -67,14 +67,14 @@ class MemorySession:
         claim: Claim | None = None,
     ) -> ToolOutcome:
         self._must_be_open()
-        call = self._known.find(claim) if claim else None
+        call = self._claimed.find(claim) if claim else None
         if call is None:
-            call = _Call(name, arguments)
+            call = _MemoryCall(name, arguments)
             call.task = asyncio.create_task(
                 self._serve(call, self._timeout_s if timeout_s is None else timeout_s)
             )
             if claim is not None:
-                self._known.add(claim, call)
+                self._claimed.add(claim, call)
         try:
             return await asyncio.shield(call.answer)
         except asyncio.CancelledError:
@@ -83,9 +83,9 @@ class MemorySession:
             raise
 
     async def settle(self, claim: Claim) -> ToolOutcome | None:
-        return await self._known.settle(claim)
+        return await self._claimed.settle(claim)
 
-    async def _serve(self, call: "_Call", bound: float) -> None:
+    async def _serve(self, call: "_MemoryCall", bound: float) -> None:
         try:
             async with asyncio.timeout(bound), self._turn:
                 if call.answer.done():
@@ -98,7 +98,7 @@ class MemorySession:
             call.fail(ToolSessionError(why, may_have_run=call.is_running))
         except ToolSessionError as problem:
             call.fail(problem)
-        finally:  # also when it is cancelled: whoever asks what came of it is told
+        finally:  # also if it was cancelled: a caller of `settle` may be waiting
             why = f"server {self._name}: tool {call.name!r} was broken off"
             call.fail(ToolSessionError(why, may_have_run=call.is_running))
 

@@ -1,7 +1,7 @@
 """The port to tool servers: sessions that list tools and call them, one call at a time.
 
-Above: a node's toolbox. Below: an MCP server (subprocess or HTTP), a Ray actor that holds one, or
-a session in memory. A session knows no approval, no journal and no model: what may run is decided
+Above: a node's toolbox. Below: an MCP server (a subprocess, or over HTTP), an actor that owns a session with
+one, or a session in memory. A session knows no approval, no journal and no model: what may run is decided
 before it is called.
 """
 
@@ -13,10 +13,10 @@ from mesh.core.events import Artifact
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a server, with the hints resolved (see `mesh.core.policy`).
+    """A tool of a server, with its hints resolved (see `mesh.core.policy`).
 
-    ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more
-    than running it once (read-only or declared idempotent), so that it needs no intent record.
+    ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more than
+    running it once, because it is read-only or declared idempotent, so that its calls need no claim.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     repeatable: bool = False
 
     def shown(self) -> dict[str, Any]:
-        """The tool as JSON lists of tools show it."""
+        """Returns the tool as lists of tools show it in JSON."""
         return {
             "name": self.name,
             "description": self.description,
@@ -38,7 +38,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """The tools of one session. ``version`` grows whenever the server's list changed."""
+    """The tools of one session. ``version`` grows whenever the server's list changes."""
 
     server: str
     version: int
@@ -46,10 +46,10 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call gave: text for the model (JSON where the tool gives structure).
+    """The result of a call: text for the model, JSON where the tool returns structured content.
 
-    ``is_error``: the tool (or the protocol, before the tool ran) reported an error. ``artifacts``: files that
-    it gave, which the text only mentions.
+    ``is_error``: the tool reported an error, or the protocol did before the tool ran. ``artifacts``: files
+    that the tool returned, and that the text only mentions.
     """
 
     content: str
@@ -58,10 +58,10 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One attempt at a call that must not run twice.
+    """The right to make one attempt at a call that must not run twice.
 
-    ``session`` is the only session that may run it (`ToolSession.identity`), ``step`` names the step among
-    those of all conversations, ``attempt`` counts from 0.
+    ``session`` is the only session that may run it (`ToolSession.identity`). ``step`` names the step among
+    those of all conversations. ``attempt`` counts from 0.
     """
 
     session: str
@@ -72,23 +72,24 @@ class Claim(msgspec.Struct, frozen=True):
 class ToolSession(Protocol):
     """One session with one server.
 
-    Promises: calls run one at a time in the order they came; each ends within its deadline; after
-    a crash of the server the next call meets a new one; an attempt that `settle` found not begun never
-    begins. Does not promise: that a call which raised did not run (see ``may_have_run``), that the list of
-    tools stays what it was, or anything about calls of other sessions to the same server.
+    Promises: calls run one at a time, in the order in which they came; each ends within its deadline; after a
+    crash of the server the next call finds a new one; an attempt that `settle` found not begun never begins.
+
+    Does not promise: that a call which raised did not run (see ``may_have_run``); that the list of tools
+    stays what it was; anything about the calls of other sessions with the same server.
     """
 
     async def catalogue(self) -> Catalogue:
-        """The tools now. Raises `ToolSessionError` when the server cannot be reached."""
+        """Returns the present tools. Raises `ToolSessionError` if the server cannot be reached."""
         ...
 
     async def changed(self, version: int, timeout_s: float) -> Catalogue:
-        """Waits until the catalogue is newer than ``version``, at most ``timeout_s`` seconds; the
-        catalogue as it is then."""
+        """Waits until the catalogue is newer than ``version``, at most ``timeout_s`` seconds. Returns it as
+        it is then."""
         ...
 
     async def identity(self) -> str:
-        """The id of this session, in whose name calls are claimed; returns once the server answers. Raises
+        """Returns the id of this session, for which calls are claimed, once the server answers. Raises
         `ToolSessionError`."""
         ...
 
@@ -99,19 +100,20 @@ class ToolSession(Protocol):
         timeout_s: float | None = None,
         claim: Claim | None = None,
     ) -> ToolOutcome:
-        """Calls a tool. ``timeout_s`` None: the server's configured bound. A call with a ``claim`` goes on
-        when its caller goes away, and is joined by a second call with the same claim.
+        """Calls a tool. Without ``timeout_s``, the server's configured bound applies. A call with a ``claim``
+        goes on when its caller is cancelled, and a second call with the same claim joins it.
 
-        Raises `ToolSessionError`; `CallRevoked` when the claim does not hold any more, and the call did not
-        run."""
+        Raises `ToolSessionError`; `CallRevoked` if the claim is no longer valid, and the call did not run.
+        """
         ...
 
     async def settle(self, claim: Claim) -> ToolOutcome | None:
-        """What came of a claimed call. None: it has not begun, and from now on never will. Waits while it
-        runs.
+        """Returns the outcome of a claimed call, and waits for it while the call runs; None if it has not
+        begun, and from now on never will.
 
-        Raises `ToolSessionError` when nobody knows, because the session that could is gone: its subprocess,
-        if it had one, is dead then. Raises `Unavailable` when that cannot be found out now."""
+        Raises `ToolSessionError` if nobody knows the outcome, because the session that knew it is gone; its
+        subprocess, if it had one, is dead by then. Raises `Unavailable` if that cannot be found out now.
+        """
         ...
 
     async def close(self) -> None:

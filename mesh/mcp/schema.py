@@ -1,18 +1,21 @@
-"""Are these arguments what a tool's schema asks for? Said in lines that a model can act on.
+"""Checks the arguments of a tool call against the tool's schema, and says what is wrong so that a model can
+act on it.
 
-JSON Schema by its ``$schema``, else Draft 2020-12. Nothing is ever fetched: a ``$ref`` may point into
-the schema itself and to the standard's own metaschemas. A ``format`` is not checked.
+The draft of JSON Schema is that of ``$schema``, or 2020-12. Nothing is ever fetched: a ``$ref`` may refer to
+the schema itself and to the standard's metaschemas. ``format`` is not checked.
 
-A schema is somebody else's, and so is a value: checking one against the other is bounded (some 50 ms at
-most, as a rule a few microseconds) in three ways. A thread would not help: the validator keeps the GIL. To
-compile a schema takes longer, up to half a second for one of `MAX_SCHEMA_BYTES`, once: it is kept.
+Schemas come from servers and values from models, and jsonschema-rs does not bound what checking one against
+the other takes (`docs/decisions/schema-checks.md`). A thread would not help, because the validator keeps the
+GIL and cannot be stopped. So a check is bounded here, to some 50 ms at most; usually it takes microseconds:
 
 - A schema whose references multiply beyond `MAX_EXPANDED` subschemas is refused (`refusal`).
-- The work that a value takes is counted before it is done, and so is the work of counting
+- The work that a value takes is counted before it is done, and the work of counting is bounded too
   (`mesh.mcp.schema_work`).
-- A ``pattern`` is matched in linear time. One that needs more than that (look-around, back-references, more
-  than `MAX_PATTERN_BYTES` when compiled) is left to the server, which checks it anyway; and so are
-  all patterns of a schema when the value is too large for them.
+- A ``pattern`` is matched in linear time. One that needs more (look-around, back-references, more than
+  `MAX_PATTERN_BYTES` when compiled) is left to the server, which checks it anyway. So are all patterns of a
+  schema if the value is too large for them.
+
+Compiling a schema takes longer, up to half a second for one of `MAX_SCHEMA_BYTES`. It is done once, and kept.
 """
 
 import json
@@ -25,7 +28,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from referencing import Specification, jsonschema
 from referencing.exceptions import Unresolvable
 
-from mesh.mcp.schema_work import ENDLESS, Looks, Plan, TooManyLooks, TooMuchWork
+from mesh.mcp.schema_work import ENDLESS, CountingBudget, CountingTooLong, SchemaGraph, TooMuchWork
 
 MAX_PROBLEMS = 10
 MAX_LINE = 300
@@ -50,33 +53,34 @@ _LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limi
 
 
 class _Checker(NamedTuple):
-    """A schema, ready to be used; ``without_patterns`` for values that are too large for them."""
+    """A compiled schema; ``without_patterns`` is for values that are too large for patterns."""
 
-    plan: Plan
+    graph: SchemaGraph
     full: Any
     without_patterns: Any
 
-    def can_tell(
-        self, value: Any, looks: Looks, errors: Literal["first", "all"], with_patterns: bool
+    def can_collect(
+        self, value: Any, budget: CountingBudget, errors: Literal["first", "all"], with_patterns: bool
     ) -> bool:
-        """Whether the bound allows to say so much of what is wrong with a value."""
+        """Whether the bound allows to collect these errors of a value."""
         try:
-            self.plan.work(value, MAX_WORK, looks, with_patterns=with_patterns, errors=errors)
+            self.graph.work(value, MAX_WORK, budget, with_patterns=with_patterns, errors=errors)
         except TooMuchWork:
             return False
         return True
 
 
 def problems(schema: dict[str, Any], arguments: Any) -> str:
-    """ "" when ``arguments`` fit, or a line for each problem, at most `MAX_PROBLEMS`.
+    """Returns an empty string if ``arguments`` fit, otherwise a line for each problem, at most
+    `MAX_PROBLEMS`.
 
-    A schema that is itself broken or not self-contained is one problem, which names it."""
+    A schema that is itself broken or not self-contained is one problem."""
     try:
         checker = checker_for(schema)
         lines = _lines(checker, arguments)
     except jsonschema_rs.ValidationError as error:
         what = "refers to what is not in it" if error.kind.name == "$ref" else "is not valid JSON Schema"
-        return f"the tool's input schema {what}: {said(error)}"
+        return f"the tool's input schema {what}: {error_line(error)}"
     except Unresolvable as error:
         return f"the tool's input schema refers to what is not in it: {str(error)[:MAX_LINE]}"
     except TooMuchWork:
@@ -92,13 +96,14 @@ def problems(schema: dict[str, Any], arguments: Any) -> str:
 
 
 def refusal(schema: dict[str, Any]) -> str:
-    """Why a tool with this schema cannot be offered, since checking its arguments could take too long; empty
-    if it can. A schema that is broken in another way is told of when the tool is called."""
+    """Returns why a tool with this schema cannot be offered, because checking its arguments could take too
+    long; an empty string if it can. A schema that is broken in another way is reported when the tool is
+    called."""
     try:
         size = len(msgspec.json.encode(schema))
         if size > MAX_SCHEMA_BYTES:
             return f"its input schema has {size:,} bytes, over the bound of {MAX_SCHEMA_BYTES:,}"
-        expanded = checker_for(schema).plan.expanded()
+        expanded = checker_for(schema).graph.expanded()
     except TooMuchWork:
         expanded = MAX_EXPANDED + 1
     except UnicodeError:
@@ -112,26 +117,27 @@ def refusal(schema: dict[str, Any]) -> str:
     return ""
 
 
-def said(error: jsonschema_rs.ValidationError) -> str:
-    """The place and the problem; of a long one the middle is left out, since the value is at its beginning
-    and what is wrong with it at its end."""
+def error_line(error: jsonschema_rs.ValidationError) -> str:
+    """Returns the location and the problem. Of a long message the middle is left out: the value is at its
+    beginning, and what is wrong with it at its end."""
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path).lstrip(".")
     line = (f"{place[:MAX_LINE]}: " if place else "") + error.message
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
 
 
 def checker_for(schema: dict[str, Any]) -> _Checker:
-    """Equal schemas share one. Raises `jsonschema_rs.ValidationError`, `Unresolvable`, `TooMuchWork`,
-    `RecursionError`."""
-    found = _tried(msgspec.json.encode(schema, order="deterministic"))
+    """Returns the compiled schema; equal schemas share one. Raises `jsonschema_rs.ValidationError`,
+    `Unresolvable`, `TooMuchWork`, `RecursionError`."""
+    found = _compiled_or_error(msgspec.json.encode(schema, order="deterministic"))
     if isinstance(found, Exception):
         raise found.with_traceback(None)
     return found
 
 
 @lru_cache(maxsize=256)
-def _tried(text: bytes) -> _Checker | Exception:
-    """What is broken is kept as well: to find that out again would take as long."""
+def _compiled_or_error(text: bytes) -> _Checker | Exception:
+    """Compiles a schema, or returns why that failed: errors are cached too, because failing again would take
+    as long."""
     try:
         return _compiled(text)
     except (jsonschema_rs.ValidationError, Unresolvable, TooMuchWork, RecursionError, ValueError) as problem:
@@ -145,19 +151,19 @@ def _compiled(text: bytes) -> _Checker:
     draft, specification = _DRAFTS[_draft_of(schema)]
     schema.pop("$schema", None)
     known = _metaschemas() if b"//json-schema.org/" in text else None
-    left, without = _Patterns(MAX_PATTERNS).cleaned(schema), _Patterns(0).cleaned(schema)
-    full = _validator(draft, left, known)
-    plan = Plan(left, specification)
-    return _Checker(plan, full, full if without == left else _validator(draft, without, known))
+    cleaned, without = _PatternFilter(MAX_PATTERNS).cleaned(schema), _PatternFilter(0).cleaned(schema)
+    full = _validator(draft, cleaned, known)
+    graph = SchemaGraph(cleaned, specification)
+    return _Checker(graph, full, full if without == cleaned else _validator(draft, without, known))
 
 
 def _draft_of(schema: dict[str, Any]) -> str:
-    said = str(schema.get("$schema", ""))
-    return next((draft for draft in _DRAFTS if f"//json-schema.org/{draft}/" in said), _NEWEST)
+    declared = str(schema.get("$schema", ""))
+    return next((draft for draft in _DRAFTS if f"//json-schema.org/{draft}/" in declared), _NEWEST)
 
 
 def _validator(draft: Any, schema: Any, known: Any) -> Any:
-    # The schema itself is checked here, against its metaschema: `Plan` relies on that.
+    # The schema itself is checked here, against its metaschema: `SchemaGraph` relies on that.
     return draft(schema, validate_formats=False, pattern_options=_LINEAR, registry=known, offline=True)
 
 
@@ -167,52 +173,52 @@ def _metaschemas() -> Any:
 
 
 def _lines(checker: _Checker, arguments: Any) -> list[str]:
-    """What is wrong, a line each, at most one more than are told. Raises `TooMuchWork`."""
-    validator, matches, looks = checker.full, True, Looks()
+    """Returns what is wrong, a line each, at most one more than are shown. Raises `TooMuchWork`."""
+    validator, matches, budget = checker.full, True, CountingBudget()
     try:
-        checker.plan.work(arguments, MAX_WORK, looks)
-    except TooManyLooks:
+        checker.graph.work(arguments, MAX_WORK, budget)
+    except CountingTooLong:
         raise
     except TooMuchWork:
         validator, matches = checker.without_patterns, False
-        checker.plan.work(arguments, MAX_WORK, looks, with_patterns=False)
+        checker.graph.work(arguments, MAX_WORK, budget, with_patterns=False)
     if validator.is_valid(arguments):
         return []
-    if checker.can_tell(arguments, looks, "all", matches):
+    if checker.can_collect(arguments, budget, "all", matches):
         errors = zip(validator.iter_errors(arguments), range(MAX_PROBLEMS + 1), strict=False)
-        return [said(error) for error, _ in errors]
-    if checker.can_tell(arguments, looks, "first", matches):
+        return [error_line(error) for error, _ in errors]
+    if checker.can_collect(arguments, budget, "first", matches):
         return [first_error(validator, arguments), "(and maybe more)"]
     return ["the arguments do not fit the tool's input schema, and are too large to say where"]
 
 
 def first_error(validator: Any, arguments: Any) -> str:
-    """The first problem of arguments that do not fit."""
+    """Returns the first problem of arguments that do not fit."""
     try:
         validator.validate(arguments)
     except jsonschema_rs.ValidationError as error:
-        return said(error)
+        return error_line(error)
     raise AssertionError("arguments that do not fit have a first error")
 
 
-class _Patterns:
-    """Takes out of a schema the patterns that are not matched here: those that the linear engine does not
-    take, and those beyond the first ``most``."""
+class _PatternFilter:
+    """Removes from a schema the patterns that are not matched here: those that the linear engine does not
+    accept, and those after the first ``most``."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def cleaned(self, schema: Any) -> Any:
-        """``schema`` without them, and without what depends on them there: where a name cannot be matched, it
-        is not known which other names are additional."""
+        """Returns ``schema`` without them, and without the keywords beside them that depend on them: if a
+        name cannot be matched, it is not known which other names are additional."""
         if isinstance(schema, list):
             return [self.cleaned(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
         named = schema.get("patternProperties")
-        unknown = isinstance(named, dict) and not all(self._takes(name) for name in named)
+        unknown = isinstance(named, dict) and not all(self._accepts(name) for name in named)
         drop = set(_NAME_KEYWORDS if unknown else ())
-        if isinstance(schema.get("pattern"), str) and not self._takes(schema["pattern"]):
+        if isinstance(schema.get("pattern"), str) and not self._accepts(schema["pattern"]):
             drop.add("pattern")
         return {key: self._kept(key, value) for key, value in schema.items() if key not in drop}
 
@@ -223,7 +229,7 @@ class _Patterns:
             return {name: self.cleaned(each) for name, each in value.items()}
         return self.cleaned(value)
 
-    def _takes(self, pattern: str) -> bool:
+    def _accepts(self, pattern: str) -> bool:
         if self._left <= 0 or not is_linear(pattern):
             return False
         self._left -= 1
@@ -232,7 +238,7 @@ class _Patterns:
 
 @lru_cache(maxsize=4096)
 def is_linear(pattern: str) -> bool:
-    """Whether the linear engine takes a pattern, within its bound."""
+    """Whether the linear engine accepts a pattern, within its bound."""
     try:
         jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=_LINEAR)
     except jsonschema_rs.ValidationError:

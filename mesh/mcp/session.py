@@ -1,21 +1,20 @@
-"""A session with one MCP server that outlives the server's crashes: the `ToolSession` over the SDK.
+"""A session with one MCP server that survives the server's crashes: the `ToolSession` over the SDK.
 
-Above: an actor, or a toolbox in the same process. Below: `mesh.mcp.link`, one living connection.
+Above: an actor, or a toolbox in the same process. Below: `mesh.mcp.connection`.
 
-    call() ──► waiting (bounded) ──► owner task: one life after another
-                                       life: open a link, list the tools, serve the calls one by one
-                                       between lives: back off, 0.1 s doubling to 10 s, with jitter
+    call() ──► queue (bounded) ──► owner task: one connection after another
+                                     each: open it, list the tools, make the calls one by one
+                                     between two: back off
 
-- A call waits in its own task, so that its deadline holds whatever state the owner is in.
-- A life is a task of its own: what the SDK cancels when a connection breaks ends with it.
-- A call that certainly never reached a server goes back to the head of the line and meets the next
-  life, until its deadline; one that may have run ends with the life, and says so.
-- After a call that was given up, the server must answer a ping within 2 s, or it is killed.
+- A caller waits in its own task, so that the deadline of its call holds whatever the owner is doing.
+- Each connection has a task of its own: what the SDK cancels when a connection breaks ends with that.
+- A call that certainly did not reach the server goes back to the head of the queue and waits for the next
+  connection, until its deadline. A call that may have run ends with its connection, and says so.
+- After a call that was abandoned, the server must answer a ping within 2 s, or it is killed.
 """
 
 import asyncio
 import logging
-import random
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -23,70 +22,75 @@ from typing import Any
 import anyio
 
 from mesh.core.errors import ToolSessionError, Unavailable
-from mesh.mcp.calls import Call, KnownCalls
-from mesh.mcp.link import Link, LinkLost, ServerSpec, open_link
+from mesh.mcp.calls import ClaimedCalls, SessionCall
+from mesh.mcp.catalogue import LatestCatalogue
+from mesh.mcp.connection import Connection, ConnectionLost, ServerSpec, open_connection
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.session_file import SessionFile
-from mesh.mcp.shelf import Shelf
+from mesh.net.backoff import Backoff
 
 logger = logging.getLogger("mesh.mcp")
 
-MAX_WAITING = 1000
-BACKOFF_S = (0.1, 10.0)
-SETTLED_S = 10.0
-CLOSE_S = 8.0
+MAX_QUEUED = 1000
+BACKOFF = Backoff(first_s=0.1, longest_s=10.0)
+STABLE_AFTER_S = 10.0
+"""After this time, or a call that was answered, the next failure of a connection counts as the first."""
+CLOSE_TIMEOUT_S = 8.0
+"""More than a transport needs to end a server that does not want to."""
 
 __all__ = ["McpSession", "ServerSpec"]
 
 
-class Request(Call):
-    """A call on its way. `link`: the connection it was given to. `scope` ends it while in flight."""
+class QueuedCall(SessionCall):
+    """A call on its way. `connection` is the one it was handed to; `scope` ends it while it is in flight."""
 
     def __init__(self, name: str, arguments: dict[str, Any], claim: Claim | None) -> None:
         super().__init__(name, arguments, claim)
         self.scope = anyio.CancelScope()
-        self.link: Link | None = None
+        self.connection: Connection | None = None
 
     @property
     def has_begun(self) -> bool:
-        return self.link is not None
+        return self.connection is not None
 
     @property
     def may_have_run(self) -> bool:
-        return self.link is not None and self.link.wire.reached
+        return self.connection is not None and self.connection.transport.reached_server
 
 
 class McpSession:
     """See the module and `mesh.mcp.port.ToolSession`. Starts on first use, in the running loop. Of all
-    sessions with one ``file`` one lives at a time."""
+    sessions with one ``file``, one runs at a time."""
 
     def __init__(self, server: ServerSpec, file: SessionFile | None = None) -> None:
         self._server = server
         self._file = file
-        self._known: KnownCalls[Request] = KnownCalls()
-        self._waiting: deque[Request] = deque()
-        self._current: Request | None = None
+        self._claimed: ClaimedCalls[QueuedCall] = ClaimedCalls()
+        self._queue: deque[QueuedCall] = deque()
+        self._current: QueuedCall | None = None
         self._wake = asyncio.Event()
-        self._shelf = Shelf(server.name)
+        self._latest = LatestCatalogue(server.name)
         self._owner: asyncio.Task[None] | None = None
         self._closed = False
-        self._settled = False
+        self._is_stable = False
         self._problem = ""
 
     async def catalogue(self) -> Catalogue:
         await self._start()
-        return await self._shelf.first(self._server.start_timeout_s)
+        return await self._latest.first(self._server.start_timeout_s)
 
     async def changed(self, version: int, timeout_s: float) -> Catalogue:
         await self._start()
-        newest = await self._shelf.newer(version, timeout_s)
+        newest = await self._latest.newer(version, timeout_s)
         if newest is None:
-            raise ToolSessionError(self._problem or self._say("it has not started yet"), may_have_run=False)
+            raise ToolSessionError(
+                self._problem or self._message("it has not started yet"), may_have_run=False
+            )
         return newest
 
     async def identity(self) -> str:
         await self.catalogue()
-        return self._known.session
+        return self._claimed.session
 
     async def call(
         self,
@@ -96,192 +100,197 @@ class McpSession:
         claim: Claim | None = None,
     ) -> ToolOutcome:
         await self._start()
-        request = self._known.find(claim) if claim else None
-        if request is None:
-            if len(self._waiting) >= MAX_WAITING:
-                self._waiting = deque(each for each in self._waiting if not each.answer.done())
-            if len(self._waiting) >= MAX_WAITING:
-                raise ToolSessionError(self._say(f"{MAX_WAITING} calls wait already"), may_have_run=False)
-            request = Request(name, arguments, claim)
+        call = self._claimed.find(claim) if claim else None
+        if call is None:
+            if len(self._queue) >= MAX_QUEUED:
+                # Revoked calls stay in the queue until their turn: they must not take the place of others.
+                self._queue = deque(each for each in self._queue if not each.answer.done())
+            if len(self._queue) >= MAX_QUEUED:
+                raise ToolSessionError(self._message(f"{MAX_QUEUED} calls wait already"), may_have_run=False)
+            call = QueuedCall(name, arguments, claim)
             if claim is not None:
-                self._known.add(claim, request)
-            self._queue(request, self._server.timeout_s if timeout_s is None else timeout_s)
+                self._claimed.add(claim, call)
+            self._enqueue(call, self._server.timeout_s if timeout_s is None else timeout_s)
         try:
-            return await asyncio.shield(request.answer)
+            return await asyncio.shield(call.answer)
         except asyncio.CancelledError:
-            if claim is None:
-                self._give_up(request, self._say(f"tool {name!r}: its caller went away"))
+            if claim is None:  # a claimed call goes on: its outcome will be asked for
+                self._abandon(call, self._message(f"tool {name!r}: its caller went away"))
             raise
 
     async def settle(self, claim: Claim) -> ToolOutcome | None:
         try:
             await self._start()
-        except ToolSessionError as problem:  # an earlier session may still run it, and may tell later
+        except ToolSessionError as problem:  # an earlier session may still be running the call
             raise Unavailable(str(problem)) from None
-        return await self._known.settle(claim)
+        return await self._claimed.settle(claim)
 
-    def _queue(self, request: Request, bound: float) -> None:
-        """From here on the deadline of the call holds, whoever waits for it."""
+    def _enqueue(self, call: QueuedCall, bound: float) -> None:
+        """Adds a call to the queue. From here on its deadline holds, whether or not anybody waits for it."""
         deadline = asyncio.get_running_loop().call_later(
-            bound, lambda: self._give_up(request, self._too_late(request, bound))
+            bound, lambda: self._abandon(call, self._timeout_message(call, bound))
         )
-        request.answer.add_done_callback(lambda _: deadline.cancel())
-        self._waiting.append(request)
+        call.answer.add_done_callback(lambda _: deadline.cancel())
+        self._queue.append(call)
         self._wake.set()
 
-    def _give_up(self, request: Request, why: str) -> None:
-        request.fail(ToolSessionError(why, request.may_have_run))
-        request.scope.cancel()
+    def _abandon(self, call: QueuedCall, why: str) -> None:
+        call.fail(ToolSessionError(why, call.may_have_run))
+        call.scope.cancel()
         with suppress(ValueError):
-            self._waiting.remove(request)
+            self._queue.remove(call)
 
     async def close(self) -> None:
         self._closed = True
         owner, self._owner = self._owner, None
         if owner is not None:
-            await finish(owner, self._server.name)
-        self._fail_all(self._say("the session is closed"))
+            await end_task(owner, self._server.name)
+        self._fail_all(self._message("the session is closed"))
         if self._file is not None:
             self._file.release()
 
     async def _start(self) -> None:
-        """Starts the owner, once nothing of an earlier session's server runs."""
+        """Starts the owner task, once nothing of an earlier session's server runs."""
         if self._closed:
-            raise ToolSessionError(self._say("the session is closed"), may_have_run=False)
-        if self._file is not None and not self._known.is_open:
+            raise ToolSessionError(self._message("the session is closed"), may_have_run=False)
+        if self._file is not None and not self._claimed.is_open:
             await self._file.take()
-            # Several callers may have waited for the file: one of them opens the calls, or each would begin
-            # a generation of its own, and the first ones would be forgotten.
-            if not self._known.is_open:
-                self._known.open(self._file)
+            # Several callers may have waited for the file. One of them opens the calls: if each did, each
+            # would begin a generation, and the first ones would be forgotten.
+            if not self._claimed.is_open:
+                self._claimed.open(self._file)
         if self._owner is None and not self._closed:
-            self._owner = asyncio.create_task(self._live_on(), name=f"mcp {self._server.name}")
+            self._owner = asyncio.create_task(self._run(), name=f"mcp {self._server.name}")
 
-    async def _live_on(self) -> None:
-        """One life after another, until closed."""
-        delay, longest = BACKOFF_S
+    async def _run(self) -> None:
+        """Runs one connection after another, until cancelled."""
+        failures = 1  # a server that never came up waits longer than one that ran
         while True:
-            self._settled = False
-            life = asyncio.create_task(self._live(), name=f"mcp {self._server.name} life")
+            self._is_stable = False
+            task = asyncio.create_task(self._run_connection(), name=f"mcp {self._server.name} connection")
             try:
-                await asyncio.wait([life])
+                await asyncio.wait([task])
             finally:
-                await finish(life, self._server.name)
-            self._bury(life)
-            delay = BACKOFF_S[0] if self._settled else min(delay * 2, longest)
-            await asyncio.sleep(delay * random.uniform(0.5, 1))
+                await end_task(task, self._server.name)
+            self._clean_up(task)
+            failures = 1 if self._is_stable else failures + 1
+            await asyncio.sleep(BACKOFF.delay(failures))
 
-    async def _live(self) -> None:
-        await self._hold_file()
-        born = asyncio.get_running_loop().time()
-        async with open_link(self._server, self._wake.set, self._file) as link:
-            await self._refresh(link)
+    async def _run_connection(self) -> None:
+        await self._keep_file()
+        opened = asyncio.get_running_loop().time()
+        async with open_connection(self._server, self._wake.set, self._file) as connection:
+            await self._refresh(connection)
             logger.info("MCP server %s is up", self._server.name)
             while True:
-                await self._step(link)
-                self._settled = self._settled or asyncio.get_running_loop().time() - born > SETTLED_S
+                await self._step(connection)
+                self._is_stable = (
+                    self._is_stable or asyncio.get_running_loop().time() - opened > STABLE_AFTER_S
+                )
 
-    async def _hold_file(self) -> None:
-        """Takes the file again if it was removed. What waits must not run when somebody else may have been
-        told meanwhile that nobody knows what came of it."""
+    async def _keep_file(self) -> None:
+        """Takes the file again if it was removed. Raises `ToolSessionError` if another session has lived
+        meanwhile: it may have said of a call in this queue that its outcome is unknown, so that the call must
+        not run."""
         if self._file is None or not self._file.is_removed:
             return
         is_alone = await self._file.take_again()
-        self._known.open(self._file)
+        self._claimed.open(self._file)
         if not is_alone:
             why = "its file was removed, and another session has lived meanwhile"
-            raise ToolSessionError(self._say(why), may_have_run=False)
+            raise ToolSessionError(self._message(why), may_have_run=False)
 
-    async def _step(self, link: Link) -> None:
+    async def _step(self, connection: Connection) -> None:
         # Invariant: cleared before the conditions are read, so that a wake-up is never lost.
         self._wake.clear()
-        if link.lost:
-            raise LinkLost(link.wire.trouble or "the connection ended")
-        if link.stale:
-            await self._refresh(link)
-        elif self._waiting:
-            await self._serve(link, self._waiting.popleft())
+        if connection.has_ended:
+            raise ConnectionLost(connection.transport.problem or "the connection ended")
+        if connection.is_stale:
+            await self._refresh(connection)
+        elif self._queue:
+            await self._serve(connection, self._queue.popleft())
         else:
             await self._wake.wait()
 
-    async def _refresh(self, link: Link) -> None:
+    async def _refresh(self, connection: Connection) -> None:
         bound = self._server.start_timeout_s
-        with anyio.move_on_after(bound) as patience:
-            self._shelf.put(await link.tools())
-        if patience.cancelled_caught:
-            link.wire.doom(f"it did not list its tools within {bound:g} s")
-            raise LinkLost(link.wire.trouble)
+        with anyio.move_on_after(bound) as timeout:
+            self._latest.update(await connection.tools())
+        if timeout.cancelled_caught:
+            connection.transport.abort(f"it did not list its tools within {bound:g} s")
+            raise ConnectionLost(connection.transport.problem)
 
-    async def _serve(self, link: Link, request: Request) -> None:
-        if request.answer.done():
+    async def _serve(self, connection: Connection, call: QueuedCall) -> None:
+        if call.answer.done():
             return
-        if request.claim is not None and self._file is not None and self._file.is_removed:
-            self._waiting.appendleft(request)
-            raise LinkLost(f"the file of its session was removed from {self._file.folder}")
+        if call.claim is not None and self._file is not None and self._file.is_removed:
+            self._queue.appendleft(call)
+            raise ConnectionLost(f"the file of its session was removed from {self._file.folder}")
         try:
-            self._known.begin(request)
+            self._claimed.begin(call)
         except ToolSessionError as problem:
-            request.fail(problem)
+            call.fail(problem)
             return
-        # Invariant: from here to the answer, whatever ends this life finds the call in `_current`.
-        self._current, request.link = request, link
-        with request.scope:
-            outcome = await link.call(request.name, request.arguments)
-            self._settled = True
-            request.succeed(outcome)
+        # Invariant: from here to the answer, whatever ends this connection finds the call in `_current`.
+        self._current, call.connection = call, connection
+        with call.scope:
+            outcome = await connection.call(call.name, call.arguments)
+            self._is_stable = True
+            call.succeed(outcome)
         self._current = None
-        if request.scope.cancelled_caught:
-            await link.check()
+        if call.scope.cancelled_caught:
+            await connection.check()
 
-    def _bury(self, life: "asyncio.Task[None]") -> None:
-        """Settles what a life left behind: the call in flight, those who wait for a catalogue."""
-        error = asyncio.CancelledError() if life.cancelled() else life.exception()
-        self._problem = str(error) if isinstance(error, ToolSessionError) else self._say(str(error))
-        if isinstance(error, ToolSessionError | LinkLost):
+    def _clean_up(self, task: "asyncio.Task[None]") -> None:
+        """Ends what a connection left behind: the call in flight, and the wait for a catalogue."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._problem = str(error) if isinstance(error, ToolSessionError) else self._message(str(error))
+        if isinstance(error, ToolSessionError | ConnectionLost):
             logger.warning("%s", self._problem)
         else:
             logger.error("%s (a defect of the session)", self._problem, exc_info=error)
-        request, self._current = self._current, None
-        if request is not None:
-            self._give_back(request)
-        if isinstance(error, ToolSessionError):  # trying again does not help: nobody should wait for it
+        call, self._current = self._current, None
+        if call is not None:
+            self._requeue(call)
+        if isinstance(error, ToolSessionError):  # the next connection would fail in the same way
             self._fail_all(self._problem)
-        self._shelf.fail(self._problem)
+        self._latest.fail(self._problem)
 
-    def _give_back(self, request: Request) -> None:
-        if request.may_have_run:
-            why = f"{self._problem}; it may have run tool {request.name!r}"
-            request.fail(ToolSessionError(why, may_have_run=True))
-        elif not request.answer.done():
-            request.link = None
-            self._waiting.appendleft(request)
+    def _requeue(self, call: QueuedCall) -> None:
+        """Puts a call back at the head of the queue, unless it may have run."""
+        if call.may_have_run:
+            why = f"{self._problem}; it may have run tool {call.name!r}"
+            call.fail(ToolSessionError(why, may_have_run=True))
+        elif not call.answer.done():
+            call.connection = None
+            self._queue.appendleft(call)
 
     def _fail_all(self, why: str) -> None:
         current, self._current = self._current, None
-        for request in [current, *self._waiting] if current else list(self._waiting):
-            request.fail(ToolSessionError(why, request.may_have_run))
-        self._waiting.clear()
+        for call in [current, *self._queue] if current else list(self._queue):
+            call.fail(ToolSessionError(why, call.may_have_run))
+        self._queue.clear()
 
-    def _too_late(self, request: Request, bound: float) -> str:
-        if request.link is None:
-            why = f"tool {request.name!r} was not started within {bound:g} s, and will not be"
+    def _timeout_message(self, call: QueuedCall, bound: float) -> str:
+        if call.connection is None:
+            why = f"tool {call.name!r} was not started within {bound:g} s, and will not be"
             why += f" (last problem: {self._problem})" if self._problem else ""
         else:
-            why = f"tool {request.name!r} gave no answer within {bound:g} s; it may have run"
-        return self._say(why)
+            why = f"tool {call.name!r} gave no answer within {bound:g} s; it may have run"
+        return self._message(why)
 
-    def _say(self, why: str) -> str:
+    def _message(self, why: str) -> str:
         return f"MCP server {self._server.name}: {why}"
 
 
-async def finish(task: "asyncio.Task[None]", name: str) -> None:
-    """Cancels ``task`` and waits for its end, at most `CLOSE_S` seconds: a second cancel frees an exit
-    that waits for a dead peer."""
+async def end_task(task: "asyncio.Task[None]", name: str) -> None:
+    """Cancels a task and waits for its end, at most `CLOSE_TIMEOUT_S`. Cancels it twice, because the exit of
+    a transport may itself be waiting for a dead peer."""
     for _ in range(2):
         if not task.done():
             task.cancel()
-            await asyncio.wait([task], timeout=CLOSE_S / 2)
+            await asyncio.wait([task], timeout=CLOSE_TIMEOUT_S / 2)
     if not task.done():
         logger.error("MCP server %s: %s does not end", name, task.get_name())
     elif not task.cancelled():
-        task.exception()  # looked at, so that asyncio does not report it: close() has nobody to tell
+        task.exception()  # marks it as seen, or asyncio would complain

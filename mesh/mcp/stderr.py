@@ -1,4 +1,4 @@
-"""What a server writes to stderr, as log lines of the mesh: bounded, and without configured secrets."""
+"""Logs what a server writes to stderr: within bounds, and without configured secrets."""
 
 import asyncio
 import logging
@@ -9,18 +9,21 @@ from collections.abc import Iterable
 logger = logging.getLogger("mesh.mcp")
 
 LINE_BYTES = 2048
-LINES_A_WINDOW = 200
+LINES_PER_WINDOW = 200
 WINDOW_S = 10.0
-SHORTEST_SECRET = 8
+MIN_SECRET = 8
+"""Shorter configured values, such as `1` or `true`, are no secrets, and redacting them would spoil every
+line."""
 
 
 class StderrLog:
-    """Logs at INFO, at most `LINES_A_WINDOW` lines of `LINE_BYTES` in `WINDOW_S` seconds; the rest is
-    counted. The last lines are kept: they say best why a server ended."""
+    """Logs at INFO, at most `LINES_PER_WINDOW` lines of `LINE_BYTES` in `WINDOW_S` seconds, and counts the
+    rest: a server that floods its stderr must not flood the log. The last lines are kept, because they say
+    best why a server ended."""
 
     def __init__(self, name: str, secrets: Iterable[str] = ()) -> None:
         self._name = name
-        self._secrets = sorted((s for s in secrets if len(s) >= SHORTEST_SECRET), key=len, reverse=True)
+        self._secrets = sorted((s for s in secrets if len(s) >= MIN_SECRET), key=len, reverse=True)
         self._tail: deque[str] = deque(maxlen=3)
         self._window_ends = 0.0
         self._left = 0
@@ -39,25 +42,25 @@ class StderrLog:
         if rest:
             self._line(rest)
 
-    def last_words(self) -> str:
-        """The last lines in one, or ""."""
+    def last_lines(self) -> str:
+        """Returns the last lines as one, or an empty string."""
         return " / ".join(self._tail)
 
-    def hide(self, text: str) -> str:
-        """``text`` without the configured values."""
+    def redact(self, text: str) -> str:
+        """Returns ``text`` without the configured values."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
     def _line(self, raw: bytes) -> None:
-        text = self.hide(raw.decode("utf-8", "replace").rstrip())[:LINE_BYTES]
+        text = self.redact(raw.decode("utf-8", "replace").rstrip())[:LINE_BYTES]
         if not text:
             return
         self._tail.append(text[:300])
         if time.monotonic() >= self._window_ends:
             if self._dropped:
                 logger.info("[%s] (%d lines left out)", self._name, self._dropped)
-            self._window_ends, self._left, self._dropped = time.monotonic() + WINDOW_S, LINES_A_WINDOW, 0
+            self._window_ends, self._left, self._dropped = time.monotonic() + WINDOW_S, LINES_PER_WINDOW, 0
         if self._left:
             self._left -= 1
             logger.info("[%s] %s", self._name, text)

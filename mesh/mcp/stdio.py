@@ -1,12 +1,11 @@
-"""A server's subprocess as the pair of streams that the SDK's client takes.
+"""The transport to a server that runs as a subprocess: a pair of streams for the SDK's client.
 
-Above: `mesh.mcp.link`, which hands this to the SDK. Below: `mesh.processes.guard` and the server. It takes
-the place of the SDK's own stdio transport, whose reader is unbounded and quadratic in the size of a
-message, and whose server outlives a killed parent. It frames lines and knows JSON-RPC only as far as
-to tell a message from garbage.
+Above: `mesh.mcp.connection`, which gives this to the SDK. Below: `mesh.processes.guard` and the server. It
+takes the place of the SDK's own stdio transport, whose reader has no bound and takes quadratic time for a
+long message, and whose server outlives a killed parent (`docs/decisions/mcp-transports.md`). It frames lines,
+and knows JSON-RPC only as far as to tell a message from garbage.
 
-Nothing here raises into the session: the read stream ends when the server does, and `trouble` says
-why.
+Nothing here raises into the session: the read stream ends when the server does, and `problem` says why.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import mcp_types as types
@@ -39,36 +38,37 @@ from mesh.processes.groups import signal_group
 logger = logging.getLogger("mesh.mcp")
 
 EXIT_GRACE_S = 2.0
+"""How long a server may take to exit after its stdin was closed."""
 TERM_GRACE_S = 1.0
-REAP_S = 2.0
+KILL_GRACE_S = 2.0
 OUTBOX = 16
-GARBAGE_A_TURN = 64
+"""Messages that may wait for a server that does not read its stdin."""
+GARBAGE_BATCH = 64
 
 Inbox: TypeAlias = MemoryObjectSendStream[SessionMessage | Exception]
-Streams: TypeAlias = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
-]
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What a server inherits (the SDK's short safe list, PATH and HOME among it) plus its own."""
+    """Returns what a server inherits (the SDK's short list of safe variables, such as PATH and HOME) and its
+    own."""
     return get_default_environment() | dict(env)
 
 
 def find_binary(command: str, env: Mapping[str, str] | None = None) -> str | None:
-    """The absolute path of ``command`` on the PATH a server gets, or beside this Python (where console
-    scripts of the same virtual environment are), or None."""
+    """Returns the absolute path of ``command`` on the PATH that a server gets, or else beside this Python,
+    where the console scripts of the same virtual environment are; None if there is none."""
     path = server_environment(env or {}).get("PATH")
     found = shutil.which(command, path=path) or shutil.which(command, path=str(Path(sys.executable).parent))
     return os.path.abspath(found) if found else None  # noqa: PTH100 - a symlink must stay one
 
 
 def parse(line: bytes) -> SessionMessage | None:
-    """A line of stdout as a message; None when it is none. Bad UTF-8 inside a message is replaced, and so is
-    half of a surrogate pair."""
-    for made in (bytes, _utf_8, _of_whole_characters):
+    """Returns the message in a line of stdout, or None if there is none. Bad UTF-8 inside a message is
+    replaced, and so is half of a surrogate pair."""
+    # Most lines are valid as they are, so they are repaired only when they are not.
+    for repaired in (bytes, _utf_8, _without_lone_surrogates):
         with suppress(ValueError, RecursionError):
-            return SessionMessage(types.jsonrpc_message_adapter.validate_json(made(line), by_name=False))
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(repaired(line), by_name=False))
     return None
 
 
@@ -76,18 +76,19 @@ def _utf_8(line: bytes) -> bytes:
     return line.decode("utf-8", "replace").encode()
 
 
-def _of_whole_characters(line: bytes) -> bytes:
+def _without_lone_surrogates(line: bytes) -> bytes:
     if b"\\u" not in line:
         raise ValueError("nothing is escaped")
     text = json.dumps(json.loads(_utf_8(line)), ensure_ascii=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-class StdioWire:
-    """One run of a server, from `__aenter__` to `__aexit__`; used once.
+class StdioTransport:
+    """One run of a server, from `__aenter__` to `__aexit__`; used once. See
+    `mesh.mcp.connection.McpTransport`.
 
-    ``on_end`` is called when the server's output ends, before `__aexit__`. ``max_line`` (bytes) bounds
-    a message: a longer one kills the server, for what follows it could not be told apart. The guard holds
+    ``on_end`` is called when the server's output ends, before `__aexit__`. ``max_line`` bounds a message, in
+    bytes: a longer one kills the server, because where the next one begins could not be told. The guard holds
     the lock of ``file`` as long as it lives.
     """
 
@@ -101,55 +102,58 @@ class StdioWire:
         file: SessionFile | None = None,
     ) -> None:
         self.name = name
-        self.trouble = ""
-        self.reached = False
-        self.forgotten = False
+        self.problem = ""
+        self.reached_server = False
+        self.session_expired = False
         self._command = command
         self._env = env
         self._max_line = max_line
         self._on_end = on_end
         self._file = file
-        self._log = StderrLog(name, env.values())
-        self._patient = True
+        self._stderr = StderrLog(name, env.values())
+        self._is_aborted = False
         self._garbage = 0
 
-    def mark(self) -> None:
-        """From here on `reached` says whether anything was written to the server."""
-        self.reached = False
+    def begin_call(self) -> None:
+        self.reached_server = False
 
-    def doom(self, why: str) -> None:
-        """The server is beyond hope: kill it now."""
-        self.trouble = self.trouble or why
-        self._patient = False
+    def abort(self, reason: str) -> None:
+        self.problem = self.problem or reason
+        self._is_aborted = True
         self._signal(signal.SIGKILL)
 
-    async def __aenter__(self) -> Streams:
-        self._process, self._transport = await self._spawn()
+    def is_from_server(self, error: types.ErrorData) -> bool:
+        # The SDK makes up an error only when the read stream ended, and that is seen by `on_end`.
+        return True
+
+    async def __aenter__(self) -> tuple[Any, Any]:
+        self._process, self._pipes = await self._spawn()
         inbox, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, outbox = anyio.create_memory_object_stream[SessionMessage](OUTBOX)
         self._streams = (inbox, incoming, outgoing, outbox)
+        assert self._process.stderr is not None
         self._tasks = [
             asyncio.create_task(self._read(inbox), name=f"mcp {self.name} stdout"),
             asyncio.create_task(self._write(outbox), name=f"mcp {self.name} stdin"),
-            asyncio.create_task(self._pump(), name=f"mcp {self.name} stderr"),
+            asyncio.create_task(self._stderr.pump(self._process.stderr), name=f"mcp {self.name} stderr"),
         ]
         return incoming, outgoing
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Shielded, as a cancelled owner must not leave a process behind; every wait inside is bounded.
+        # Shielded, because a cancelled owner must not leave a process behind. Every wait inside is bounded.
         with anyio.CancelScope(shield=True):
             try:
                 await self._stop()
             finally:
-                self._signal(signal.SIGKILL)  # what the server left behind in its group
+                self._signal(signal.SIGKILL)  # for what the server left behind in its group
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 for stream in self._streams:
                     stream.close()
-                self._transport.close()
+                self._pipes.close()
 
     async def _spawn(self) -> tuple[Process, asyncio.SubprocessTransport]:
         binary = find_binary(self._command[0], self._env)
@@ -184,9 +188,9 @@ class StdioWire:
         if self._file is not None:
             try:
                 self._file.record_group(process.pid)
-            except ToolSessionError:  # nobody after this session would find what it leaves
+            except ToolSessionError:  # the next session would not find what this one leaves behind
                 signal_group(process.pid)
-                await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=REAP_S)
+                await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=KILL_GRACE_S)
                 transport.close()
                 raise
         return process, transport
@@ -198,7 +202,8 @@ class StdioWire:
                 await self._deliver(self._process.stdout, inbox)
         finally:
             self._on_end()
-        # The session has gone first: drain, so that a server that flushes can reach its end.
+        # The session closed its stream first. Drain the pipe, so that a server that flushes its output can
+        # exit.
         while await self._process.stdout.read(1 << 16):
             pass
 
@@ -207,9 +212,9 @@ class StdioWire:
             try:
                 line = await stdout.readuntil(b"\n")
             except asyncio.LimitOverrunError:
-                return self.doom(f"it sent a line over the bound of {self._max_line} bytes")
+                return self.abort(f"it sent a line over the bound of {self._max_line} bytes")
             except asyncio.IncompleteReadError:
-                self.trouble = self.trouble or await self._epitaph()
+                self.problem = self.problem or await self._exit_message()
                 return None
             message = parse(line)
             if message is None:
@@ -221,49 +226,45 @@ class StdioWire:
     async def _skip(self, line: bytes) -> None:
         self._garbage += 1
         if self._garbage == 1:
-            sample = self._log.hide(repr(line[:120]))
+            sample = self._stderr.redact(repr(line[:120]))
             logger.warning("[%s] stdout has something that is no MCP message, skipped: %s", self.name, sample)
-        if self._garbage % GARBAGE_A_TURN == 0:
-            await asyncio.sleep(0)  # lines already buffered are read without a pause: let others run
+        if self._garbage % GARBAGE_BATCH == 0:
+            await asyncio.sleep(0)  # lines that are buffered are read without a pause: let other tasks run
 
     async def _write(self, outbox: MemoryObjectReceiveStream[SessionMessage]) -> None:
         stdin = self._process.stdin
         assert stdin is not None
         try:
             async for item in outbox:
-                self.reached = True
+                self.reached_server = True  # before the write: what a failed write delivered is unknown
                 stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await stdin.drain()
         except (ConnectionError, RuntimeError) as error:
-            self.doom(f"it does not read its input ({type(error).__name__})")
+            self.abort(f"it does not read its input ({type(error).__name__})")
 
-    async def _pump(self) -> None:
-        assert self._process.stderr is not None
-        await self._log.pump(self._process.stderr)
-
-    async def _epitaph(self) -> str:
-        """Why the output ended, as far as it can be known within a second."""
+    async def _exit_message(self) -> str:
+        """Returns why the output ended, as far as that is known within a second."""
         if not await self._exited(1.0):
             return "it closed its output"
-        await asyncio.wait(self._tasks[2:], timeout=0.5)
+        await asyncio.wait(self._tasks[2:], timeout=0.5)  # the end of stderr says best why
         code = self._process.returncode or 0
         signalled = -code if code < 0 else code - 128 if 128 < code < 160 else 0
         how = f"was killed by signal {signalled}" if signalled else f"exited with code {code}"
-        words = self._log.last_words()
-        return f"it {how}" + (f"; its last words: {words}" if words else "")
+        last = self._stderr.last_lines()
+        return f"it {how}" + (f"; its last words: {last}" if last else "")
 
     async def _stop(self) -> None:
         """Closes stdin, then SIGTERM, then SIGKILL: the order of the specification, each step bounded."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if self._patient and await self._exited(EXIT_GRACE_S):
+        if not self._is_aborted and await self._exited(EXIT_GRACE_S):
             return
-        if self._patient:
+        if not self._is_aborted:
             self._signal(signal.SIGTERM)
             if await self._exited(TERM_GRACE_S):
                 return
         self._signal(signal.SIGKILL)
-        if not await self._exited(REAP_S):
+        if not await self._exited(KILL_GRACE_S):
             logger.error("MCP server %s: process %d survives SIGKILL", self.name, self._process.pid)
 
     async def _exited(self, timeout_s: float) -> bool:
@@ -273,5 +274,5 @@ class StdioWire:
         return self._process.returncode is not None
 
     def _signal(self, number: int) -> None:
-        """To the whole group: guard, server and its children."""
+        """Sends a signal to the whole group: guard, server and its children."""
         signal_group(self._process.pid, number)

@@ -1,7 +1,7 @@
-"""The tools of several sessions under one roof: what a node offers to its model.
+"""The tools of several sessions together: what a node offers to its model.
 
-Above: a node of the tree. Below: tool sessions, in this process or in actors. The toolbox decides
-nothing about approval and does not own the sessions: others may use them, so it never closes one.
+Above: a node of the tree. Below: tool sessions, in this process or in actors. The toolbox decides nothing
+about approval. It does not own the sessions, which others may use too, and never closes one.
 """
 
 import asyncio
@@ -23,16 +23,19 @@ logger = logging.getLogger("mesh.mcp")
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 WATCH_S = 60.0
+"""How long one request for a newer catalogue lasts."""
 RETRY_S = 5.0
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def merge(catalogues: Iterable[Catalogue], reserved: Mapping[str, str] = _NONE) -> dict[str, Tool]:
-    """All tools by name, in the order of the servers. ``reserved``: names that are something else, and what.
+    """Returns all tools by name, in the order of the servers. ``reserved``: names that mean something else,
+    and what.
 
-    Raises `ConfigError` with every problem: a name that models would not take, a name offered twice, a name
-    that is reserved."""
+    Raises `ConfigError` with every problem: a name that models do not accept, that is offered twice, or that
+    is reserved.
+    """
     tools: dict[str, Tool] = {}
     problems: list[str] = []
     for catalogue in catalogues:
@@ -65,7 +68,7 @@ def twice(tool: Tool, other: Tool) -> str:
 
 
 def refusals(tools: Mapping[str, Tool]) -> dict[str, str]:
-    """Those whose schema could not be checked in bounded time: by name, why."""
+    """Returns the tools whose schema cannot be checked in bounded time, with the reason."""
     found = {name: refusal(tool.input_schema) for name, tool in tools.items()}
     return {
         name: f"MCP server {tools[name].server}: {why}; simplify it on the server"

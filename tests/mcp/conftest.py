@@ -5,6 +5,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mesh.mcp.link.PING_S", 0.4)
+    monkeypatch.setattr("mesh.mcp.connection.PING_TIMEOUT_S", 0.4)
     monkeypatch.setattr("mesh.mcp.stdio.EXIT_GRACE_S", 0.3)
     monkeypatch.setattr("mesh.mcp.stdio.TERM_GRACE_S", 0.3)

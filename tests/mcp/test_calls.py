@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.core.errors import CallRevoked, ToolSessionError
-from mesh.mcp.calls import Call, KnownCalls
+from mesh.mcp.calls import ClaimedCalls, SessionCall
 from mesh.mcp.port import Claim, ToolOutcome
 
 STEPS = 3
 
 
-class Queued(Call):
+class Queued(SessionCall):
     """A call in a queue of the test's."""
 
     is_running = False
@@ -38,7 +38,7 @@ def test_whatever_comes_late_or_again_each_step_runs_once(order: list[tuple[str,
 
 
 async def _play(order: list[tuple[str, int]]) -> None:
-    known: KnownCalls[Queued] = KnownCalls(most_calls=4)
+    known: ClaimedCalls[Queued] = ClaimedCalls(most_calls=4)
     claims = {step: [Claim(known.session, str(step), 0)] for step in range(STEPS)}
     queue: list[Queued] = []
     running: list[Queued] = []
@@ -105,7 +105,7 @@ def _is_to_be_claimed_anew(task: "asyncio.Task[ToolOutcome | None]") -> bool:
 
 
 async def test_outcomes_are_kept_within_a_bound_and_the_oldest_go_first() -> None:
-    known: KnownCalls[Queued] = KnownCalls(most_bytes=100)
+    known: ClaimedCalls[Queued] = ClaimedCalls(most_bytes=100)
     claims = [Claim(known.session, str(n), 0) for n in range(3)]
     for claim in claims:
         known.add(claim, call := Queued("add", {}, claim))
@@ -121,7 +121,7 @@ async def test_outcomes_are_kept_within_a_bound_and_the_oldest_go_first() -> Non
 async def test_a_call_that_has_not_ended_is_known_however_many_others_come(
     is_running: bool,
 ) -> None:
-    known: KnownCalls[Queued] = KnownCalls(most_calls=2)
+    known: ClaimedCalls[Queued] = ClaimedCalls(most_calls=2)
     claim = Claim(known.session, "slow", 0)
     known.add(claim, call := Queued("add", {}, claim))
     call.is_running = is_running

@@ -1,6 +1,7 @@
 """Sessions over Streamable HTTP with servers that vanish, refuse and overdo: real sockets."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 
 from mesh.core.errors import ToolSessionError
 from mesh.mcp.http import shown
@@ -161,8 +163,6 @@ async def test_a_json_rpc_error_of_the_server_is_an_outcome_whatever_the_status(
         return types.ListToolsResult(tools=[])
 
     async def call_tool(context: Any, params: Any) -> types.CallToolResult:
-        from mcp.shared.exceptions import MCPError
-
         raise MCPError(code=types.INVALID_PARAMS, message="no such thing")
 
     app = Server("x", on_list_tools=list_tools, on_call_tool=call_tool).streamable_http_app(
@@ -172,6 +172,63 @@ async def test_a_json_rpc_error_of_the_server_is_an_outcome_whatever_the_status(
         outcome = await session.call("echo", {})
     assert outcome.is_error
     assert "no such thing" in outcome.content
+
+
+@pytest.mark.parametrize("json_response", [False, True], ids=["sse", "json"])
+@pytest.mark.parametrize("message", ["Session terminated", "Not Found", "SSE stream ended"])
+async def test_a_servers_own_error_is_an_outcome_whatever_its_words(
+    message: str, json_response: bool
+) -> None:
+    """The SDK puts errors with these words in place of answers that never came."""
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[])
+
+    async def call_tool(context: Any, params: Any) -> types.CallToolResult:
+        raise MCPError(code=types.INVALID_REQUEST, message=message)
+
+    server = Server("x", on_list_tools=list_tools, on_call_tool=call_tool)
+    app = server.streamable_http_app(json_response=json_response)
+    async with served(app) as url, opened(url) as session:
+        outcome = await session.call("echo", {})
+    assert outcome.is_error
+    assert outcome.content == f"the server refused the call: {message}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(answering(202, b"", only=b"tools/call"), id="202"),
+        pytest.param(answering(307, b"", only=b"tools/call"), id="no location"),
+        pytest.param(answering(200, b"hello", "text/html", only=b"tools/call"), id="html"),
+        pytest.param(
+            answering(200, b"data: no json\n\n", "text/event-stream", only=b"tools/call"), id="event"
+        ),
+        pytest.param(answering(200, b"", "text/event-stream", only=b"tools/call"), id="empty stream"),
+        pytest.param(answering(500, b'{"error": "down"}', "application/json", only=b"tools/call"), id="500"),
+    ],
+)
+async def test_an_error_that_the_sdk_puts_in_place_of_an_answer_may_have_run(answer: Any) -> None:
+    async with served(answer) as url, opened(url) as session:
+        with pytest.raises(ToolSessionError) as raised:
+            await session.call("echo", {"text": "x"})
+        assert raised.value.may_have_run
+
+
+async def test_a_compressed_body_does_not_get_past_the_bound() -> None:
+    """A few kilobytes may decompress to gigabytes."""
+    result = {"content": [{"type": "text", "text": "x" * (50 << 20)}]}
+    body = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())
+
+    async def answer(send: Any) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async with served(tampered(b"tools/call", answer)) as url, opened(url) as session:
+        with pytest.raises(ToolSessionError, match="sent a compressed body") as raised:
+            await session.call("echo", {"text": "x"})
+        assert raised.value.may_have_run
 
 
 @pytest.mark.parametrize("json_response", [False, True], ids=["sse", "json"])

@@ -229,7 +229,7 @@ async def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
         await nap(min(delay, 0.001))
 
     monkeypatch.setattr(session_module.asyncio, "sleep", noted)
-    monkeypatch.setattr(session_module.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr("mesh.net.backoff.random.uniform", lambda low, high: high)
     async with opened(Spec(command="no-such-mcp-server")) as session:
         await session._start()
         async with asyncio.timeout(5):
@@ -239,7 +239,7 @@ async def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_too_many_waiting_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "MAX_WAITING", 2)
+    monkeypatch.setattr(session_module, "MAX_QUEUED", 2)
     async with opened(hostile()) as session:
         await session.catalogue()
         running = [asyncio.create_task(session.call("wait", {"s": 0.2})) for _ in range(3)]
@@ -352,7 +352,7 @@ def test_a_session_works_in_a_loop_of_another_thread(loop_of: Any) -> None:
 
 
 async def test_calls_that_were_revoked_take_no_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "MAX_WAITING", 2)
+    monkeypatch.setattr(session_module, "MAX_QUEUED", 2)
     session = McpSession(hostile())
     try:
         name = await session.identity()

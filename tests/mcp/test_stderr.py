@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mesh.mcp.stderr import LINE_BYTES, LINES_A_WINDOW, StderrLog
+from mesh.mcp.stderr import LINE_BYTES, LINES_PER_WINDOW, StderrLog
 
 
 async def pumped(log: StderrLog, data: bytes) -> None:
@@ -27,7 +27,7 @@ async def test_lines_carry_the_servers_name(caplog: pytest.LogCaptureFixture) ->
 
 async def test_a_flood_of_lines_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     await pumped(StderrLog("srv"), b"line\n" * 100_000)
-    assert len(caplog.messages) == LINES_A_WINDOW
+    assert len(caplog.messages) == LINES_PER_WINDOW
 
 
 async def test_an_endless_line_is_cut_into_bounded_pieces(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,5 +38,5 @@ async def test_an_endless_line_is_cut_into_bounded_pieces(caplog: pytest.LogCapt
 async def test_the_last_words_are_kept_and_secrets_hidden(caplog: pytest.LogCaptureFixture) -> None:
     log = StderrLog("srv", ["the-long-secret", "the-long-secret-2", "no"])
     await pumped(log, b"a\nb\nkey the-long-secret-2\nno way\n")
-    assert log.last_words() == "b / key *** / no way"
+    assert log.last_lines() == "b / key *** / no way"
     assert "secret" not in caplog.text

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ApprovalRequired, Error, ToolIntent, ToolResult
 from mesh.keeper.requests import Cancel
-from mesh.mcp.calls import KnownCalls
+from mesh.mcp.calls import ClaimedCalls
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import TurnInput, TurnOutput, UnsettledCall
@@ -264,7 +264,7 @@ async def unknown(mesh: LocalMesh, **changed: Any) -> dict[str, Any]:
     if changed:
         offer(mesh, **changed)
         await listed(mesh, **changed)
-    mesh.ledger.offered._known = KnownCalls()  # as in a session that has just started
+    mesh.ledger.offered._claimed = ClaimedCalls()  # as in a session that has just started
     mesh.ledger.before_add = None
     deciding.cancel()
     await mesh.crash()
