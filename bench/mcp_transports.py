@@ -61,7 +61,9 @@ anyio.run(main)
 """
 SERVERS = {
     "sdk": SDK_SERVER.format(imports="from mcp.server.stdio import stdio_server", streams="stdio_server"),
-    "ours": SDK_SERVER.format(imports="from mesh.mcp.served import stdio_streams", streams="stdio_streams"),
+    "ours": SDK_SERVER.format(
+        imports="from mesh.mcp.stdio_server import stdio_streams", streams="stdio_streams"
+    ),
 }
 Transport = Callable[[str], AbstractAsyncContextManager[Any]]
 

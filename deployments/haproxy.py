@@ -1,26 +1,26 @@
-"""Keeps HAProxy to one address, and its clients to bounds, for a Ray of our own.
+"""Confines HAProxy to one address, and bounds what its clients may hold, for a Ray of our own.
 
-Serve writes HAProxy's configuration, and there HAProxy's own ports, for statistics and metrics, are on every
+Serve writes HAProxy's configuration. In it, HAProxy's own ports for statistics and metrics listen on every
 interface, and a client may take as long as it likes. No setting changes that (ray 2.60;
-`tests/deployments/test_patches.py` fails when a reason is gone). But a setting names HAProxy's binary
-(``RAY_SERVE_HAPROXY_BINARY_PATH``), so Serve starts this program instead:
+`tests/deployments/test_patches.py` fails when a reason is gone). But there is a setting for HAProxy's binary
+(``RAY_SERVE_HAPROXY_BINARY_PATH``), so Serve starts this script instead:
 
     python -I haproxy.py HAPROXY HOST -db -f CONFIG ...
 
-It rewrites CONFIG and becomes HAPROXY. Every port that the file opens is on 127.0.0.1 then, whatever it is
-for, except the one that serves HTTP, which is on HOST. So Serve's HTTP host can be 127.0.0.1 always, and what
-is behind HAProxy, replicas and Serve's own proxy, is closed to other machines even where HAProxy is open.
+It rewrites CONFIG and becomes HAPROXY. Every port that the file opens then listens on 127.0.0.1, except the
+one that serves HTTP, which listens on HOST. So Serve's HTTP host can always be 127.0.0.1, and what is behind
+HAProxy, replicas and Serve's own proxy, is closed to other machines even where HAProxy is open.
 
-Whoever holds every connection that HAProxy takes (its ``maxconn``, see `most_connections`) keeps others
-waiting, but not for long: a connection without a whole request is closed after `_REQUEST_S`, and when more
-than half of all connections are in use, each is closed after its answer. What a request waits for is not
+A client that holds every connection HAProxy accepts (its ``maxconn``, see `most_connections`) keeps others
+waiting, but not for long: a connection without a complete request is closed after `_REQUEST_S`, and when more
+than half of all connections are in use, each is closed after its response. How long a response takes is not
 bounded here: streams and long turns stay open.
 
-One answer of HAProxy's own is changed as well. As long as it knows no route, which is so for some seconds
-while a mesh starts or its Ray is started anew, Serve has it say 404, and a client would take that for "there
-is no such conversation". It says 503 and "ask again" instead: a mesh has a route for every path.
+One response of HAProxy's own is changed as well. While it knows no route, which is so for some seconds when a
+mesh starts or its Ray is restarted, Serve makes it answer 404, and a client would conclude that there is no
+such conversation. It answers 503 and asks to try again instead: a mesh has a route for every path.
 
-Standard library only: it runs at each start and reload of HAProxy, and takes some 20 ms.
+Standard library only: the script runs at each start and reload of HAProxy, and takes some 20 ms.
 """
 
 import os
@@ -63,7 +63,7 @@ _RULES = f"""\
 
 
 def launcher(folder: Path, haproxy: str, host: str) -> Path:
-    """An executable in ``folder`` that Serve can start in place of HAProxy."""
+    """Writes an executable to ``folder`` that Serve can start in place of HAProxy, and returns its path."""
     path = folder / "haproxy"
     command = shlex.join(
         [sys.executable, "-I", __file__, haproxy, "*" if host in ("0.0.0.0", "::") else host]
@@ -74,9 +74,9 @@ def launcher(folder: Path, haproxy: str, host: str) -> Path:
 
 
 def most_connections() -> int:
-    """How many clients HAProxy can serve at once: each takes two of the files that a process may open, and
-    one in four takes two more, for a pipe. HAProxy does not start when told more. It needs up to 17 KB for
-    each."""
+    """Returns how many clients HAProxy can serve at once. Each takes two of the files that a process may
+    open, and one in four takes two more, for a pipe; HAProxy does not start with a greater number. It needs
+    up to 17 KB of memory for each."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if files == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
@@ -84,9 +84,9 @@ def most_connections() -> int:
 
 
 def confined(config: str, host: str) -> str:
-    """The configuration with HTTP on ``host``, and every other port on this machine only; see the module for
-    what is said where there is no route. Raises `ValueError` for a ``bind`` of another form: it is better not
-    to start than to be open without anybody's knowledge."""
+    """Returns the configuration with HTTP on ``host`` and every other port on this machine only; see the
+    module for the response where there is no route. Raises `ValueError` for a ``bind`` of an unknown form: it
+    is better not to start than to be open without anybody's knowledge."""
     section, lines = "", []
     for line in config.splitlines(keepends=True):
         if found := _SECTION.match(line):
@@ -96,9 +96,9 @@ def confined(config: str, host: str) -> str:
 
 
 def guarded(config: str) -> str:
-    """The configuration with bounds on how long a client may hold a connection, and without Serve's own pages
-    below ``/-/``: they tell strangers the agents' names, and pass by the checks of host and key. HAProxy's
-    checks of replicas do not come by here."""
+    """Returns the configuration with bounds on how long a client may hold a connection, and without Serve's
+    own pages below ``/-/``: they reveal the agents' names to anybody, and bypass the checks of host and key.
+    HAProxy's own checks of replicas do not go through here."""
     if _RULES_NAME in config:
         return config
     lines = []

@@ -2,15 +2,15 @@
 
     mcp-resources [--db ./resources.db] [--http HOST:PORT]
 
-Stdio by default. Any number of processes may share one file (WAL, busy timeout). Built on the SDK's
-low-level server, which gives full control of results: the JSON goes out once, as a text part.
+It serves stdio by default. Any number of processes may share one file (WAL, busy timeout). It is built on the
+SDK's low-level server, which gives full control of results: the JSON is sent once, as a text part.
 
-Names need not be unique: a resource is known by its ``id``, the Unix time in nanoseconds when it was
-added. ``updated_at`` is when the value was last written; as no tool changes a value yet, it equals
-``created_at``. A ``pattern`` is a Python regular expression that is *searched* in the name (anchor it
-with ^ and $ to match all of it).
+Names need not be unique. A resource is identified by its ``id``, the Unix time in nanoseconds at which it was
+added. ``updated_at`` is when the value was last written; no tool changes a value yet, so it equals
+``created_at``. A ``pattern`` is a Python regular expression that is *searched* in the name; anchor it with ^
+and $ to match all of it.
 
-The SDK takes most of the start-up time, so that it is imported only when it is needed.
+The SDK takes most of the start-up time and is therefore imported only when it is needed.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-BUSY_S = 5.0
-MATCH_S = 0.5
+BUSY_TIMEOUT_S = 5.0
+MATCH_TIMEOUT_S = 0.5
 MAX_NAME = 1024
 MAX_PATTERN = 512
 MAX_INTEGER = 2**63 - 1
@@ -92,16 +92,16 @@ TOOLS: list[dict[str, Any]] = [
 
 
 class Refused(Exception):
-    """The call cannot be done as asked; the message is for the model that asked."""
+    """The call cannot be carried out. The message is for the model that made it."""
 
 
 class Resources:
-    """The resources in one SQLite file. Not for use by two threads."""
+    """The resources in one SQLite file. Not for use by several threads."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Autocommit, as each change is one statement or an explicit transaction.
-        self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+        # Autocommit, because each change is one statement or an explicit transaction.
+        self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(SCHEMA)
 
@@ -109,7 +109,7 @@ class Resources:
         self._db.close()
 
     def add(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Adds one: ``name``, ``value``. Returns it with its ``id`` and times."""
+        """Adds a resource with ``name`` and ``value``. Returns it with its ``id`` and times."""
         known(arguments, "name", "value")
         name, value = text(arguments, "name", MAX_NAME), integer(arguments, "value")
         if not name:
@@ -126,13 +126,14 @@ class Resources:
         raise Refused("no free id was found: try again")
 
     def remove(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Removes by ``id``, by ``pattern`` of the name, or by both: ``removed_count``, ``removed_ids``."""
+        """Removes resources by ``id``, by ``pattern`` of the name, or by both. Returns ``removed_count`` and
+        ``removed_ids``."""
         known(arguments, "id", "pattern")
         which = optional(arguments, "id", 64)
         fits = name_filter(optional(arguments, "pattern", MAX_PATTERN))
         if which is None and arguments.get("pattern") is None:
             raise Refused("give an id, a pattern, or both: nothing says which resources to remove")
-        # One write transaction from the first look on, so that what was matched is what is removed.
+        # One write transaction around the search too, so that what was found is what is removed.
         with self._transaction(), match_bound():
             where, values = ("WHERE id = ?", (which,)) if which is not None else ("", ())
             rows = self._db.execute(f"SELECT id, name FROM resources {where} ORDER BY name, id", values)
@@ -141,7 +142,8 @@ class Resources:
         return {"removed_count": len(ids), "removed_ids": ids}
 
     def list(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """All, or those whose name matches ``pattern``: ``count`` and ``resources``, ordered by name."""
+        """Returns all resources, or those whose name matches ``pattern``: ``count`` and ``resources``,
+        ordered by name."""
         known(arguments, "pattern")
         fits = name_filter(optional(arguments, "pattern", MAX_PATTERN))
         rows = self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM resources ORDER BY name, id").fetchall()
@@ -161,6 +163,7 @@ class Resources:
 
 
 def known(arguments: dict[str, Any], *names: str) -> None:
+    """Raises `Refused` for an argument with any other name."""
     if strange := sorted(set(arguments) - set(names)):
         raise Refused(f"unknown argument {strange[0][:100]!r}: expected {' and '.join(names)}")
 
@@ -203,16 +206,17 @@ def name_filter(pattern: str | None) -> Callable[[str], bool]:
 
 @contextmanager
 def match_bound() -> Iterator[None]:
-    """At most `MATCH_S` seconds of matching, then `Refused`: a pattern can take forever.
+    """Bounds matching to `MATCH_TIMEOUT_S`, because a pattern can take for ever. Raises `Refused` after that.
 
-    By a timer signal, which `re` looks at as it backtracks: no other way interrupts it in the process.
-    Signals reach the main thread only, which is where the server runs."""
+    A timer signal is the only way to interrupt `re` from within the process: it checks for signals while it
+    backtracks. Signals reach the main thread only, which is where the server runs.
+    """
 
     def too_slow(number: int, frame: object) -> NoReturn:
-        raise Refused(f"the pattern takes longer than {MATCH_S:g} s to match: give a simpler one")
+        raise Refused(f"the pattern takes longer than {MATCH_TIMEOUT_S:g} s to match: give a simpler one")
 
     before = signal.signal(signal.SIGALRM, too_slow)
-    signal.setitimer(signal.ITIMER_REAL, MATCH_S)
+    signal.setitimer(signal.ITIMER_REAL, MATCH_TIMEOUT_S)
     try:
         yield
     finally:
@@ -246,12 +250,12 @@ def build(store: Resources) -> "Server[Any]":
 
 def explain(error: Exception) -> str:
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-        return f"the database was busy for {BUSY_S:g} s: nothing was changed, try again"
+        return f"the database was busy for {BUSY_TIMEOUT_S:g} s: nothing was changed, try again"
     return str(error) if isinstance(error, Refused) else f"the database failed: {error}"
 
 
 async def serve_stdio(store: Resources) -> None:
-    from mesh.mcp.served import stdio_streams
+    from mesh.mcp.stdio_server import stdio_streams
 
     server = build(store)
     async with stdio_streams() as (incoming, outgoing):
@@ -259,12 +263,13 @@ async def serve_stdio(store: Resources) -> None:
 
 
 async def serve_http(store: Resources, host: str, port: int) -> None:
-    """Serves ``http://host:port/mcp``; port 0 picks a free one. Says on stderr where."""
+    """Serves ``http://host:port/mcp``, and writes the address to stderr. Port 0 picks a free port."""
     import uvicorn
 
     app = build(store).streamable_http_app(json_response=True, host=host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Said to be TCP, or asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for an ACK.
+    # With the protocol given: otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for
+    # an ACK.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
@@ -282,7 +287,7 @@ def address(value: str) -> tuple[str, int]:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first error of a task group's group of groups."""
+    """Returns the first error in a nested exception group of task groups."""
     return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
@@ -296,7 +301,9 @@ def main() -> None:
         "--http", type=address, metavar="HOST:PORT", help="serve Streamable HTTP at /mcp instead of stdio"
     )
     options = parser.parse_args()
-    gc.disable()  # importing the SDK makes a million objects that stay: a fifth of the start-up time
+    # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
+    # start-up time.
+    gc.disable()
     import anyio
     import mcp.server.lowlevel  # noqa: F401
 

@@ -19,7 +19,7 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 
-from mesh.mcp.served import stdio_streams
+from mesh.mcp.stdio_server import stdio_streams
 from mesh.runtime.failpoints import failpoint
 
 SLOW_S = float(os.environ.get("LEDGER_SLOW_S", "0"))

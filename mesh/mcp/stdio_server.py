@@ -1,7 +1,8 @@
-"""The server's end of stdio: this process's stdin and stdout as the streams that the SDK's server takes.
+"""The server's end of stdio: the stdin and stdout of this process, as a pair of streams for the SDK's server.
 
-In place of the SDK's own `stdio_server`, which passes each line through a dozen calls of a worker
-thread: these pipes are read and written by the event loop, which takes a third off a call's CPU time.
+In place of the SDK's own `stdio_server`, which has no bound on a line and passes each through a dozen calls
+of a worker thread. Here the event loop reads and writes the pipes, which halves the CPU time of a call
+(`docs/decisions/mcp-transports.md`).
 """
 
 import asyncio
@@ -16,24 +17,25 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 MAX_LINE = 4 << 20
+"""Bytes of one message. Arguments are far smaller; without a bound, one line could take all memory."""
 Incoming: TypeAlias = SessionMessage | Exception
 
 
 class LineTooLong(OSError):
-    """What follows could not be told from the rest of it, so that it ends the connection."""
+    """A line is over the bound. It ends the connection: where the next line begins could not be told."""
 
 
 @asynccontextmanager
 async def stdio_streams() -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Messages of stdin (at most `MAX_LINE` bytes each) and to stdout, which must be pipes, sockets or
-    terminals. The first ends with stdin. From here on ``print`` writes to stderr."""
+    """Yields the streams of messages from stdin and to stdout, which must be pipes, sockets or terminals. The
+    first ends when stdin does. Within the ``with`` statement, ``print`` writes to stderr."""
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=MAX_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), os.fdopen(os.dup(0), "rb"))
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed by mistake must not end up between the messages
+    os.dup2(2, 1)  # what a tool prints by mistake must not get between the messages
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     stdout = asyncio.StreamWriter(transport, protocol, None, loop)
     inbox, incoming = anyio.create_memory_object_stream[Incoming](0)
@@ -46,7 +48,7 @@ async def stdio_streams() -> AsyncIterator[
 
 
 async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Incoming]) -> None:
-    """Lines of ``stdin`` until its end; a line that is no message goes on as the error it is."""
+    """Passes on the messages of ``stdin`` until its end; for a line that is not one, the error."""
     with inbox, suppress(anyio.BrokenResourceError, asyncio.IncompleteReadError):
         while True:
             try:
@@ -61,7 +63,7 @@ async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Inc
 
 
 async def send(outbox: MemoryObjectReceiveStream[SessionMessage], stdout: asyncio.StreamWriter) -> None:
-    """Messages to ``stdout``, a line each, until nobody reads them."""
+    """Writes messages to ``stdout``, a line each, until nobody reads them."""
     with outbox, suppress(ConnectionError):
         async for item in outbox:
             text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
