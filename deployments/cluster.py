@@ -124,7 +124,8 @@ def missing_resources(demand: Mapping[str, float]) -> list[str]:
 
 
 def has_serve() -> bool:
-    """Whether Serve runs on the cluster already."""
+    """Whether Serve runs on the cluster already. No function of Serve says so, but its controller has a name
+    (ray 2.60; `tests/deployments/test_patches.py` fails when that changes)."""
     import ray
 
     names = ray.util.list_named_actors(all_namespaces=True)
@@ -135,7 +136,8 @@ def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> N
     """Removes our applications at once. With ``shut_down``, Serve too, unless somebody else uses it.
 
     Their replicas are killed, because Serve lets each live for another half a minute, for the sake of load
-    balancers that do not know yet."""
+    balancers that do not know yet. They are found by the names of their actors, as `has_serve` finds
+    Serve."""
     import ray
     from ray import serve
 

@@ -35,3 +35,11 @@ def test_haproxy_still_answers_404_while_it_knows_no_route() -> None:
     """`deployments.haproxy.confined`"""
     _, _, fallback = source("serve/_private/haproxy_templates.py").partition("\nbackend default_backend\n")
     assert fallback.lstrip().startswith("http-request return status 404")
+
+
+def test_serve_still_tells_of_its_controller_and_its_replicas_by_the_names_of_actors() -> None:
+    """`deployments.cluster.has_serve` and `leave_serve`"""
+    assert 'SERVE_CONTROLLER_NAME = "SERVE_CONTROLLER_ACTOR"' in source("serve/_private/constants.py")
+    names = source("serve/_private/common.py")
+    assert 'REPLICA_ID_FULL_ID_STR_PREFIX = "SERVE_REPLICA::"' in names
+    assert 'f"{self.deployment_id.app_name}#{s}"' in names
