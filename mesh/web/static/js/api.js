@@ -1,6 +1,6 @@
 // @ts-check
-// What the page asks of its server. The access token lives in this object and nowhere else: it is gone with
-// the page.
+// The requests of the page to its server. The access token is kept in this object only, so it is forgotten with the
+// page.
 import * as exact from "./exact-json.js";
 
 /** @import { Choice } from "../approval-kinds.js" */
@@ -93,5 +93,5 @@ export async function bodyOf(response) {
   throw new ApiError(body.error ?? `The server refused (HTTP ${response.status}).`, response.status);
 }
 
-// A key for one act of a person: repeating the request does not repeat the act.
+// A key for one act of a person. The mesh acts once, however often a request with this key is repeated.
 export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");

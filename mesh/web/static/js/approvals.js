@@ -1,6 +1,6 @@
 // @ts-check
-// What an approval asks, and who asks it. Pure. What may be decided is a row of the mesh's own table: this page
-// has no rules of its own.
+// What an approval asks, and who asks it. Pure. What may be decided about it is in the table of the server
+// (`mesh.core.approvals`); this page has no rules of its own.
 import { APPROVAL_KINDS, DEFAULT_KIND } from "../approval-kinds.js";
 import { visible } from "./exact-json.js";
 

@@ -1,6 +1,6 @@
 // @ts-check
-// What the page knows and what a person can do with it. Views read `state` and call the methods; every change
-// of `state` tells the listener.
+// The state of the page and what a person can do. Views read `state` and call the methods; the listener is called
+// after every change of `state`.
 import { messageOf, newKey } from "./api.js";
 import { Feed } from "./feed.js";
 import * as conversations from "./conversation.js";
@@ -86,7 +86,7 @@ export class Chat {
       if (!this.state.conversation.id) await this.#begin();
       await this.api.send(this.state.conversation.id, message, this.#keyFor(message));
       this.#unsent = null;
-      this.#feed?.hurry();
+      this.#feed?.retryNow();
       return true;
     } catch (error) {
       this.#set({ problem: messageOf(error) });
@@ -122,7 +122,7 @@ export class Chat {
     this.#deciding(uuid, { busy: true });
     try {
       await this.api.decide(uuid, decision);
-      this.#feed?.hurry();
+      this.#feed?.retryNow();
     } catch (error) {
       this.#deciding(uuid, { busy: false, problem: messageOf(error) });
     }
@@ -153,17 +153,17 @@ export class Chat {
   }
 
   dismiss = () => this.#set({ problem: "" });
-  hurry = () => this.#feed?.hurry();
+  retryNow = () => this.#feed?.retryNow();
 
-  // Out of sight for long: the connection is given back (a browser has few of them for one server).
-  rest() {
+  // Closes the connection of a page that is hidden for long: a browser has only six for each server.
+  suspend() {
     if (!this.#feed) return;
     this.#feed.stop();
     this.#feed = null;
   }
 
-  wake() {
-    if (this.#feed) this.#feed.hurry();
+  resume() {
+    if (this.#feed) this.#feed.retryNow();
     else if (this.state.conversation.id) this.#follow(this.state.conversation.id);
   }
 

@@ -1,6 +1,7 @@
 // @ts-check
-// A conversation is fold(events), here as in the mesh. Pure: an event gives a new state, the old one stays.
-// Journaled events have a `seq` and are applied once; events of a turn that is not open change nothing but `seq`.
+// A conversation is the fold of its events, here as in the mesh. Pure: an event makes a new state and leaves the
+// old one unchanged. Journaled events have a `seq` and are applied once. Events of a turn that is not open change
+// nothing but `seq`.
 import { applied, opened } from "./turn.js";
 
 /** @import { MeshEvent, Turn } from "./turn.js" */

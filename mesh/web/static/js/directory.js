@@ -1,6 +1,6 @@
 // @ts-check
-// The list of conversations: newest first, by status, or those that a search finds. It asks anew when it is
-// told that something happened, and shows the answer to the last question only.
+// The list of conversations: newest first, by status, or those that a search finds. It is loaded again when
+// something happened. Responses may overtake each other, so only the one to the last request is shown.
 import { messageOf } from "./api.js";
 
 /** @import { Api } from "./api.js" */

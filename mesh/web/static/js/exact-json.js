@@ -1,6 +1,6 @@
 // @ts-check
-// JSON whose numbers survive: what a person approves is what runs, also where a number has more digits
-// than JavaScript counts. Such numbers are kept as they were written (`JSON.rawJSON`).
+// JSON that keeps numbers as they were written (`JSON.rawJSON`). What a person approves has to be what runs, also
+// where a number has more digits than a JavaScript number.
 
 // tsc does not know these parts of JSON yet.
 /** @type {{rawJSON?: (text: string) => unknown, isRawJSON?: (value: unknown) => boolean}} */

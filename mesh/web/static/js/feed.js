@@ -1,6 +1,6 @@
 // @ts-check
-// The events of one conversation, from where it was left: reconnects by itself, and loses nothing, because it
-// says which event it has last and the mesh replays from there.
+// The events of one conversation. Reconnects by itself and loses nothing: it says which event it received last, and
+// the mesh replays what follows.
 import { ApiError, bodyOf } from "./api.js";
 import * as exact from "./exact-json.js";
 import { SseReader } from "./sse.js";
@@ -46,7 +46,7 @@ export class Feed {
   }
 
   stop = () => this.#stopped.abort();
-  hurry = () => this.#wake();
+  retryNow = () => this.#wake();
 
   async #run() {
     this.onState("connecting", "");
@@ -58,7 +58,7 @@ export class Feed {
     }
   }
 
-  // One connection to its end. Returns why it ended, or null when there is no use in trying again.
+  // Reads one connection to its end. Returns why it ended, or null if retrying is of no use.
   async #connection() {
     const cut = new AbortController();
     const signal = AbortSignal.any([cut.signal, this.#stopped.signal]);

@@ -1,5 +1,5 @@
 // @ts-check
-// The page is drawn by Preact from templates; text put into them becomes text nodes, never markup.
+// Preact draws the page from templates. Text in them becomes text nodes, never markup.
 import { Component, h, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 

@@ -1,12 +1,12 @@
 // @ts-check
-// Puts the parts together: what the page knows, and what it shows.
+// Connects the state of the page with its views.
 import { Api } from "./api.js";
 import { Chat } from "./chat.js";
 import { Directory } from "./directory.js";
 import { html, render } from "./html.js";
 import { App } from "./view/app.js";
 
-const REST_AFTER_MS = 60_000;
+const SUSPEND_AFTER_MS = 60_000;
 const REFRESH_MS = 20_000;
 
 const api = new Api();
@@ -22,7 +22,7 @@ function draw() {
     isDrawing = false;
     render(html`<${App} chat=${chat} directory=${directory} state=${chat.state} list=${directory.state} />`, root);
   };
-  // A hidden page is not painted: its title still tells what happens.
+  // A hidden page gets no animation frames, but its title has to show what happens.
   if (document.hidden) setTimeout(now, 100);
   else requestAnimationFrame(now);
 }
@@ -40,16 +40,16 @@ addEventListener("popstate", follow);
 addEventListener("hashchange", follow);
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */
-let rest;
+let suspending;
 document.addEventListener("visibilitychange", () => {
-  clearTimeout(rest);
-  if (document.hidden) rest = setTimeout(() => chat.rest(), REST_AFTER_MS);
+  clearTimeout(suspending);
+  if (document.hidden) suspending = setTimeout(() => chat.suspend(), SUSPEND_AFTER_MS);
   else {
-    chat.wake();
+    chat.resume();
     directory.refresh();
   }
 });
-addEventListener("online", () => chat.hurry());
+addEventListener("online", () => chat.retryNow());
 setInterval(() => document.hidden || directory.refresh(), REFRESH_MS);
 
 chat.open(addressed());

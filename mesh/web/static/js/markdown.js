@@ -1,12 +1,13 @@
 // @ts-check
-// What a model wrote, as safe markup: a fragment that holds no script, no style, no form, nothing that is
-// loaded from elsewhere, and no link but to http, https and mailto.
+// The text of a model as safe markup: a fragment without scripts, styles, forms, anything that is loaded from
+// another origin, and links to other schemes than http, https and mailto.
 import DOMPurify from "../vendor/purify.js";
 import { Marked } from "../vendor/marked.js";
 
 const MAX_CHARACTERS = 100_000; // above that it is shown as plain text: laying it out would hold up the page
 
-// Raw HTML is shown as it was written. A picture becomes a link to it: looking at it is for a person to decide.
+// Raw HTML is shown as it was written. An image becomes a link: loading it would tell its server that the text is
+// read.
 const marked = new Marked({
   gfm: true,
   breaks: true,

@@ -1,5 +1,5 @@
 // @ts-check
-// Server-Sent Events from pieces of text, as the HTML standard reads them. Pure.
+// Reads Server-Sent Events from pieces of text, by the rules of the HTML standard. Pure.
 //
 // A comment line (a heartbeat) gives no event.
 

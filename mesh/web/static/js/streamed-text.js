@@ -1,6 +1,6 @@
 // @ts-check
-// A text that comes in pieces, each with the number of code points before it. Repeats and retries are
-// harmless; what was missed at the beginning stays missing until the whole text comes.
+// A text that arrives in pieces, each with the number of code points before it. Repeated pieces are harmless. A
+// watcher who came late does not have the beginning until the whole text arrives.
 
 /** @typedef {{text: string, start: number, end: number}} StreamedText its offsets count code points */
 

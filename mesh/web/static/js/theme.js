@@ -1,4 +1,5 @@
 // @ts-check
-// Before anything is drawn: the colours this person chose here, if any; otherwise those of their system.
+// Runs before anything is drawn, so that the page does not flash: sets the colours that a person chose here. Without
+// a choice the style sheet follows the system.
 const chosen = localStorage.getItem("theme");
 if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;

@@ -1,6 +1,5 @@
 // @ts-check
-// How far each node of the agent's tree is in a turn: path -> {status, round}. Pure.
-// status: running, waiting, completed, failed, stopped; a node that has not begun is absent.
+// The status of each node of the agent's tree in a turn, by node path. Pure. A node that has not begun is absent.
 import { isOpen } from "./conversation.js";
 import { iterationOf, parentOf, pathOf } from "./place.js";
 import { pending } from "./turn.js";
@@ -8,7 +7,7 @@ import { pending } from "./turn.js";
 /** @import { Turn } from "./turn.js" */
 
 /** @typedef {{path: string, name: string, type?: string, description?: string, agents?: TreeNode[]}} TreeNode of GET /tree */
-/** @typedef {{status: string, round: number}} NodeStatus */
+/** @typedef {{status: string, round: number}} NodeStatus `round` is the iteration of its loop */
 
 /**
  * @param {Turn | undefined} turn

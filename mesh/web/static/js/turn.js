@@ -104,25 +104,25 @@ const CHANGES = {
   text_delta: (turn, event) => {
     const item = textAt(turn, event.step) ?? newText(event);
     if (item.done) return turn;
-    return put(turn, { ...item, text: withPiece(item.text, event.text, event.offset ?? 0) });
+    return withItem(turn, { ...item, text: withPiece(item.text, event.text, event.offset ?? 0) });
   },
   tool_call: withCallDelta,
   llm_call: withModelAnswer,
   tool_intent: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
-    return going(put(turn, { ...item, args: event.arguments, phase: "running" }));
+    return resumed(withItem(turn, { ...item, args: event.arguments, phase: "running" }));
   },
   tool_result: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
     /** @type {Phase} */
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
-    return going(put(turn, { ...item, phase, result: event.content, ms: event.duration_ms ?? 0 }));
+    return resumed(withItem(turn, { ...item, phase, result: event.content, ms: event.duration_ms ?? 0 }));
   },
   approval_required: (turn, event) => {
     const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
     const approval = /** @type {any} */ ({ kind: DEFAULT_KIND, ...event, decision: "" });
     const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), approval];
-    return { ...put(turn, { ...item, phase: "waiting" }), approvals };
+    return { ...withItem(turn, { ...item, phase: "waiting" }), approvals };
   },
   approval_resolved: (turn, event) => {
     const approvals = turn.approvals.map((one) => (one.uuid === event.uuid ? { ...one, ...decisionOf(event) } : one));
@@ -131,7 +131,7 @@ const CHANGES = {
     /** @type {Phase} */
     const phase = event.decision === "reject" ? "rejected" : event.decision === "skip" ? "skipped" : "called";
     const edit = event.edited_args ? { args: event.edited_args, edited: true } : {};
-    return going({ ...(item ? put(turn, { ...item, ...edit, phase }) : turn), approvals });
+    return resumed({ ...(item ? withItem(turn, { ...item, ...edit, phase }) : turn), approvals });
   },
   node_started: (turn, event) => {
     const node = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
@@ -139,7 +139,7 @@ const CHANGES = {
   },
   node_completed: (turn, event) => {
     const node = { name: event.name, status: event.status ?? "completed", text: event.text ?? "", ms: event.duration_ms ?? 0 };
-    return going({ ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } });
+    return resumed({ ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } });
   },
   paused: (turn) => ({ ...turn, status: pending(turn).length ? "waiting" : turn.status }),
   completed: (turn, event) => ({
@@ -181,7 +181,7 @@ function withCallDelta(turn, event) {
   const draft = event.phase === "started" ? "" : item.draft + (event.delta ?? "");
   /** @type {Partial<ToolItem>} */
   const ready = event.call ? { args: event.call.arguments ?? {}, name: event.call.name, phase: "called" } : {};
-  return put({ ...turn, calls }, { ...item, draft, ...ready });
+  return withItem({ ...turn, calls }, { ...item, draft, ...ready });
 }
 
 /** @type {(turn: Turn, event: MeshEvent) => Turn} */
@@ -193,21 +193,21 @@ function withModelAnswer(turn, event) {
   const kept = turn.items.filter((item) => !item.step.startsWith(mine) || steps.includes(item.step));
   const text = { ...nothing, text: event.text ?? "" };
   let next = { ...turn, items: kept, usage: withUsage(turn.usage, event.usage) };
-  next = put(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model });
+  next = withItem(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model });
   toolCalls.forEach((call, index) => {
     const item = toolAt(next, steps[index]) ?? newTool(steps[index], event.node, call.name);
     const isNew = item.phase === "writing";
     const args = call.malformed ?? call.arguments ?? {};
-    next = put(next, { ...item, name: call.name, args, phase: isNew ? "called" : item.phase });
+    next = withItem(next, { ...item, name: call.name, args, phase: isNew ? "called" : item.phase });
   });
-  return going(next);
+  return resumed(next);
 }
 
 /**
- * What could go on does: a turn waits again only when the mesh says so.
+ * The turn at work again: something in it goes on, and it waits only once the mesh says so (`paused`).
  * @type {(turn: Turn) => Turn}
  */
-const going = (turn) => (turn.status === "waiting" ? { ...turn, status: "running" } : turn);
+const resumed = (turn) => (turn.status === "waiting" ? { ...turn, status: "running" } : turn);
 
 /** @type {(sum: Usage, usage?: {input?: number, output?: number}) => Usage} */
 const withUsage = (sum, usage = {}) => ({
@@ -231,7 +231,7 @@ const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phas
 /** @param {MeshEvent} event */
 const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decision, by, reason, edited_args, answer });
 
-// A step is of a model or of a tool: its key says which. So an item at a step has the kind that is asked for.
+// The key of a step says whether it is of a model or of a tool, so no two items of different kinds share one.
 /** @type {(turn: Turn, step: string) => TextItem | undefined} */
 const textAt = (turn, step) => turn.items.filter((item) => item.kind === "text").find((item) => item.step === step);
 /** @type {(turn: Turn, step: string) => ToolItem | undefined} */
@@ -244,7 +244,7 @@ const newTool = (step, node, name) => ({
 });
 
 /** @type {(turn: Turn, item: Item) => Turn} */
-function put(turn, item) {
+function withItem(turn, item) {
   const at = turn.items.findIndex((one) => one.step === item.step);
   return { ...turn, items: at < 0 ? [...turn.items, item] : turn.items.with(at, item) };
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// The agent beside the conversation: its tree, lit as the turn goes through it, and its tools.
+// The agent beside the conversation: its tree, with the status of each node in the turn, and its tools.
 import { html } from "../html.js";
 import { visible } from "../exact-json.js";
 import { statuses } from "../tree-status.js";

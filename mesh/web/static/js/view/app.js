@@ -101,15 +101,21 @@ function skip(event) {
 function composing(chat, state, turn) {
   const waits = pending(turn).length > 0;
   const isCompleted = state.conversation.completed;
-  const words = isCompleted ? "This conversation is closed" : waits ? "Decide what waits above first" : isOpen(turn) ? "The agent is working …" : "Message the agent";
   return {
     canSend: !state.sending && !isOpen(turn) && !isCompleted && state.connection.state !== "refused",
     canStop: isOpen(turn),
     isStopping: state.stopping,
-    placeholder: words,
+    placeholder: placeholderFor(isCompleted, waits, isOpen(turn)),
     send: (/** @type {string} */ text) => chat.send(text),
     stop: () => chat.stop(),
   };
+}
+
+/** @type {(isCompleted: boolean, waits: boolean, isOpen: boolean) => string} */
+function placeholderFor(isCompleted, waits, isOpen) {
+  if (isCompleted) return "This conversation is closed";
+  if (waits) return "Decide what waits above first";
+  return isOpen ? "The agent is working …" : "Message the agent";
 }
 
 /** @param {Chat} chat @param {State} state */

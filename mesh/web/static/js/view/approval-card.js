@@ -1,6 +1,6 @@
 // @ts-check
-// What waits for a person: a call that wants to run, a question, a wish for a token; and the ways to decide. What
-// may be decided, edited or said in words is in the row of the approval's kind.
+// The card of an approval: who wants what, and the ways to decide. What may be decided, edited or answered in words
+// is in the row of its kind.
 import { descriptionOf, kindOf, remoteAgentOf } from "../approvals.js";
 import * as exact from "../exact-json.js";
 import { Component, html } from "../html.js";
@@ -37,7 +37,7 @@ export class ApprovalCard extends Component {
   /** @type {HTMLElement | null} */
   #card = null;
 
-  // A person who just answered with the keyboard goes on from the next question, or from the message box.
+  // Moves the focus to the next approval, or to the message box, for a person who decided with the keyboard.
   componentWillUnmount() {
     if (!this.#card?.contains(document.activeElement)) return;
     const others = [...document.querySelectorAll(".approval")].filter((card) => card !== this.#card);
@@ -190,7 +190,7 @@ export class ApprovalCard extends Component {
     `;
   }
 
-  // The token is this page's: it goes along with the decision, and the mesh forwards it.
+  // The token is that of the page. It is sent with the decision, and the mesh passes it on.
   #tokenHint() {
     const { hasToken } = this.props;
     return html`<p class="hint">${hasToken ? "Your access token is sent along, and passed on to that agent." : "Set an access token first: it is sent along, and passed on to that agent."}</p>`;

@@ -1,5 +1,5 @@
 // @ts-check
-// The message box. Enter sends, Shift+Enter is a new line; while a turn runs there is a button that stops it.
+// The message box. Enter sends, Shift+Enter starts a new line. While a turn is open, a button cancels it.
 import { Component, html } from "../html.js";
 import { Icon } from "./icons.js";
 

@@ -1,5 +1,5 @@
 // @ts-check
-// Who is asking: an access token and a name. Both stay in this page's memory, and are gone when it is.
+// Who the person is: an access token and a name. Both are kept in the memory of the page only.
 import { Component, html } from "../html.js";
 
 /** @import { Api } from "../api.js" */

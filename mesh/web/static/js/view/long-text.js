@@ -1,5 +1,5 @@
 // @ts-check
-// Text from a tool or a model, as it is: bounded at first, in full when a person asks.
+// The text of a tool or a model, unchanged. A long one is cut until a person asks for all of it.
 import { Component, html } from "../html.js";
 import { count } from "./words.js";
 

@@ -1,10 +1,10 @@
 // @ts-check
-// A text as markdown. While it streams it is laid out anew at most so often that the page stays quick.
+// A text as markdown. While it streams, it is laid out again only so often that the page stays responsive.
 import { Component, html } from "../html.js";
 import { fragmentOf } from "../markdown.js";
 
-const SHARE = 6; // of the time at most one part in so many is spent on the layout
-const SOONEST_MS = 40;
+const PAUSE_FACTOR = 6; // a pause is so many times as long as the last layout took
+const MIN_PAUSE_MS = 40;
 
 /** @typedef {{text: string, isStreaming?: boolean, isCut?: boolean}} Props */
 
@@ -33,7 +33,7 @@ export class MarkdownText extends Component {
   /** @param {Props} props */
   #plan(props) {
     clearTimeout(this.#timer);
-    const wait = this.#drawnAt + Math.max(SOONEST_MS, this.#cost * SHARE) - performance.now();
+    const wait = this.#drawnAt + Math.max(MIN_PAUSE_MS, this.#cost * PAUSE_FACTOR) - performance.now();
     if (props.isStreaming && wait > 0) this.#timer = setTimeout(() => this.#draw(this.props), wait);
     else this.#draw(props);
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// The turns, from the first on. It follows what is new as long as the reader is at the end.
+// The turns, from the first on. Scrolls to what is new as long as the reader is at the end.
 import { Component, html } from "../html.js";
 import { Icon } from "./icons.js";
 import { TurnView } from "./turn.js";
@@ -15,7 +15,7 @@ const NEAR_PX = 120;
 export class Transcript extends Component {
   state = { isAtEnd: true };
   #element = /** @type {HTMLElement} */ (/** @type {unknown} */ (null)); // set as it is drawn
-  // Content grows after it was drawn (streamed markdown): its size tells, not the drawing.
+  // Content grows after it was drawn (streamed markdown), so its size is observed.
   #observer = new ResizeObserver(() => this.state.isAtEnd && this.#toEnd());
 
   componentDidMount() {

@@ -1,5 +1,5 @@
 // @ts-check
-// How numbers, times and states are said.
+// Numbers, times and states in words.
 
 /** @import { Choice } from "../../approval-kinds.js" */
 /** @import { Phase } from "../turn.js" */
