@@ -63,6 +63,17 @@ def test_every_name_of_code_in_the_guide_for_contributors_exists() -> None:
     assert names - _words() == set()
 
 
+def test_every_type_of_the_glossary_exists_and_no_term_is_there_twice() -> None:
+    rows = re.findall(
+        r"^\| ([^|]+) \| [^|]+ \| ([^|]*) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE
+    )
+    types = {name for _, cell in rows for span in _CODE.findall(cell) for name in re.findall(r"\w+", span)}
+    terms = [term.strip() for term, _ in rows if term != "term"]
+    assert len(terms) > 40
+    assert types - _words() == set()
+    assert [term for term in terms if terms.count(term) > 1] == []
+
+
 @every_document
 def test_every_command_that_is_named_exists(document: Path) -> None:
     spans = _CODE.findall(_prose(document.read_text()))
