@@ -8,9 +8,9 @@ from mesh.core.events import ApprovalRequired, Choice
 from mesh.display.approvals import description_of
 from mesh.display.text import as_json, clean, one_line
 
-_MOST_DESCRIPTION = 4_000
-_MOST_LINE = 160
-_MOST_LINES = 12
+_MAX_DESCRIPTION = 4_000
+_MAX_LINE = 160
+_MAX_LINES = 12
 _KEYS: dict[Choice, tuple[str, str]] = {
     "approve": ("a", "approve"),
     "reject": ("r", "reject"),
@@ -25,19 +25,19 @@ _LACKS_TOKEN = "  this chat has no token: leave with Ctrl-D, come back with --to
 def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
     """Returns who asks for what, with which arguments, and what to do about it."""
     kind = kind_of(asked)
-    text = clean(description_of(asked)[:_MOST_DESCRIPTION])
+    text = clean(description_of(asked)[:_MAX_DESCRIPTION])
     lines = [line for line in text.splitlines() if line.strip()]
     if kind.is_question:
-        told = [Notice(f"  {line}", "plain") for line in lines]
+        notices = [Notice(f"  {line}", "plain") for line in lines]
     else:
-        told = [Notice(f"  {one_line(line, _MOST_LINE)}", "plain") for line in lines[:_MOST_LINES]]
-        if len(lines) > _MOST_LINES or any(len(line) > _MOST_LINE for line in lines):
-            told.append(Notice("  … v shows all of it"))
+        notices = [Notice(f"  {one_line(line, _MAX_LINE)}", "plain") for line in lines[:_MAX_LINES]]
+        if len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines):
+            notices.append(Notice("  … v shows all of it"))
     if kind.needs_token:
-        told.append(Notice(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
+        notices.append(Notice(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
     if asked.expires_at:
-        told.append(Notice(f"  counts as rejected at {one_line(asked.expires_at, 40)}"))
-    return [Notice(f"? {_head(asked)}{place}", "ask"), *told]
+        notices.append(Notice(f"  counts as rejected at {one_line(asked.expires_at, 40)}"))
+    return [Notice(f"? {_head(asked)}{place}", "ask"), *notices]
 
 
 def _head(asked: ApprovalRequired) -> str:

@@ -28,8 +28,8 @@ from mesh.journal.portable import bounded, read_lines, renumbered
 _TERMINATED = 143
 _NO_KEY = 401
 _PROBE_S = 2.0
-_NOTHING_SAID = (
-    "nothing was said: write a message a line to stdin, as in: echo 'list all resources' | mesh chat"
+_NO_MESSAGES = (
+    "nothing was said: write one message per line to stdin, as in: echo 'list all resources' | mesh chat"
 )
 
 
@@ -152,7 +152,7 @@ async def _answer(chat: Chat, conversation: str) -> int:
         return resumed
     status = await chat.answer_all()
     if status is None and not conversation:
-        raise ConfigError([_NOTHING_SAID])
+        raise ConfigError([_NO_MESSAGES])
     return ExitStatus.ANSWERED if status is None else status
 
 

@@ -45,8 +45,8 @@ _DECIDED: dict[Choice, str] = {
     "answer": "answered",
 }
 _WITH_TOKEN: dict[Choice, str] = {**_DECIDED, "approve": "sent", "reject": "not sent"}
-_SHORT_RESULT = 80
-_SHORT_NOTE = 300
+_MAX_RESULT = 80
+_MAX_NOTE = 300
 
 
 class TextChunk(msgspec.Struct, frozen=True):
@@ -189,9 +189,9 @@ class Transcript:
                 yield from self._turn_ended(event)
             case Trace() if event.message not in self._traces:
                 self._traces.add(event.message)
-                yield Notice(f"· {one_line(event.message, _SHORT_NOTE)}")
+                yield Notice(f"· {one_line(event.message, _MAX_NOTE)}")
             case CutOff():
-                yield Notice(one_line(event.message, _SHORT_NOTE))
+                yield Notice(one_line(event.message, _MAX_NOTE))
             case _:
                 pass
 
@@ -249,7 +249,7 @@ class Transcript:
             stream.done |= StepKey(step).place == event.place
         yield from self._print_texts()
         if event.status == "failed":
-            yield Notice(f"✗ {self._node(event.step)}: {one_line(event.text, _SHORT_NOTE)}", "bad")
+            yield Notice(f"✗ {self._node(event.step)}: {one_line(event.text, _MAX_NOTE)}", "bad")
 
     def _turn_ended(self, event: Completed | Error) -> Iterator[TranscriptPart]:
         yield from self._print_all_texts()
@@ -307,7 +307,7 @@ def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
     if event.skipped:
         return "⊘", "not run", "dim"
     if event.is_error:
-        return "✗", f"{took}  {one_line(event.content, _SHORT_RESULT)}", "bad"
+        return "✗", f"{took}  {one_line(event.content, _MAX_RESULT)}", "bad"
     return "✓", took, "good"
 
 
@@ -320,6 +320,6 @@ def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
     by = f" by {one_line(event.by, 60)}" if event.by else ""
     edited = " with edited arguments" if event.edited_args is not None else ""
     said = event.answer or event.reason
-    why = f": {one_line(said, _SHORT_NOTE)}" if said else ""
+    why = f": {one_line(said, _MAX_NOTE)}" if said else ""
     words = _WITH_TOKEN if asked is not None and kind_of(asked).needs_token else _DECIDED
     return f"→ {subject_of(asked)} {words[event.decision]}{edited}{by}{why}"

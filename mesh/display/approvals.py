@@ -8,12 +8,13 @@ _MAX_NAME = 60
 
 
 def description_of(asked: ApprovalRequired) -> str:
-    """The description of the approval without the name of the other agent, which is shown beside it."""
+    """Returns the description of an approval without the name of the other agent, which is shown beside
+    it."""
     return asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
 
 
 def subject_of(asked: ApprovalRequired | None) -> str:
-    """What a decision is about. ``None`` stands for an approval that was not seen."""
+    """Returns what a decision is about. None stands for an approval that was not seen."""
     if asked is None:
         return "an approval"
     agent = one_line(asked.remote_agent_name, _MAX_NAME)

@@ -33,14 +33,14 @@ from mesh.log.summary import dollars
 from mesh.log.times import between, clock, day, milliseconds, span
 
 _MAX_RESULT = 200
-_DONE: dict[Choice, str] = {
+_DECIDED: dict[Choice, str] = {
     "approve": "approved {}",
     "reject": "rejected {}",
     "retry": "wants {} to run again",
     "skip": "wants to go on without {}",
     "answer": "answered {}",
 }
-_WITH_TOKEN: dict[Choice, str] = {**_DONE, "approve": "sent {}", "reject": "did not send {}"}
+_WITH_TOKEN: dict[Choice, str] = {**_DECIDED, "approve": "sent {}", "reject": "did not send {}"}
 _TOKEN = "with a bearer token"
 
 
@@ -50,59 +50,59 @@ class EventLines:
     def __init__(self, names: NodeNames, prices: Prices) -> None:
         self._names = names
         self._prices = prices
-        self._started = ""
-        self._said = ""
-        self._asked: dict[str, ApprovalRequired] = {}
-        self._decided: dict[str, ApprovalResolved] = {}
-        self._told: set[tuple[int, str, str]] = set()
+        self._turn_started_at = ""
+        self._last_text = ""
+        self._approvals: dict[str, ApprovalRequired] = {}
+        self._decisions: dict[str, ApprovalResolved] = {}
+        self._messages_shown: set[tuple[int, str, str]] = set()
 
     def lines(self, event: AnyEvent) -> Iterator[LogLine]:
         """Yields the lines of an event. Some events have none."""
         match event:
             case ConversationCreated():
-                yield from self._created(event)
+                yield from self._conversation_created(event)
             case UserMessage():
-                yield from self._user(event)
+                yield from self._user_message(event)
             case LlmCall():
-                yield from self._model(event)
+                yield from self._model_call(event)
             case ToolIntent():
-                yield self._tells(event) if other_agent_of(event.tool) else self._runs(event)
+                yield self._agent_message(event) if other_agent_of(event.tool) else self._tool_run(event)
             case ToolResult():
-                yield self._result(event)
+                yield self._tool_result(event)
             case ApprovalRequired():
-                yield self._asks(event)
+                yield self._approval_required(event)
             case ApprovalResolved():
-                yield self._decided_on(event)
+                yield self._approval_resolved(event)
             case NodeCompleted():
-                yield self._done(event)
+                yield self._node_completed(event)
             case Completed() | Error():
-                yield from self._closed(event)
+                yield from self._turn_ended(event)
             case ConversationCompleted():
                 yield LogLine("The conversation is complete.", "quiet", clock(event.time))
             case _:
                 pass
 
-    def _created(self, event: ConversationCreated) -> Iterator[LogLine]:
+    def _conversation_created(self, event: ConversationCreated) -> Iterator[LogLine]:
         yield LogLine(f"conversation {short_name(event.conversation_id)}", "head")
         parts = (("agent", event.agent), ("config", event.digest), ("session", event.session_id))
         about = ", ".join(f"{label} {short_name(value)}" for label, value in parts if value)
         yield LogLine(f"{about}; times are UTC", "quiet")
 
-    def _user(self, event: UserMessage) -> Iterator[LogLine]:
-        self._started, self._said = event.time, ""
+    def _user_message(self, event: UserMessage) -> Iterator[LogLine]:
+        self._turn_started_at, self._last_text = event.time, ""
         yield LogLine(f"\nturn {event.turn}, {one_line(day(event.time), 10)}", "head")
         session = f"session {short_name(event.session_id)}" if event.session_id else ""
         note = ", ".join(part for part in (session, _TOKEN if event.had_token else "") if part)
         who = f"user {short_name(event.by)}" if event.by else "user"
         yield LogLine(f"{who}: {event.text}", "person", clock(event.time), note=note)
 
-    def _model(self, event: LlmCall) -> Iterator[LogLine]:
-        asked = ", ".join(map(_asked, event.tool_calls))
+    def _model_call(self, event: LlmCall) -> Iterator[LogLine]:
+        asked = ", ".join(map(_requested_call, event.tool_calls))
         if event.text:
-            self._said = event.text
-            yield self._at(event, event.text, "plain", "" if asked else self._price_tag(event), ":")
+            self._last_text = event.text
+            yield self._node_line(event, event.text, "plain", "" if asked else self._price_tag(event), ":")
         if asked or not event.text:
-            yield self._at(
+            yield self._node_line(
                 event, f"calls {asked}" if asked else "says nothing", "plain", self._price_tag(event)
             )
 
@@ -120,42 +120,42 @@ class EventLines:
         )
         return ", ".join(part for part in parts if part)
 
-    def _runs(self, event: ToolIntent) -> LogLine:
+    def _tool_run(self, event: ToolIntent) -> LogLine:
         again = f"try {event.attempt + 1}" if event.attempt else ""
-        return self._at(event, f"runs {call(event.tool, event.arguments)}", "plain", again)
+        return self._node_line(event, f"runs {call(event.tool, event.arguments)}", "plain", again)
 
-    def _tells(self, event: ToolIntent) -> LogLine:
+    def _agent_message(self, event: ToolIntent) -> LogLine:
         """A message to another agent, or the decision about what it asked."""
-        said, decision = event.arguments.get("message"), self._decided.get(event.answers)
+        said, decision = event.arguments.get("message"), self._decisions.get(event.answers)
         text = said if isinstance(said, str) else call(event.tool, event.arguments)
         if event.answers:
-            text = _decision_in_words(decision) if decision else "the decision"
-        told = (event.turn, event.step, event.answers)
-        again = "again" if told in self._told else ""
-        self._told.add(told)
-        return self._at(event, f"tells agent {other_agent_of(event.tool)}: {text}", "plain", again)
+            text = _decision_text(decision) if decision else "the decision"
+        message = (event.turn, event.step, event.answers)
+        again = "again" if message in self._messages_shown else ""
+        self._messages_shown.add(message)
+        return self._node_line(event, f"tells agent {other_agent_of(event.tool)}: {text}", "plain", again)
 
-    def _result(self, event: ToolResult) -> LogLine:
-        how, tone = _outcome(event)
+    def _tool_result(self, event: ToolResult) -> LogLine:
+        how, tone = _result_arrow(event)
         agent, content = other_agent_of(event.tool), one_line(event.content, _MAX_RESULT)
         if agent and not event.is_error:
             text = f"hears from agent {agent}: {content}"
         else:
             text = f"{f'agent {agent}' if agent else short_name(event.tool)} {how} {content}".rstrip()
-        return self._at(event, text, tone, milliseconds(event.duration_ms))
+        return self._node_line(event, text, tone, milliseconds(event.duration_ms))
 
-    def _asks(self, event: ApprovalRequired) -> LogLine:
-        self._asked[event.uuid] = event
+    def _approval_required(self, event: ApprovalRequired) -> LogLine:
+        self._approvals[event.uuid] = event
         about = f"approval {short_name(event.uuid)}"
         task = f", task {short_name(event.remote_task_id)} there" if event.remote_task_id else ""
         until = f", until {one_line(event.expires_at, 32)}" if event.expires_at else ""
-        return self._at(event, _question(event), "asks", f"{about}{task}{until}")
+        return self._node_line(event, _question(event), "asks", f"{about}{task}{until}")
 
-    def _decided_on(self, event: ApprovalResolved) -> LogLine:
-        self._decided[event.uuid] = event
-        asked = self._asked.get(event.uuid)
+    def _approval_resolved(self, event: ApprovalResolved) -> LogLine:
+        self._decisions[event.uuid] = event
+        asked = self._approvals.get(event.uuid)
         what = subject_of(asked) if asked else f"approval {short_name(event.uuid)}"
-        words = _WITH_TOKEN if asked and kind_of(asked).needs_token else _DONE
+        words = _WITH_TOKEN if asked and kind_of(asked).needs_token else _DECIDED
         tool = short_name(asked.tool_name) if asked else what
         edited = f", as {call(tool, event.edited_args)}" if event.edited_args is not None else ""
         said = event.answer or event.reason
@@ -165,16 +165,16 @@ class EventLines:
         text = f"{short_name(event.by) or 'somebody'} {words[event.decision].format(what)}{edited}{why}"
         return LogLine(text, "decided", clock(event.time), depth_of(event.node), note)
 
-    def _done(self, event: NodeCompleted) -> LogLine:
+    def _node_completed(self, event: NodeCompleted) -> LogLine:
         wrote = [f"wrote {', '.join(short_name(key) for key in event.state)}"] if event.state else []
         ends = ["ends the loop"] if event.exits else []
         note = ", ".join([milliseconds(event.duration_ms), *wrote, *ends])
         if event.status == "failed":
-            return self._at(event, f"failed: {one_line(event.text, _MAX_RESULT)}", "wrong", note)
-        return self._at(event, "is done", "quiet", note)
+            return self._node_line(event, f"failed: {one_line(event.text, _MAX_RESULT)}", "wrong", note)
+        return self._node_line(event, "is done", "quiet", note)
 
-    def _closed(self, event: Completed | Error) -> Iterator[LogLine]:
-        took = between(self._started, event.time) if self._started else timedelta()
+    def _turn_ended(self, event: Completed | Error) -> Iterator[LogLine]:
+        took = between(self._turn_started_at, event.time) if self._turn_started_at else timedelta()
         note = f"turn {event.turn} took {span(took)}"
         when = clock(event.time)
         if isinstance(event, Error):
@@ -182,24 +182,26 @@ class EventLines:
         elif event.stopped_by_person:
             how = "called off" if event.cancelled_on_request else "cancelled"
             yield LogLine(f"{how}: {event.response}", "wrong", when, note=note)
-        elif event.response.strip() == self._said.strip():
+        elif event.response.strip() == self._last_text.strip():
             yield LogLine("done", "quiet", when, note=note)
         else:
             yield LogLine(f"{self._names.of('0')} answers: {event.response}", "plain", when, note=note)
 
-    def _at(self, event: AnyEvent, text: str, tone: LineTone, note: str = "", colon: str = "") -> LogLine:
+    def _node_line(
+        self, event: AnyEvent, text: str, tone: LineTone, note: str = "", colon: str = ""
+    ) -> LogLine:
         """Returns a line about something that a node did."""
         who = self._names.of(event.node)
         return LogLine(f"{who}{colon} {text}", tone, clock(event.time), depth_of(event.node), note)
 
 
-def _asked(asked: ToolCall) -> str:
+def _requested_call(asked: ToolCall) -> str:
     if asked.malformed:
         return f"{short_name(asked.name)} with arguments that are no JSON"
     return call(asked.name, asked.arguments)
 
 
-def _outcome(event: ToolResult) -> tuple[str, LineTone]:
+def _result_arrow(event: ToolResult) -> tuple[str, LineTone]:
     if event.skipped:
         return "was not run →", "quiet"
     return ("failed →", "wrong") if event.is_error else ("→", "quiet")
@@ -216,7 +218,7 @@ def _question(asked: ApprovalRequired) -> str:
     return f"{asks}: {kind.asks.format(call=what) or words}"
 
 
-def _decision_in_words(decision: ApprovalResolved) -> str:
+def _decision_text(decision: ApprovalResolved) -> str:
     said = decision.answer or decision.reason
     edited = " with edited arguments" if decision.edited_args is not None else ""
     words = {"approve": "approved", "reject": "rejected", "answer": "the answer"}
