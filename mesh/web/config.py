@@ -19,10 +19,10 @@ from mesh.config.yaml_tree import read_text
 class WebConfig(ConfigSection):
     """Where the page is served and which mesh is behind it.
 
-    ``key``: an API key of that mesh, for whoever has none of their own in the page.
-    ``allowed_hosts``: names the server is reached by, besides addresses and localhost. ``timeout_s`` bounds
-    one answer of the mesh, and how long the body of a request may take to arrive; ``max_body_bytes`` bounds
-    a request, ``max_streams`` the event streams open at once.
+    ``key`` is an API key of that mesh, for people who give the page none of their own. ``allowed_hosts`` are
+    the names by which the server is reached, besides addresses and localhost. ``timeout_s`` bounds a response
+    of the mesh, and how long the body of a request may take to arrive; ``max_body_bytes`` bounds a request,
+    ``max_streams`` the concurrent event streams.
     """
 
     agent_url: Url = "http://127.0.0.1:8080"

@@ -1,4 +1,4 @@
-"""Where the web chat listens when nobody said where. Imports no server: who only listens needs none."""
+"""The socket of a web chat whose port nobody chose. Apart from the server, which takes long to import."""
 
 import errno
 import socket
@@ -9,7 +9,7 @@ _PORTS_TRIED = 100
 
 
 def listen_nearby(port: int) -> socket.socket:
-    """Listens on this machine only, on the port or the next that is free. Raises `MeshError`."""
+    """Listens on the loopback address, on ``port`` or the next one that is free. Raises `MeshError`."""
     for each in range(port, port + _PORTS_TRIED):
         try:
             return socket.create_server(("127.0.0.1", each))

@@ -1,4 +1,4 @@
-"""The web chat as a process: listens, says where, and serves until it is stopped."""
+"""The web chat as a process: listens, prints its address, and serves until it is stopped."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ from mesh.web.app import app
 from mesh.web.config import WebConfig
 
 _CANCEL_WITHIN_S = 1
-"""How long open streams are waited for at the end: they would never end by themselves."""
+"""How long a shutdown waits for open event streams, which never end by themselves."""
 MAX_PENDING = 256
 _REQUEST_WITHIN_S = 10.0
 _MAX_REQUESTS = 1000
-"""At once, beside the event streams; over that, the next gets 503."""
+"""Concurrent ones, besides the event streams. The next gets 503."""
 
 
 def serve(config: WebConfig, say: Callable[[str], None]) -> None:
@@ -49,8 +49,10 @@ def serve_on(listening: socket.socket, config: WebConfig) -> None:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with a bound on how long and how many connections wait for a request: uvicorn lets a client
-    that sends nothing stay for ever, until no file descriptor is left."""
+    """A connection of uvicorn that bounds how long and how many connections wait for a request.
+
+    uvicorn keeps the connection of a client that sends nothing for ever, until no file descriptor is left.
+    """
 
     pending = PendingConnections(MAX_PENDING, _REQUEST_WITHIN_S, logging.getLogger("mesh.web"))
 
@@ -64,7 +66,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """A request was answered; the next may be here already."""
+        """A response was sent. The next request may have arrived already."""
         if not self.pipeline and not self.transport.is_closing():
             self.pending.add(self)
         super().on_response_complete()
@@ -79,7 +81,7 @@ class Connection(HttpToolsProtocol):
 
 
 def address(config: WebConfig, listening: socket.socket) -> str:
-    """Where a browser finds the page."""
+    """The URL of the page."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{listening.getsockname()[1]}"
 
@@ -89,6 +91,6 @@ def _listen(config: WebConfig) -> socket.socket:
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        number = error.errno or 0  # looking up a name fails with numbers below 0, and says why itself
+        number = error.errno or 0  # negative where a name cannot be looked up: that has its own text
         why = os.strerror(number) if number > 0 else error.strerror or error
         raise MeshError(f"cannot listen on {config.host}:{config.port}: {why}; choose another") from None
