@@ -1,10 +1,8 @@
 """Reading what clients send: within bounds, as JSON whatever its Content-Type, one clear error each."""
 
-import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -18,6 +16,7 @@ from mesh.core.events import Choice
 from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
 from mesh.core.view import is_cursor
 from mesh.keeper.requests import Caller
+from mesh.net.bodies import BodyStalled, BodyTooLarge, never_idle, read_body
 
 _ACTIONS: dict[str, Choice] = {
     "approve": "approve",
@@ -27,34 +26,22 @@ _ACTIONS: dict[str, Choice] = {
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 PIECE_WITHIN_S = 30.0
-"""How long the next piece of a body is waited for."""
+"""How long a client may take for the next chunk of a body."""
 
 
 async def read(request: Request, limit: int, key: str = "limits.max_body_bytes") -> bytes:
-    """The body, at most ``limit`` bytes of it, also when its length is not announced. ``key`` is the limit's
-    in the config. Raises `TooLarge`, and Starlette's `HTTPException` (408) when it does not come."""
+    """Returns the body of a request. ``key`` is the name of the limit in the config. Raises `TooLarge`, and
+    Starlette's `HTTPException` (408) if the body stalls."""
     announced = request.headers.get("content-length", "")
+    # A body that announces its length is refused before any of it is read.
     if _is_number(announced) and int(announced) > limit:
         raise TooLarge(_too_large(limit, key))
-    parts: list[bytes] = []
-    size = 0
-    pieces = aiter(request.stream())
-    while (part := await _next(pieces)) is not None:
-        size += len(part)
-        if size > limit:
-            raise TooLarge(_too_large(limit, key))
-        parts.append(part)
-    return b"".join(parts)
-
-
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
-    """The next piece of a body; None: that was all."""
     try:
-        async with asyncio.timeout(PIECE_WITHIN_S):
-            return await anext(pieces, None)
-    except TimeoutError:
-        why = f"the rest of the body did not come within {PIECE_WITHIN_S:g} s"
-        raise HTTPException(408, why, {"Connection": "close"}) from None
+        return await read_body(never_idle(PIECE_WITHIN_S, request.stream()), limit)
+    except BodyTooLarge:
+        raise TooLarge(_too_large(limit, key)) from None
+    except BodyStalled as error:
+        raise HTTPException(408, str(error), {"Connection": "close"}) from None
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
