@@ -8,7 +8,7 @@ from mesh.config.model import Config
 from mesh.net.origin import (
     hostname,
     is_address,
-    is_from_elsewhere,
+    is_cross_site,
     is_name,
     origin_of,
 )
@@ -45,7 +45,7 @@ class Rules:
         """Returns whether a request may come from where it does: a program, a page of the mesh, or a page of
         a listed origin."""
         origin = headers.get("origin")
-        if origin in self.origins or not is_from_elsewhere(headers, host):
+        if origin in self.origins or not is_cross_site(headers, host):
             return True
         # Behind a proxy that changes Host, the origin of the mesh's own page differs from the Host.
         return origin in self.own_origins and headers.get("sec-fetch-site", "same-origin") == "same-origin"

@@ -1,9 +1,9 @@
-"""Which name a request asked for, and what its browser says about the page that sent it. Pure.
+"""Reads the host that a request asks for, and what a browser says about the page that sent it. Pure.
 
-Host                       the name. An address cannot be rebound, so every address is fine; a page whose
-                           name was made to mean this machine (DNS rebinding) still sends its own name
-Origin, Sec-Fetch-Site     the page. Browsers set them and no page can change them. A program sends
-                           neither, and is no browser
+Host                       the host. A page whose own name was made to resolve to this machine (DNS rebinding)
+                           still sends that name. An IP address cannot be rebound
+Origin, Sec-Fetch-Site     the page. Browsers set these headers and no page can change them. A request without
+                           them was not sent by a page
 """
 
 import re
@@ -17,7 +17,8 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def hostname(host: str) -> str:
-    """The name in a Host header, without its port, in small letters; empty when there is none to be read."""
+    """Returns the name in a Host header in lower case and without the port, or an empty text if there is
+    none."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -25,7 +26,7 @@ def hostname(host: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host is an IP address."""
+    """Returns whether a host is an IP address."""
     try:
         return bool(ip_address(name))
     except ValueError:
@@ -33,7 +34,7 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host names this machine only."""
+    """Returns whether a host can only be this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -41,24 +42,25 @@ def is_loopback(host: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is a host name in small letters, without scheme, port or path."""
+    """Returns whether a text is a host name in lower case, without scheme, port or path."""
     return len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
-def is_from_elsewhere(headers: Mapping[str, str], host: str) -> bool:
-    """Whether a browser says that the request is another site's. ``headers`` have names in small letters;
-    ``host`` is what the request asked for, as in its Host header."""
+def is_cross_site(headers: Mapping[str, str], host: str) -> bool:
+    """Returns whether a browser says that the page of another site sent the request. ``headers`` have
+    lower-case names; ``host`` is the value of the Host header."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     if (origin := headers.get("origin")) is None:
         return False
-    place = origin.lower().partition("://")[2]  # of "null" there is none
-    return not place or place != host.lower()
+    # The origin "null" (of a sandboxed frame, for instance) has no host and is another site.
+    origin_host = origin.lower().partition("://")[2]
+    return not origin_host or origin_host != host.lower()
 
 
 def as_origin(text: str) -> str:
-    """An origin as browsers write it: in small letters, without the usual port of its scheme; empty if the
-    text is none (``null`` and ``*`` are none)."""
+    """Returns an origin as browsers write it, in lower case and without the default port of its scheme, or an
+    empty text if it is not one (``null`` and ``*`` are not)."""
     origin = text.strip().lower().rstrip("/")
     if not _ORIGIN.fullmatch(origin):
         return ""
@@ -66,6 +68,6 @@ def as_origin(text: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """The origin of a URL; empty if it has none."""
+    """Returns the origin of a URL, or an empty text if it has none."""
     parts = urlsplit(url)
     return as_origin(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mesh.net.origin import hostname, is_address, is_from_elsewhere
+from mesh.net.origin import hostname, is_address, is_cross_site
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -60,7 +60,7 @@ class SecurityMiddleware:
         host = headers.get("host", "")
         if not self._is_served(hostname(host)):
             return 421, "this server does not go by the name you asked for (allowed_hosts in web.yaml)"
-        if is_api and is_from_elsewhere(headers, host):
+        if is_api and is_cross_site(headers, host):
             return 403, "another site asked; only the chat's own page may"
         if is_api and method not in _SAFE and not _is_json(headers):
             return 415, "send JSON, with Content-Type: application/json"

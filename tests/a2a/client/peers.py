@@ -13,11 +13,11 @@ from typing import Any, Literal
 from aiohttp import web
 
 from mesh.a2a.extensions import HITL, MESH
+from mesh.core.events import DecisionProtocol
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Fault = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 Dialect = Literal["1.0", "1.0 rest", "0.3", "plain"]
-Form = Literal["mesh", "hitl", "text"]
 GARBAGE: dict[str, Any] = {"jsonrpc": "2.0"}
 
 
@@ -100,9 +100,11 @@ class Agent:
     ``card_faults`` one a card; ``requests`` has every request's headers. ``once``: message ids count once,
     and the card says so."""
 
-    def __init__(self, dialect: Dialect = "1.0", form: Form = "mesh", *, once: bool = True) -> None:
+    def __init__(
+        self, dialect: Dialect = "1.0", protocol: DecisionProtocol = "mesh", *, once: bool = True
+    ) -> None:
         self.dialect = dialect
-        self.form = form
+        self.protocol = protocol
         self.once = once
         self.has_card = True
         self.ledger: list[str] = []
@@ -317,9 +319,9 @@ class Agent:
 
     def _asks(self, task: dict[str, Any]) -> dict[str, Any]:
         ids = [(f"{task['id']}/{name}", name) for name in task["waits"]]
-        if not ids or self.form == "text":
+        if not ids or self.protocol == "text":
             return {}
-        if self.form == "hitl":
+        if self.protocol == "hitl":
             tools = [{"id": one, "call_id": one, "name": name, "args": {"n": 1}} for one, name in ids]
             return {HITL: {"type": "tool_approval_request", "hint": "Allow?", "tools": tools}}
         approvals = [

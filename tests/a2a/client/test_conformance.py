@@ -1,4 +1,4 @@
-"""What every `RemoteAgent` does, in memory and over HTTP in each dialect and form."""
+"""What every `RemoteAgent` does, in memory and over HTTP in each dialect and protocol."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,9 @@ from mesh.a2a.client.port import (
 )
 from tests.a2a.client.peers import Agent, cut, served
 
-HOP = ForwardedHeaders(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+FORWARDED = ForwardedHeaders(
+    session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+)
 
 
 def message(
@@ -51,8 +53,8 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         memory = MemoryAgent(_script(ledger))
         yield World(memory, ledger, memory.lose_next)
         return
-    dialect, _, form = request.param.rpartition(" ")
-    peer = Agent(dialect, form, once=form == "mesh")
+    dialect, _, protocol = request.param.rpartition(" ")
+    peer = Agent(dialect, protocol, once=protocol == "mesh")
     async with served(peer.app()) as url:
         agent = HttpAgent("peer", url, timeout_s=5)
         yield World(agent, peer.ledger, lambda: peer.send_faults.append(cut))
@@ -60,7 +62,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 def _script(ledger: list[str]) -> Script:
-    async def script(said: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
+    async def script(said: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask:
         if said.decision is not None:
             ledger.append(f"a: {said.decision.choice}")
             return RemoteTask("completed", ledger[-1], "t1", "c1")
@@ -75,45 +77,45 @@ def _script(ledger: list[str]) -> Script:
 
 
 async def test_an_answer_comes_back_as_text(world: World) -> None:
-    answer = await world.agent.send(message("echo hello"), HOP)
+    answer = await world.agent.send(message("echo hello"), FORWARDED)
     assert (answer.state, answer.text, answer.input_request) == ("completed", "hello", None)
     assert answer.task_id
     assert world.ledger == ["hello"]
 
 
 async def test_a_question_waits_for_its_decision(world: World) -> None:
-    asked = await world.agent.send(message("ask a"), HOP)
+    asked = await world.agent.send(message("ask a"), FORWARDED)
     assert asked.state == "input-required" and asked.input_request is not None
     assert world.ledger == []
     decided = decision(asked.input_request)
-    answer = await world.agent.send(message("", asked.task_id, decided), HOP)
+    answer = await world.agent.send(message("", asked.task_id, decided), FORWARDED)
     assert (answer.state, len(world.ledger), answer.task_id) == ("completed", 1, asked.task_id)
 
 
 async def test_a_message_whose_answer_was_lost_is_recovered_and_ran_once(world: World) -> None:
     said = message("echo hello", context="c2")
-    await world.agent.send(message("echo warm", context="c1"), HOP)
+    await world.agent.send(message("echo warm", context="c1"), FORWARDED)
     world.lose()
     with pytest.raises(RemoteLost):
-        await world.agent.send(said, HOP)
-    found = await world.agent.recover(said, HOP)
+        await world.agent.send(said, FORWARDED)
+    found = await world.agent.recover(said, FORWARDED)
     assert found is None or (found.state, found.text) == ("completed", "hello")
     assert world.ledger == ["warm", "hello"]
 
 
 async def test_a_decision_whose_answer_was_lost_is_recovered_and_counted_once(world: World) -> None:
-    asked = await world.agent.send(message("ask a"), HOP)
+    asked = await world.agent.send(message("ask a"), FORWARDED)
     assert asked.input_request is not None
     said = message("", asked.task_id, decision(asked.input_request))
     world.lose()
     with pytest.raises(RemoteLost):
-        await world.agent.send(said, HOP)
-    found = await world.agent.recover(said, HOP)
+        await world.agent.send(said, FORWARDED)
+    found = await world.agent.recover(said, FORWARDED)
     assert found is not None and found.state == "completed"
     assert len(world.ledger) == 1
 
 
 async def test_a_message_that_never_arrived_can_be_withdrawn(world: World) -> None:
     said = message("echo hello", context="c3")
-    assert await world.agent.withdraw(said, HOP)
+    assert await world.agent.withdraw(said, FORWARDED)
     assert world.ledger == []

@@ -37,7 +37,7 @@ from tests.net.test_addresses import Names
 from tests.ports import free_port
 
 TOKEN = "secret-token-1234567890"
-HOP = ForwardedHeaders(
+FORWARDED = ForwardedHeaders(
     session_id="session-7", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01", token=TOKEN
 )
 ODD = "Secret-Token-With-Case"
@@ -59,7 +59,7 @@ async def failure(agent: HttpAgent, text: str = "echo x", kind: type[Exception] 
     """What a message that fails comes to: short, named, and without the token."""
     started = time.monotonic()
     with pytest.raises(kind) as error:
-        await agent.send(message(text), HOP)
+        await agent.send(message(text), FORWARDED)
     assert time.monotonic() - started < 4
     told = str(error.value)
     assert told.startswith("agent bob") and TOKEN not in told and "Traceback" not in told
@@ -68,18 +68,18 @@ async def failure(agent: HttpAgent, text: str = "echo x", kind: type[Exception] 
 
 
 async def test_every_request_carries_what_goes_along(agent: HttpAgent, peer: Agent) -> None:
-    await agent.send(message("echo x"), HOP)
+    await agent.send(message("echo x"), FORWARDED)
     assert [path for path, _ in peer.requests] == ["/.well-known/agent-card.json", "/a2a"]
     for _, headers in peer.requests:
         assert headers["X-Session-ID"] == "session-7"
-        assert headers["traceparent"] == HOP.traceparent
+        assert headers["traceparent"] == FORWARDED.traceparent
         assert headers["Authorization"] == f"Bearer {TOKEN}"
         assert headers["A2A-Version"] == "1.0"
         assert "hitl/v1" in headers["A2A-Extensions"] and "urn:mesh:a2a" in headers["A2A-Extensions"]
 
 
 async def test_the_card_is_asked_for_once(agent: HttpAgent, peer: Agent) -> None:
-    await asyncio.gather(*[agent.send(message(f"echo {n}"), HOP) for n in range(5)])
+    await asyncio.gather(*[agent.send(message(f"echo {n}"), FORWARDED) for n in range(5)])
     assert [path for path, _ in peer.requests].count("/.well-known/agent-card.json") == 1
 
 
@@ -143,7 +143,7 @@ async def test_an_error_is_told_in_the_agents_words_and_short(agent: HttpAgent, 
 
 
 async def test_a_token_that_is_echoed_reaches_no_answer(agent: HttpAgent) -> None:
-    answer = await agent.send(message(f"echo your token is {TOKEN}"), HOP)
+    answer = await agent.send(message(f"echo your token is {TOKEN}"), FORWARDED)
     assert answer.text == "your token is ***"
 
 
@@ -219,7 +219,7 @@ async def test_an_answer_about_another_task_is_refused(agent: HttpAgent, peer: A
     asked = await agent.send(message("auth"), ForwardedHeaders())
     peer.faults.append(replies({"task": {"id": "other", "status": {"state": "TASK_STATE_COMPLETED"}}}))
     with pytest.raises(RemoteFailed, match="answered task other, not task-1"):
-        await agent.send(message("", asked.task_id), HOP)
+        await agent.send(message("", asked.task_id), FORWARDED)
 
 
 GATEWAYS = [answers(500), answers(500, json={"error": "upstream"}), *map(answers, (502, 503, 504))]
@@ -229,7 +229,7 @@ GATEWAYS = [answers(500), answers(500, json={"error": "upstream"}), *map(answers
 async def test_a_connection_lost_after_sending_leaves_the_outcome_open(
     agent: HttpAgent, peer: Agent, fault: Fault
 ) -> None:
-    await agent.send(message("echo first"), HOP)
+    await agent.send(message("echo first"), FORWARDED)
     peer.faults.append(fault)
     await failure(agent, "echo second", RemoteLost)
 
@@ -253,7 +253,7 @@ async def test_who_works_too_long_is_asked_to_stop_and_quoted(url: str, peer: Ag
 
 
 async def test_a_task_that_goes_on_is_followed_to_its_end(agent: HttpAgent, peer: Agent) -> None:
-    answer = await agent.send(message("work 2"), HOP)
+    answer = await agent.send(message("work 2"), FORWARDED)
     assert (answer.state, answer.text) == ("completed", "done")
     assert peer.ledger == ["done"]
 
@@ -268,7 +268,7 @@ async def test_an_agent_that_dies_while_it_works_leaves_the_outcome_open(peer: A
     peer.faults.append(notice)
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=5)
-        said = asyncio.create_task(agent.send(message("forever"), HOP))
+        said = asyncio.create_task(agent.send(message("forever"), FORWARDED))
         await asyncio.wait_for(heard.wait(), 5)
     with pytest.raises(RemoteLost):
         await said
@@ -280,7 +280,7 @@ async def test_http_401_and_403_ask_for_a_token(agent: HttpAgent, peer: Agent, s
     peer.faults.append(answers(status, json={"error": "log in first"}))
     answer = await agent.send(message("echo x"), ForwardedHeaders())
     assert answer == RemoteTask("auth-required", "log in first", "", "c1", refused=True)
-    assert (await agent.send(message("echo x"), HOP)).text == "x"
+    assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
 
 
 async def test_a_task_that_needs_a_token_goes_on_when_it_is_brought(agent: HttpAgent) -> None:
@@ -289,12 +289,12 @@ async def test_a_task_that_needs_a_token_goes_on_when_it_is_brought(agent: HttpA
     assert [(one.kind, one.description) for one in asked.input_request.approvals] == [
         ("auth_required", "Who are you?")
     ]
-    answer = await agent.send(message("", asked.task_id), HOP)
+    answer = await agent.send(message("", asked.task_id), FORWARDED)
     assert (answer.state, answer.text) == ("completed", "welcome")
 
 
 @pytest.mark.parametrize(
-    "hop",
+    "forwarded",
     [
         ForwardedHeaders(session_id="a\r\nX: y"),
         ForwardedHeaders(token="a\nb"),
@@ -302,10 +302,10 @@ async def test_a_task_that_needs_a_token_goes_on_when_it_is_brought(agent: HttpA
     ],
 )
 async def test_what_no_header_may_have_is_not_sent(
-    agent: HttpAgent, peer: Agent, hop: ForwardedHeaders
+    agent: HttpAgent, peer: Agent, forwarded: ForwardedHeaders
 ) -> None:
     with pytest.raises(RemoteFailed, match="has characters that no header may have"):
-        await agent.send(message("echo x"), hop)
+        await agent.send(message("echo x"), forwarded)
     assert peer.requests == []
 
 
@@ -337,7 +337,7 @@ async def test_a_redirect_on_the_same_host_is_followed_with_the_message(
     agent: HttpAgent, peer: Agent
 ) -> None:
     peer.faults.append(redirects(307, "/a2a?again"))
-    assert (await agent.send(message("echo x"), HOP)).text == "x"
+    assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
     assert peer.requests[-1][1]["Authorization"] == f"Bearer {TOKEN}"
 
 
@@ -368,7 +368,7 @@ async def test_a_card_may_name_another_host_but_it_gets_no_token() -> None:
             # As if it were a public address: the guard lets through what is named.
             session = guarded_session([host_and_port(url), host_and_port(elsewhere)])
             agent = HttpAgent("bob", url, timeout_s=2, session=session)
-            answer = await agent.send(message("echo x"), HOP)
+            answer = await agent.send(message("echo x"), FORWARDED)
             await session.close()
     assert answer.text == "x"
     assert other.requests and all("Authorization" not in headers for _, headers in other.requests)
@@ -407,7 +407,7 @@ async def test_a_card_that_names_an_address_of_its_own_world_does_no_harm(peer: 
     app.router.add_post("/a2a", peer._rpc)
     async with served(app) as url:
         agent = HttpAgent("bob", f"{url}/a2a", timeout_s=2)
-        assert (await agent.send(message("echo x"), HOP)).text == "x"
+        assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
         await agent.close()
 
 
@@ -428,7 +428,7 @@ async def test_the_card_of_another_agent_on_the_same_host_is_not_taken(peer: Age
     async with served(app) as url:
         for where, ledger in (("second", peer.ledger), ("first", other.ledger)):
             agent = HttpAgent("bob", f"{url}/{where}/a2a", timeout_s=2)
-            assert (await agent.send(message("echo x"), HOP)).text == "x"
+            assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
             assert ledger == ["x"]
             await agent.close()
 
@@ -469,17 +469,17 @@ async def test_without_a_card_it_is_found_out_what_an_endpoint_speaks(
 ) -> None:
     peer.dialect, peer.has_card, peer.once = dialect, False, False
     agent = HttpAgent("bob", f"{url}/a2a", timeout_s=2)
-    assert (await agent.send(message("echo x"), HOP)).text == "x"
+    assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
     before = len(peer.requests)
-    assert (await agent.send(message("echo y"), HOP)).text == "y"
+    assert (await agent.send(message("echo y"), FORWARDED)).text == "y"
     assert (len(peer.requests) - before, peer.ledger) == (1, ["x", "y"])
     await agent.close()
 
 
 async def test_an_agent_that_changes_its_version_is_met_anew(agent: HttpAgent, peer: Agent) -> None:
-    assert (await agent.send(message("echo x"), HOP)).text == "x"
+    assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
     peer.dialect = "0.3"
-    assert (await agent.send(message("echo y"), HOP)).text == "y"
+    assert (await agent.send(message("echo y"), FORWARDED)).text == "y"
     assert peer.ledger == ["x", "y"]
 
 
@@ -491,9 +491,9 @@ async def test_a_place_without_an_agent_is_said_so(peer: Agent, url: str) -> Non
 
 
 async def test_cancelling_never_fails(agent: HttpAgent, peer: Agent) -> None:
-    await agent.cancel("no-such-task", HOP)
+    await agent.cancel("no-such-task", FORWARDED)
     peer.faults.append(cut)
-    await agent.cancel("no-such-task", HOP)
+    await agent.cancel("no-such-task", FORWARDED)
     assert peer.ledger == []
 
 
@@ -510,7 +510,7 @@ async def keyed(url: str) -> AsyncIterator[HttpAgent]:
 
 
 async def test_the_key_goes_along_with_every_request_beside_the_token(keyed: HttpAgent, peer: Agent) -> None:
-    await keyed.send(message("echo x"), HOP)
+    await keyed.send(message("echo x"), FORWARDED)
     assert [path for path, _ in peer.requests] == ["/.well-known/agent-card.json", "/a2a"]
     for _, headers in peer.requests:
         assert (headers["X-API-Key"], headers["Authorization"]) == (KEY, f"Bearer {TOKEN}")
@@ -528,7 +528,7 @@ async def test_a_card_that_is_elsewhere_is_asked_for_without_the_key(url: str, p
     other = Agent()
     async with served(other.app()) as elsewhere:
         agent = HttpAgent("bob", url, f"{elsewhere}/.well-known/agent-card.json", timeout_s=2, key=KEY)
-        await agent.send(message("echo x"), HOP)
+        await agent.send(message("echo x"), FORWARDED)
         await agent.close()
     assert {headers.get("X-API-Key") for _, headers in other.requests} == {None}
     assert other.requests[0][1]["Authorization"] == f"Bearer {TOKEN}", "the token goes to all that is named"
@@ -536,7 +536,7 @@ async def test_a_card_that_is_elsewhere_is_asked_for_without_the_key(url: str, p
 
 async def test_a_key_that_is_echoed_reaches_no_answer_and_no_error(keyed: HttpAgent, peer: Agent) -> None:
     peer.once = False
-    assert (await keyed.send(message(f"echo your key is {KEY}"), HOP)).text == "your key is ***"
+    assert (await keyed.send(message(f"echo your key is {KEY}"), FORWARDED)).text == "your key is ***"
     for fault in (
         answers(302, headers={"Location": f"https://{KEY}.evil.example/"}),
         answers(302, headers={"Location": f"/login/{KEY}"}),

@@ -1,4 +1,4 @@
-"""How questions are understood and answered, and how answers are read, in every form."""
+"""How input requests are read, decisions written and results read, in every dialect and protocol."""
 
 import copy
 from typing import Any
@@ -227,10 +227,10 @@ def test_hitl_ids_that_come_again_are_another_question() -> None:
     assert not is_pending(None, decides(first, "approve"))
 
 
-@pytest.mark.parametrize("form", ["hitl", "text"])
-def test_edited_arguments_are_never_dropped(form: Any) -> None:
+@pytest.mark.parametrize("protocol", ["hitl", "text"])
+def test_edited_arguments_are_never_dropped(protocol: Any) -> None:
     decided = RelayedDecision(
-        "a1", "approve", request_id="q", protocol=form, ids=("t1",), edited_args={"n": 1}
+        "a1", "approve", request_id="q", protocol=protocol, ids=("t1",), edited_args={"n": 1}
     )
     with pytest.raises(RemoteFailed, match="agent bob takes no edited arguments"):
         metadata_of(decided, "bob")
@@ -366,8 +366,8 @@ def task(state: str, **more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_the_text_is_found_wherever_it_is(result: Any, state: str | None, text: str) -> None:
-    standing = snapshot_of(result)
-    assert (standing.state, standing.text) == (state, text)
+    snapshot = snapshot_of(result)
+    assert (snapshot.state, snapshot.text) == (state, text)
 
 
 def test_the_newest_task_is_the_one_that_changed_last() -> None:

@@ -21,7 +21,9 @@ from mesh.llm.port import LlmRequest
 from tests.live import LiveMesh
 from tests.support import ScriptedLlm, calls, says
 
-HOP = ForwardedHeaders(session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+FORWARDED = ForwardedHeaders(
+    session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+)
 
 
 async def adds_what_it_is_told(request: LlmRequest) -> LlmCall:
@@ -60,12 +62,12 @@ def question_of(answer: RemoteTask) -> InputRequest:
 
 
 async def test_it_answers(agent: HttpAgent) -> None:
-    answer = await agent.send(message("hello"), HOP)
+    answer = await agent.send(message("hello"), FORWARDED)
     assert (answer.state, answer.text) == ("completed", "you said hello")
 
 
 async def test_it_asks_again_and_again_and_takes_edits_and_reasons(agent: HttpAgent, mesh: LiveMesh) -> None:
-    asked = await agent.send(message("add 1 2"), HOP)
+    asked = await agent.send(message("add 1 2"), FORWARDED)
     first = question_of(asked)
     assert first.protocol == "mesh"
     assert [(one.tool_name, repr(one.tool_args)) for one in first.approvals] == [("add", "{'n': 1}")]
@@ -77,7 +79,7 @@ async def test_it_asks_again_and_again_and_takes_edits_and_reasons(agent: HttpAg
         ids=(first.approvals[0].id,),
         edited_args={"n": 10},
     )
-    rest = await agent.send(message("", asked, one), HOP)
+    rest = await agent.send(message("", asked, one), FORWARDED)
     second = question_of(rest)
     assert second.id != first.id and second.approvals[0].tool_args == {"n": 2}
     other = RelayedDecision(
@@ -88,43 +90,43 @@ async def test_it_asks_again_and_again_and_takes_edits_and_reasons(agent: HttpAg
         ids=(second.approvals[0].id,),
         reason="too much",
     )
-    answer = await agent.send(message("", rest, other), HOP)
+    answer = await agent.send(message("", rest, other), FORWARDED)
     assert answer.state == "completed" and "too much" in answer.text
     assert mesh.mesh.ledger.lines == ["add 10"]
 
 
 async def test_a_message_sent_twice_counts_once(agent: HttpAgent, mesh: LiveMesh) -> None:
     said = message("add 1")
-    asked = await agent.send(said, HOP)
-    again = await agent.recover(said, HOP)
+    asked = await agent.send(said, FORWARDED)
+    again = await agent.recover(said, FORWARDED)
     assert again is not None and again.task_id == asked.task_id
     assert question_of(again).id == question_of(asked).id
 
 
 async def test_a_decision_that_nobody_knows_of_is_recovered(agent: HttpAgent, mesh: LiveMesh) -> None:
-    asked = await agent.send(message("add 1"), HOP)
+    asked = await agent.send(message("add 1"), FORWARDED)
     waiting = question_of(asked)
     decided = RelayedDecision(
         "a1", "approve", request_id=waiting.id, protocol="mesh", ids=(waiting.approvals[0].id,)
     )
     said = message("", asked, decided)
     for _ in range(2):
-        answer = await agent.recover(said, HOP)
+        answer = await agent.recover(said, FORWARDED)
         assert answer is not None and answer.state == "completed"
     assert mesh.mesh.ledger.lines == ["add 1"]
 
 
 async def test_it_is_waited_for_while_it_restarts(agent: HttpAgent, mesh: LiveMesh) -> None:
     said = message("hello")
-    await agent.send(said, HOP)
+    await agent.send(said, FORWARDED)
     await asyncio.to_thread(mesh.restart)
-    answer = await agent.recover(said, HOP)
+    answer = await agent.recover(said, FORWARDED)
     assert answer is not None and answer.text == "you said hello"
 
 
 async def test_what_waits_there_can_be_called_off(agent: HttpAgent, mesh: LiveMesh) -> None:
-    asked = await agent.send(message("add 1"), HOP)
-    await agent.cancel(asked.task_id, HOP)
+    asked = await agent.send(message("add 1"), FORWARDED)
+    await agent.cancel(asked.task_id, FORWARDED)
     waiting = question_of(asked)
     late = message(
         "",
@@ -133,7 +135,7 @@ async def test_what_waits_there_can_be_called_off(agent: HttpAgent, mesh: LiveMe
             "a1", "approve", request_id=waiting.id, protocol="mesh", ids=(waiting.approvals[0].id,)
         ),
     )
-    answer = await agent.recover(late, HOP)
+    answer = await agent.recover(late, FORWARDED)
     assert answer is not None and answer.state == "canceled"
     assert mesh.mesh.ledger.lines == []
 
@@ -142,13 +144,13 @@ async def test_a_message_that_was_withdrawn_before_it_came_is_refused(
     agent: HttpAgent, mesh: LiveMesh
 ) -> None:
     said = message("add 1")
-    assert await agent.withdraw(said, HOP)
-    assert await agent.withdraw(said, HOP), "as often as one likes"
+    assert await agent.withdraw(said, FORWARDED)
+    assert await agent.withdraw(said, FORWARDED), "as often as one likes"
     with pytest.raises(RemoteFailed, match="was withdrawn before it came"):
-        await agent.send(said, HOP)
+        await agent.send(said, FORWARDED)
     mesh.restart()
     with pytest.raises(RemoteFailed, match="was withdrawn before it came"):
-        await agent.recover(said, HOP)
+        await agent.recover(said, FORWARDED)
     assert mesh.mesh.ledger.lines == []
 
 
@@ -156,25 +158,27 @@ async def test_a_message_that_is_withdrawn_after_it_came_leaves_nothing_that_wai
     agent: HttpAgent, mesh: LiveMesh
 ) -> None:
     said = message("add 1")
-    asked = await agent.send(said, HOP)
+    asked = await agent.send(said, FORWARDED)
     question_of(asked)
-    assert await agent.withdraw(said, HOP)
-    found = await agent.recover(OutgoingMessage(str(uuid.uuid4()), "", asked.context_id, asked.task_id), HOP)
+    assert await agent.withdraw(said, FORWARDED)
+    found = await agent.recover(
+        OutgoingMessage(str(uuid.uuid4()), "", asked.context_id, asked.task_id), FORWARDED
+    )
     assert found is not None and found.state == "canceled"
     assert mesh.mesh.ledger.lines == []
 
 
 async def test_what_has_ended_is_not_changed_when_its_message_is_withdrawn(agent: HttpAgent) -> None:
     said = message("hello")
-    answer = await agent.send(said, HOP)
-    assert await agent.withdraw(said, HOP)
-    assert await agent.recover(said, HOP) == answer
+    answer = await agent.send(said, FORWARDED)
+    assert await agent.withdraw(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) == answer
 
 
 async def test_an_agent_that_is_away_cannot_be_told_that_a_message_is_withdrawn(
     agent: HttpAgent, mesh: LiveMesh
 ) -> None:
-    await agent.send(message("hello"), HOP)
+    await agent.send(message("hello"), FORWARDED)
     mesh.down()
-    assert not await agent.withdraw(message("add 1"), HOP)
+    assert not await agent.withdraw(message("add 1"), FORWARDED)
     mesh.up()

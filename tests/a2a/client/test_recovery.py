@@ -34,7 +34,7 @@ from tests.a2a.client.peers import (
 from tests.ports import free_port
 
 CRASHED = answers(500, text="Internal Server Error")
-HOP = ForwardedHeaders(session_id="s1")
+FORWARDED = ForwardedHeaders(session_id="s1")
 
 
 def message(
@@ -66,8 +66,8 @@ async def test_whoever_counts_message_ids_is_told_again(agent: HttpAgent, peer: 
     for fault in (cut, cut_before):
         peer.faults.append(fault)
         with pytest.raises(RemoteLost):
-            await agent.send(said, HOP)
-    found = await agent.recover(said, HOP)
+            await agent.send(said, FORWARDED)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and found.text == "x"
     assert peer.ledger == ["x"]
 
@@ -76,9 +76,9 @@ async def test_another_process_recovers_as_well(agent: HttpAgent, peer: Agent, u
     said = message("echo x")
     peer.faults.append(cut)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
+        await agent.send(said, FORWARDED)
     other = HttpAgent("bob", url, timeout_s=3)
-    found = await other.recover(said, HOP)
+    found = await other.recover(said, FORWARDED)
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
     await other.close()
 
@@ -91,8 +91,8 @@ async def test_a_task_is_asked_about_again_when_what_carries_the_question_broke(
     said = message("work 2")
     peer.faults += [no_fault, CRASHED]
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    found = await agent.recover(said, HOP)
+        await agent.send(said, FORWARDED)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and (found.text, peer.ledger) == ("done", ["done"])
     assert len(peer.heard) == 1
 
@@ -102,7 +102,7 @@ async def test_a_task_at_work_is_asked_about_again_when_a_look_tells_nothing(
     agent: HttpAgent, peer: Agent, nothing: Fault
 ) -> None:
     peer.faults += [no_fault, nothing, nothing]
-    answer = await agent.send(message("work 2"), HOP)
+    answer = await agent.send(message("work 2"), FORWARDED)
     assert (answer.text, len(peer.heard), peer.ledger) == ("done", 1, ["done"])
 
 
@@ -113,8 +113,8 @@ async def test_of_a_task_at_work_that_cannot_be_asked_about_nobody_knows_what_ca
     said = message("work 2")
     peer.faults += [no_fault, *[replies(error={"code": -32001, "message": "no such task"})] * 9]
     with pytest.raises(RemoteLost, match="no such task"):
-        await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) is None
+        await agent.send(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) is None
 
 
 async def test_a_message_under_way_is_looked_into_also_when_another_found_the_agent_down(
@@ -128,8 +128,8 @@ async def test_a_message_under_way_is_looked_into_also_when_another_found_the_ag
     said = message("echo x")
     peer.faults.append(crashes)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    found = await agent.recover(said, HOP)
+        await agent.send(said, FORWARDED)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
 
 
@@ -139,9 +139,9 @@ async def test_an_agent_whose_card_could_not_be_had_is_looked_at_anew(url: str, 
     peer.card_faults.append(CRASHED)
     peer.faults.append(CRASHED)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
+        await agent.send(said, FORWARDED)
     peer.card_faults.append(CRASHED)
-    found = await agent.recover(said, HOP)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
     await agent.close()
 
@@ -152,14 +152,14 @@ async def test_an_agent_whose_card_can_never_be_had_is_asked_as_one_without_a_ca
     peer.once, peer.card_faults = False, [CRASHED] * 100
     agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
     said = message("work 3")
-    assert (await agent.send(said, HOP)).text == "done"
+    assert (await agent.send(said, FORWARDED)).text == "done"
     cards = sum(path.endswith("agent-card.json") for path, _ in peer.requests)
     assert cards == 1, "a guess is good for a while"
     lost = message("echo x", context="c2")
     peer.faults.append(cut)
     with pytest.raises(RemoteLost):
-        await agent.send(lost, HOP)
-    found = await agent.recover(lost, HOP)
+        await agent.send(lost, FORWARDED)
+    found = await agent.recover(lost, FORWARDED)
     assert found is not None and (found.text, peer.ledger) == ("x", ["done", "x"])
     await agent.close()
 
@@ -169,8 +169,8 @@ async def test_a_base_url_whose_card_could_not_be_had_is_no_place_without_an_age
 ) -> None:
     peer.card_faults.append(CRASHED)
     with pytest.raises(RemoteFailed, match="its card could not be had"):
-        await agent.send(message("echo x"), HOP)
-    assert (await agent.send(message("echo x"), HOP)).text == "x"
+        await agent.send(message("echo x"), FORWARDED)
+    assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
 
 
 @pytest.mark.parametrize("dialect", ["1.0", "1.0 rest"])
@@ -178,12 +178,12 @@ async def test_a_task_is_found_by_its_context_where_ids_do_not_count(dialect: st
     peer = Agent(dialect, once=False)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        await agent.send(message("echo other", context="c2"), HOP)
+        await agent.send(message("echo other", context="c2"), FORWARDED)
         said = message("work 2")
         peer.faults.append(cut)
         with pytest.raises(RemoteLost):
-            await agent.send(said, HOP)
-        found = await agent.recover(said, HOP)
+            await agent.send(said, FORWARDED)
+        found = await agent.recover(said, FORWARDED)
         await agent.close()
     assert found is not None and (found.state, found.text) == ("completed", "done")
     assert peer.ledger == ["other", "done"]
@@ -195,8 +195,8 @@ async def test_what_left_no_trace_cannot_be_known(agent: HttpAgent, peer: Agent)
     said = message("echo x")
     peer.faults.append(cut_before)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) is None
+        await agent.send(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) is None
     assert peer.heard == []
 
 
@@ -210,40 +210,40 @@ async def test_older_agents_cannot_be_asked_for_a_message(dialect: str, has_card
         peer.faults.append(cut)
         said = message("echo x")
         with pytest.raises(RemoteLost):
-            await agent.send(said, HOP)
-        assert await agent.recover(said, HOP) is None
+            await agent.send(said, FORWARDED)
+        assert await agent.recover(said, FORWARDED) is None
         await agent.close()
     assert len(peer.heard) <= 1
 
 
 @pytest.mark.parametrize("dialect", ["1.0", "0.3"])
-@pytest.mark.parametrize("form", ["mesh", "hitl"])
-async def test_a_decision_that_did_not_arrive_is_sent_again(dialect: str, form: str) -> None:
-    peer = Agent(dialect, form, once=False)  # type: ignore[arg-type]
+@pytest.mark.parametrize("protocol", ["mesh", "hitl"])
+async def test_a_decision_that_did_not_arrive_is_sent_again(dialect: str, protocol: str) -> None:
+    peer = Agent(dialect, protocol, once=False)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        asked = await agent.send(message("ask a"), HOP)
+        asked = await agent.send(message("ask a"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.faults.append(cut_before)
         with pytest.raises(RemoteLost):
-            await agent.send(decided, HOP)
-        found = await agent.recover(decided, HOP)
+            await agent.send(decided, FORWARDED)
+        found = await agent.recover(decided, FORWARDED)
         await agent.close()
     assert found is not None and found.state == "completed"
     assert len(peer.ledger) == 1
 
 
-@pytest.mark.parametrize("form", ["mesh", "hitl", "text"])
-async def test_a_decision_that_arrived_is_not_sent_again(form: str) -> None:
-    peer = Agent("1.0", form, once=False)  # type: ignore[arg-type]
+@pytest.mark.parametrize("protocol", ["mesh", "hitl", "text"])
+async def test_a_decision_that_arrived_is_not_sent_again(protocol: str) -> None:
+    peer = Agent("1.0", protocol, once=False)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        asked = await agent.send(message("ask a"), HOP)
+        asked = await agent.send(message("ask a"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(cut)
         with pytest.raises(RemoteLost):
-            await agent.send(decided, HOP)
-        found = await agent.recover(decided, HOP)
+            await agent.send(decided, FORWARDED)
+        found = await agent.recover(decided, FORWARDED)
         await agent.close()
     assert found is not None and found.state == "completed"
     assert len(peer.heard) == 2
@@ -254,12 +254,12 @@ async def test_the_next_question_is_not_answered_with_the_last_decision() -> Non
     peer = Agent("1.0", "text", once=False)
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        asked = await agent.send(message("ask a b"), HOP)
+        asked = await agent.send(message("ask a b"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(cut)
         with pytest.raises(RemoteLost):
-            await agent.send(decided, HOP)
-        found = await agent.recover(decided, HOP)
+            await agent.send(decided, FORWARDED)
+        found = await agent.recover(decided, FORWARDED)
         await agent.close()
     assert found is not None and found.state == "input-required" and found.input_request is not None
     assert found.input_request.id != asked.input_request.id  # type: ignore[union-attr]
@@ -282,12 +282,12 @@ async def test_words_that_arrive_late_are_not_said_twice() -> None:
 
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=10)
-        asked = await agent.send(message("ask a b"), HOP)
+        asked = await agent.send(message("ask a b"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(understood_late)
         with pytest.raises(RemoteLost):
-            await agent.send(decided, HOP)
-        found = await agent.recover(decided, HOP)
+            await agent.send(decided, FORWARDED)
+        found = await agent.recover(decided, FORWARDED)
         await agent.close()
     await late[0]
     assert found is not None and (found.state, found.text) == ("input-required", "May I b?")
@@ -296,24 +296,24 @@ async def test_words_that_arrive_late_are_not_said_twice() -> None:
 
 async def test_one_of_several_decisions_is_recovered_by_itself(agent: HttpAgent, peer: Agent) -> None:
     peer.once = False
-    asked = await agent.send(message("ask a b"), HOP)
+    asked = await agent.send(message("ask a b"), FORWARDED)
     first = message("", asked.task_id, approval(asked.input_request, "task-1/a"))
     peer.faults.append(cut_before)
     with pytest.raises(RemoteLost):
-        await agent.send(first, HOP)
-    found = await agent.recover(first, HOP)
+        await agent.send(first, FORWARDED)
+    found = await agent.recover(first, FORWARDED)
     assert found is not None and found.input_request is not None
     assert [one.id for one in found.input_request.approvals] == ["task-1/b"]
-    assert await agent.recover(first, HOP) == found
+    assert await agent.recover(first, FORWARDED) == found
     assert len(peer.heard) == 2
 
 
 async def test_a_token_that_did_not_arrive_is_brought_again(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("auth"), HOP)
+    asked = await agent.send(message("auth"), FORWARDED)
     said = message("", asked.task_id)
     peer.faults.append(cut_before)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
+        await agent.send(said, FORWARDED)
     found = await agent.recover(said, ForwardedHeaders(token="t0ken"))
     assert found is not None and (found.state, found.text) == ("completed", "welcome")
 
@@ -322,7 +322,7 @@ async def test_an_agent_that_comes_back_is_waited_for(peer: Agent) -> None:
     port = free_port()
     agent = HttpAgent("bob", f"http://127.0.0.1:{port}", timeout_s=10)
     said = message("echo x")
-    recovering = asyncio.create_task(agent.recover(said, HOP))
+    recovering = asyncio.create_task(agent.recover(said, FORWARDED))
     done, _ = await asyncio.wait([recovering], timeout=0.3)
     assert not done
     peer.faults += [answers(503), CRASHED, cut_before]
@@ -335,7 +335,7 @@ async def test_an_agent_that_comes_back_is_waited_for(peer: Agent) -> None:
 async def test_an_agent_that_stays_away_leaves_the_outcome_open() -> None:
     agent = HttpAgent("bob", f"http://127.0.0.1:{free_port()}", timeout_s=0.5)
     started = time.monotonic()
-    assert await agent.recover(message("echo x"), HOP) is None
+    assert await agent.recover(message("echo x"), FORWARDED) is None
     assert time.monotonic() - started < 1
     await agent.close()
 
@@ -350,14 +350,16 @@ NOTHING = [
 
 
 @pytest.mark.parametrize("nothing", NOTHING)
-@pytest.mark.parametrize("form", ["mesh", "hitl", "text"])
-async def test_a_look_at_a_task_that_fails_tells_nothing(form: str, nothing: Fault) -> None:
-    peer = Agent("1.0", form)  # type: ignore[arg-type]
+@pytest.mark.parametrize("protocol", ["mesh", "hitl", "text"])
+async def test_a_look_at_a_task_that_fails_tells_nothing(protocol: str, nothing: Fault) -> None:
+    peer = Agent("1.0", protocol)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        asked = await agent.send(message("ask a"), HOP)
+        asked = await agent.send(message("ask a"), FORWARDED)
         peer.faults += [nothing] * 3
-        assert await agent.recover(message("", asked.task_id, approval(asked.input_request)), HOP) is None
+        assert (
+            await agent.recover(message("", asked.task_id, approval(asked.input_request)), FORWARDED) is None
+        )
         await agent.close()
     assert len(peer.heard) == 1
 
@@ -370,38 +372,38 @@ async def test_a_look_for_a_task_that_fails_tells_nothing(nothing: Fault) -> Non
         said = message("echo x")
         peer.faults.append(cut)
         with pytest.raises(RemoteLost):
-            await agent.send(said, HOP)
+            await agent.send(said, FORWARDED)
         peer.faults += [nothing] * 3
-        assert await agent.recover(said, HOP) is None
+        assert await agent.recover(said, FORWARDED) is None
         await agent.close()
     assert peer.ledger == ["x"]
 
 
 async def test_what_is_said_again_and_refused_is_a_failure(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     peer.send_faults.append(replies(error={"code": -32603, "message": "no disk"}))
     with pytest.raises(RemoteFailed, match="no disk"):
-        await agent.recover(message("", asked.task_id, approval(asked.input_request)), HOP)
+        await agent.recover(message("", asked.task_id, approval(asked.input_request)), FORWARDED)
 
 
 async def test_a_send_and_its_recovery_have_one_deadline(url: str, peer: Agent) -> None:
     agent = HttpAgent("bob", url, timeout_s=1)
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said = message("", asked.task_id, approval(asked.input_request))
     peer.faults += [hang] * 10
     started = time.monotonic()
     with pytest.raises(RemoteFailed, match="no answer within 1 s"):
-        await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) is None
+        await agent.send(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) is None
     assert time.monotonic() - started < 1.4
-    assert await agent.recover(said, HOP) is None  # another one, later
+    assert await agent.recover(said, FORWARDED) is None  # another one, later
     assert 1.8 < time.monotonic() - started < 2.5
     await agent.close()
 
 
 async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent) -> None:
     agent = HttpAgent("bob", url, timeout_s=2)
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said = message("", asked.task_id, approval(asked.input_request))
 
     async def slow(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -411,8 +413,8 @@ async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent)
     peer.faults += [slow, *[hang] * 5]
     started = time.monotonic()
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) is None
+        await agent.send(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) is None
     assert 1.7 < time.monotonic() - started < 2.2
     await agent.close()
 
@@ -424,8 +426,8 @@ async def test_a_message_whose_task_is_known_is_found_by_it(url: str, peer: Agen
     said = message("work 2")
     peer.faults += [no_fault, cut]
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    found = await agent.recover(said, HOP)
+        await agent.send(said, FORWARDED)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and (found.text, len(peer.heard)) == ("done", 1)
     await agent.close()
 
@@ -433,7 +435,7 @@ async def test_a_message_whose_task_is_known_is_found_by_it(url: str, peer: Agen
 async def test_in_memory_a_message_id_counts_once_and_its_loss_is_recovered() -> None:
     ran: list[str] = []
 
-    async def script(said: OutgoingMessage, hop: ForwardedHeaders) -> RemoteTask:
+    async def script(said: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask:
         ran.append(said.text)
         return RemoteTask("completed", said.text, "t1")
 
@@ -441,10 +443,10 @@ async def test_in_memory_a_message_id_counts_once_and_its_loss_is_recovered() ->
     said = message("x")
     agent.lose_next()
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) == RemoteTask("completed", "x", "t1")
+        await agent.send(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) == RemoteTask("completed", "x", "t1")
     assert (ran, len(agent.sent)) == (["x"], 2)
-    assert await forgetful.recover(said, HOP) is None
-    await agent.cancel("t1", HOP)
+    assert await forgetful.recover(said, FORWARDED) is None
+    await agent.cancel("t1", FORWARDED)
     await agent.close()
     assert agent.cancelled == ["t1"] and agent.closed

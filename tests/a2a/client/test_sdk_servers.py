@@ -22,7 +22,7 @@ from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RelayedDecis
 from mesh.a2a.extensions import HITL
 from tests.ports import free_port
 
-HOP = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")
+FORWARDED = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")
 TOOLS = [{"id": "tool-1", "call_id": "call-1", "name": "deploy", "args": {"n": 3, "to": "prod"}}]
 
 
@@ -148,20 +148,20 @@ def message(
 
 
 async def test_it_answers(agent: HttpAgent) -> None:
-    answer = await agent.send(message("hello"), HOP)
+    answer = await agent.send(message("hello"), FORWARDED)
     assert (answer.state, answer.text) == ("completed", "heard hello")
 
 
 async def test_its_context_is_the_one_we_gave(agent: HttpAgent) -> None:
     said = message("hello")
-    assert (await agent.send(said, HOP)).context_id == said.context_id
+    assert (await agent.send(said, FORWARDED)).context_id == said.context_id
 
 
 @pytest.mark.parametrize(("how", "outcome"), [("approve", "deployed (yes)"), ("reject", "left alone (no)")])
 async def test_it_asks_by_the_hitl_extension_and_is_answered(
     agent: HttpAgent, executor: Deployer, how: Any, outcome: str
 ) -> None:
-    asked = await agent.send(message("deploy"), HOP)
+    asked = await agent.send(message("deploy"), FORWARDED)
     assert asked.state == "input-required" and asked.input_request is not None
     one = asked.input_request.approvals[0]
     assert (asked.input_request.protocol, one.id, one.tool_name, one.description) == (
@@ -173,19 +173,19 @@ async def test_it_asks_by_the_hitl_extension_and_is_answered(
     assert one.tool_args == {"n": 3, "to": "prod"}
     decided = RelayedDecision("a1", how, request_id=asked.input_request.id, protocol="hitl", ids=(one.id,))
     said = message("", asked.task_id, decided, asked.context_id)
-    answer = await agent.send(said, HOP)
+    answer = await agent.send(said, FORWARDED)
     assert (answer.state, answer.text, executor.ledger) == ("completed", outcome, [outcome])
-    found = await agent.recover(said, HOP)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and (found.text, len(executor.ledger)) == (outcome, 1)
 
 
 async def test_a_decision_that_it_never_got_is_sent_by_recovery(agent: HttpAgent, executor: Deployer) -> None:
-    asked = await agent.send(message("deploy"), HOP)
+    asked = await agent.send(message("deploy"), FORWARDED)
     assert asked.input_request is not None
     decided = RelayedDecision(
         "a1", "approve", request_id=asked.input_request.id, protocol="hitl", ids=("tool-1",)
     )
-    found = await agent.recover(message("", asked.task_id, decided, asked.context_id), HOP)
+    found = await agent.recover(message("", asked.task_id, decided, asked.context_id), FORWARDED)
     assert found is not None and found.text == "deployed (yes)"
 
 
@@ -194,9 +194,9 @@ async def test_a_message_that_it_got_is_found_by_its_context(executor: Deployer)
         async with deployed(executor, WAYS[name]) as url:
             agent = HttpAgent("deployer", url, timeout_s=5)
             said = message(f"hello {name}")
-            assert await agent.recover(said, HOP) is None
-            await agent.send(said, HOP)
-            found = await agent.recover(said, HOP)
+            assert await agent.recover(said, FORWARDED) is None
+            await agent.send(said, FORWARDED)
+            found = await agent.recover(said, FORWARDED)
             assert found is not None and found.text == f"heard hello {name}"
             await agent.close()
     assert len(executor.ledger) == 2
@@ -206,7 +206,7 @@ async def test_it_is_asked_to_stop_when_its_time_is_over(executor: Deployer) -> 
     async with deployed(executor, WAYS["1.0"]) as url:
         agent = HttpAgent("deployer", url, timeout_s=2)
         with pytest.raises(Exception, match="agent deployer: no answer within 2 s"):
-            await agent.send(message("wait"), HOP)
+            await agent.send(message("wait"), FORWARDED)
         assert len(executor.cancelled) == 1
         await agent.close()
 
@@ -219,7 +219,7 @@ async def test_the_best_of_several_interfaces_is_taken(executor: Deployer) -> No
     ):
         async with deployed(executor, *[WAYS[name] for name in offered]) as url:
             agent = HttpAgent("deployer", url, timeout_s=5)
-            await agent.send(message("hello"), HOP)
+            await agent.send(message("hello"), FORWARDED)
             assert agent._profile is not None and agent._profile.endpoints[0].version == version
             assert agent._profile.endpoints[0].rest == ("1.0" not in offered and "1.0 rest" in offered)
             await agent.close()

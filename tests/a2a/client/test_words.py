@@ -17,7 +17,7 @@ from mesh.a2a.client.port import (
 )
 from tests.a2a.client.peers import Agent, answers, cut, cut_before, no_fault, replies, served
 
-HOP = ForwardedHeaders(session_id="s1")
+FORWARDED = ForwardedHeaders(session_id="s1")
 TOKEN = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")
 NO_SUCH_METHOD = replies(error={"code": -32601, "message": "no"})
 UNSUPPORTED = replies(error={"code": -32004, "message": "This operation is not supported"})
@@ -50,35 +50,35 @@ async def agent(peer: Agent) -> AsyncIterator[HttpAgent]:
 
 
 async def test_words_are_not_told_to_another_question(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a b"), HOP)
-    first = await agent.send(yes(asked), HOP)
+    asked = await agent.send(message("ask a b"), FORWARDED)
+    first = await agent.send(yes(asked), FORWARDED)
     heard = len(peer.heard)
-    assert await agent.send(yes(asked), HOP) == first
+    assert await agent.send(yes(asked), FORWARDED) == first
     assert (first.state, first.text, len(peer.heard)) == ("input-required", "May I b?", heard)
 
 
 async def test_words_are_not_told_to_a_task_that_ended_meanwhile(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
-    await agent.cancel(asked.task_id, HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
+    await agent.cancel(asked.task_id, FORWARDED)
     heard = len(peer.heard)
-    answer = await agent.send(yes(asked), HOP)
+    answer = await agent.send(yes(asked), FORWARDED)
     assert (answer.state, len(peer.heard)) == ("canceled", heard)
 
 
 async def test_words_that_may_have_arrived_are_never_told_again(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said, heard = yes(asked), len(peer.heard)
     peer.send_faults.append(cut_before)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    assert await agent.recover(said, HOP) is None
+        await agent.send(said, FORWARDED)
+    assert await agent.recover(said, FORWARDED) is None
     assert len(peer.heard) == heard
 
 
 async def test_another_process_does_not_tell_words_again(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     heard = len(peer.heard)
-    assert await agent.recover(yes(asked), HOP) is None
+    assert await agent.recover(yes(asked), FORWARDED) is None
     assert len(peer.heard) == heard
 
 
@@ -86,31 +86,31 @@ async def test_another_process_does_not_tell_words_again(agent: HttpAgent, peer:
 async def test_words_are_told_when_only_the_look_before_was_lost(
     agent: HttpAgent, peer: Agent, fault: object
 ) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     peer.faults.append(fault)  # type: ignore[arg-type]
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
-    found = await agent.recover(said, HOP)
+        await agent.send(said, FORWARDED)
+    found = await agent.recover(said, FORWARDED)
     assert found is not None and found.state == "completed"
     assert len(peer.ledger) == 1
 
 
 async def test_words_that_were_refused_are_said_to_be_refused(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     peer.send_faults += [answers(422, json={"detail": "not now"})] * 8
     for tell in (agent.send, agent.recover):
         with pytest.raises(RemoteFailed, match="not now"):
-            await tell(said, HOP)
+            await tell(said, FORWARDED)
 
 
 async def test_a_look_that_fails_keeps_the_words_back(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     heard = len(peer.heard)
     peer.faults.append(replies(error={"code": -32603, "message": "no disk"}))
     with pytest.raises(RemoteFailed, match="no disk"):
-        await agent.send(yes(asked), HOP)
+        await agent.send(yes(asked), FORWARDED)
     assert len(peer.heard) == heard
 
 
@@ -119,14 +119,14 @@ async def test_without_looks_words_are_told_once(refusal: object) -> None:
     peer = Agent("1.0", "text", once=False)
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        asked = await agent.send(message("ask a b"), HOP)
+        asked = await agent.send(message("ask a b"), FORWARDED)
         said, looks = yes(asked), 2 if refusal is NO_SUCH_METHOD else 1  # the card is read anew
         peer.faults += [refusal] * looks  # type: ignore[list-item]
         peer.send_faults.append(cut)
         with pytest.raises(RemoteLost):
-            await agent.send(said, HOP)
+            await agent.send(said, FORWARDED)
         peer.faults += [refusal] * looks  # type: ignore[list-item]
-        assert await agent.recover(said, HOP) is None
+        assert await agent.recover(said, FORWARDED) is None
         await agent.close()
     assert len(peer.heard) == 2
 
@@ -154,10 +154,10 @@ async def test_the_same_words_may_have_been_asked_again() -> None:
     app.router.add_post("/a2a", answer)
     async with served(app) as url:
         agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
-        said = yes(await agent.send(message("delete"), HOP))
+        said = yes(await agent.send(message("delete"), FORWARDED))
         with pytest.raises(RemoteLost):
-            await agent.send(said, HOP)
-        assert await agent.recover(said, HOP) is None
+            await agent.send(said, FORWARDED)
+        assert await agent.recover(said, FORWARDED) is None
         await agent.close()
     assert deleted == ["one"]
 
@@ -166,14 +166,14 @@ async def test_the_same_words_may_have_been_asked_again() -> None:
 
 
 async def test_a_token_is_brought_to_a_task_that_waits_for_one(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("auth"), HOP)
+    asked = await agent.send(message("auth"), FORWARDED)
     assert asked.state == "auth-required" and asked.input_request is not None
     answer = await agent.send(message("", asked.task_id), TOKEN)
     assert (answer.state, answer.text, peer.ledger) == ("completed", "welcome", ["welcome"])
 
 
 async def test_a_token_is_not_brought_where_none_is_waited_for(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("auth"), HOP)
+    asked = await agent.send(message("auth"), FORWARDED)
     await agent.send(message("", asked.task_id), TOKEN)
     heard = len(peer.heard)
     answer = await agent.send(message("", asked.task_id), TOKEN)
@@ -184,7 +184,7 @@ async def test_a_token_is_brought_unseen_where_nobody_can_look() -> None:
     peer = Agent("1.0", "text")
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
-        asked = await agent.send(message("auth"), HOP)
+        asked = await agent.send(message("auth"), FORWARDED)
         peer.faults.append(UNSUPPORTED)
         assert (await agent.send(message("", asked.task_id), TOKEN)).text == "welcome"
         await agent.close()
@@ -192,11 +192,11 @@ async def test_a_token_is_brought_unseen_where_nobody_can_look() -> None:
 
 async def test_a_door_that_shuts_while_it_works_knows_the_task(agent: HttpAgent, peer: Agent) -> None:
     """The message was taken; whoever brings the token finds what became of it, and says nothing again."""
-    await agent.send(message("echo x"), HOP)
+    await agent.send(message("echo x"), FORWARDED)
     said = message("work 2")
     peer.faults += [no_fault, answers(401, text="expired", content_type="text/plain")]
     heard = len(peer.heard)
-    shut = await agent.send(said, HOP)
+    shut = await agent.send(said, FORWARDED)
     assert shut == RemoteTask("auth-required", "expired", shut.task_id, "c1")
     assert shut.task_id.startswith("task-")
     answer = await agent.recover(said, TOKEN)
@@ -205,11 +205,11 @@ async def test_a_door_that_shuts_while_it_works_knows_the_task(agent: HttpAgent,
 
 
 async def test_a_door_that_shuts_before_a_decision_refused_it(agent: HttpAgent, peer: Agent) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     for faults in (peer.faults, peer.send_faults):
         faults.append(answers(403, json={"error": "who?"}))
-        shut = await agent.send(said, HOP)
+        shut = await agent.send(said, FORWARDED)
         assert shut == RemoteTask("auth-required", "who?", asked.task_id, "c1", refused=True)
     assert (await agent.send(said, TOKEN)).state == "completed"
 
@@ -217,13 +217,13 @@ async def test_a_door_that_shuts_before_a_decision_refused_it(agent: HttpAgent, 
 async def test_a_door_that_shuts_at_a_look_leaves_it_open_what_came_of_it(
     agent: HttpAgent, peer: Agent
 ) -> None:
-    asked = await agent.send(message("ask a"), HOP)
+    asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     peer.send_faults.append(cut)
     with pytest.raises(RemoteLost):
-        await agent.send(said, HOP)
+        await agent.send(said, FORWARDED)
     peer.faults.append(answers(401, json={"error": "who?"}))
-    shut = await agent.recover(said, HOP)
+    shut = await agent.recover(said, FORWARDED)
     assert shut == RemoteTask("auth-required", "who?", asked.task_id, "c1")
     found = await agent.recover(said, TOKEN)
     assert found is not None and found.state == "completed" and len(peer.ledger) == 1
