@@ -7,9 +7,9 @@ from deployments.backend import RayBackend
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from mesh.access.secret import mesh_secret
-from mesh.http.below import Below
-from mesh.http.face import http_app
-from mesh.http.home import Links
+from mesh.http.app import http_app
+from mesh.http.landing_page import Links
+from mesh.http.root_path import RootPathInLocation
 from mesh.runtime.logs import set_up
 
 
@@ -23,7 +23,7 @@ def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> s
         close_replica()
         app = http_app(RayBackend(blueprint), blueprint.config(), mesh_secret(blueprint.data_dir), links)
         if path != "/":
-            app.add_middleware(Below)
+            app.add_middleware(RootPathInLocation)
         return app
 
     @serve.deployment(

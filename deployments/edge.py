@@ -16,7 +16,7 @@ from deployments import haproxy
 _PORTS_TRIED = 100
 _HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _BEFORE_SERVE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-_READABLE = "mesh.http.readable:for_serve"
+_READABLE = "mesh.http.utf8:for_serve"
 ALL_INTERFACES = ("0.0.0.0", "::")
 
 

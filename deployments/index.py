@@ -12,7 +12,7 @@ from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
-from mesh.http.index import Entry, index_app
+from mesh.http.agent_index import AgentEntry, index_app
 from mesh.runtime.logs import set_up
 
 _STATUS_WITHIN_S = 2.0
@@ -51,9 +51,9 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
     return application
 
 
-def _entry(blueprint: Blueprint) -> Entry:
+def _entry(blueprint: Blueprint) -> AgentEntry:
     unready = partial(_unready, RayBackend(blueprint), blueprint.agent)
-    return Entry(blueprint.agent, blueprint.config().description, unready)
+    return AgentEntry(blueprint.agent, blueprint.config().description, unready)
 
 
 async def _unready(backend: RayBackend, application: str) -> list[str]:

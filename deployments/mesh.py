@@ -164,7 +164,7 @@ class Mesh:
         from ray.serve.api import RunTarget
 
         from deployments import app, index
-        from mesh.http.home import Links
+        from mesh.http.landing_page import Links
 
         dashboard = f"http://{self._dashboard}" if self._dashboard else ""
         # The web chat serves only the first agent.

@@ -17,7 +17,7 @@ from mesh.access.keyring import Keys
 from mesh.access.principal import KEY_PREFIX, bearer_in, is_key, principal_in, set_principal
 from mesh.access.proxies import is_from_proxy
 from mesh.access.rules import Rules
-from mesh.http.watched import Watched
+from mesh.http.revocation import RevocableRequest
 
 _READ = frozenset(
     (
@@ -91,7 +91,7 @@ class Guard:
             elif self._keys is None or principal_in(scope) is None:
                 await self._app(scope, receive, send)
             else:
-                await Watched(self._keys, _key(headers), receive, send).run(self._app, scope)
+                await RevocableRequest(self._keys, _key(headers), receive, send).run(self._app, scope)
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         else:  # no route speaks WebSocket, which none of these rules would hold for

@@ -1,13 +1,31 @@
-"""What ``/docs`` says of each route: summaries, bodies, answers, with examples."""
+"""The OpenAPI document: one table of operations, with schemas generated from our types and typed examples.
 
+FastAPI is not asked to find any of this out: it reads pydantic models only, would describe a 422 that no
+route gives, and cost every request its own layer of dependencies (see docs/decisions/openapi.md).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from msgspec.structs import replace
 
+from mesh.config.model import Config
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
+from mesh.core.conversation import MessageView
 from mesh.core.events import Choice
-from mesh.http.schema import ConversationPage, TurnBody
+from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
+from mesh.http.schema import (
+    ConversationPage,
+    DecisionRequest,
+    MessageRequest,
+    Problem,
+    SessionBody,
+    SessionRequest,
+    TurnBody,
+)
 
 _TAKES: dict[Choice, str] = {
     "approve": '`{"approved": true}`',
@@ -28,7 +46,7 @@ def _kind(kind: ApprovalKind) -> str:
 
 
 _KINDS = "\n".join(map(_kind, APPROVAL_KINDS.values()))
-DESCRIPTION = f"""
+_DESCRIPTION = f"""
 Talk to the agent: create a conversation, send messages, decide what it may do.
 
 A destructive tool call makes the conversation wait: the answer says `waiting_approval: true` and has the
@@ -52,355 +70,416 @@ Where the mesh asks for API keys, every route but `/health` and `/ready` answers
 `X-API-Key`, or as `Authorization: Bearer mk_…`. Who asks or decides is then whose key it is.
 """
 
-_SINCE = "2026-01-01T12:00:00.100Z"
-_APPROVAL = {
-    "uuid": "5f0c3f7e-7e86-4f7e-9a43-54f27f9b3c1d",
-    "conversation_id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
-    "tool_name": "resources_add",
-    "tool_args": {"name": "web-1", "value": 42},
-    "description": 'Run resources_add on resources\n  name = "web-1"\n  value = 42',
-    "kind": "tool_call",
-    "created_at": "2026-01-01T12:00:00.000Z",
-    "asked_by": "agent",
-    "expires_at": None,
-    "remote_task_id": None,
-    "remote_agent_name": None,
-}
-_QUESTION = {
-    **_APPROVAL,
-    "tool_name": "a2a_stock",
-    "tool_args": {"message": "add web-1"},
-    "description": "Agent stock asks: Which value?",
-    "kind": "question",
-    "remote_task_id": "0c5a1f52-9b0e-4f0e-8f35-6f1d2b7c9a10",
-    "remote_agent_name": "stock",
-}
-_TOKEN = {**_QUESTION, "description": "Agent stock asks: Who are you?", "kind": "auth_required"}
-_CONVERSATION = {
-    "id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
-    "session_id": "1a2b3c4d",
-    "status": "active",
-    "messages": [
-        {
-            "id": "m2",
-            "role": "user",
-            "content": "list all resources",
-            "created_at": "2026-01-01T12:00:00.000Z",
-        },
-        {
-            "id": "m5",
-            "role": "assistant",
-            "content": "There are none.",
-            "created_at": "2026-01-01T12:00:00.100Z",
-        },
+Examples = Mapping[str, Any]
+Parameter = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What the document says about one route. ``returns`` is the type of a JSON body, or a media type.
+    ``errors`` are statuses of `_ERRORS`; ``conflict`` is the example of a 409, if there is one."""
+
+    tag: str
+    summary: str
+    returns: type | str
+    examples: Examples = field(default_factory=dict)
+    status: int = 200
+    about: str = "Done"
+    takes: type | str | None = None
+    body_examples: Examples = field(default_factory=dict)
+    body_required: bool = True
+    parameters: Sequence[Parameter] = ()
+    errors: Sequence[int] = ()
+    conflict: str = ""
+    accepts_async: bool = False
+
+
+_TYPES = (
+    TurnBody,
+    ConversationPage,
+    SessionBody,
+    Problem,
+    MessageRequest,
+    DecisionRequest,
+    SessionRequest,
+)
+_AT, _SINCE = "2026-01-01T12:00:00.000Z", "2026-01-01T12:00:00.100Z"
+_ID, _UUID = "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d", "5f0c3f7e-7e86-4f7e-9a43-54f27f9b3c1d"
+_APPROVAL = PendingApproval(
+    uuid=_UUID,
+    conversation_id=_ID,
+    tool_name="resources_add",
+    tool_args={"name": "web-1", "value": 42},
+    description='Run resources_add on resources\n  name = "web-1"\n  value = 42',
+    kind="tool_call",
+    created_at=_AT,
+    asked_by="agent",
+)
+_QUESTION = replace(
+    _APPROVAL,
+    tool_name="a2a_stock",
+    tool_args={"message": "add web-1"},
+    description="Agent stock asks: Which value?",
+    kind="question",
+    remote_task_id="0c5a1f52-9b0e-4f0e-8f35-6f1d2b7c9a10",
+    remote_agent_name="stock",
+)
+_TOKEN = replace(_QUESTION, description="Agent stock asks: Who are you?", kind="auth_required")
+_CONVERSATION = ConversationView(
+    id=_ID,
+    session_id="1a2b3c4d",
+    status="active",
+    messages=[
+        MessageView("m2", "user", "list all resources", _AT),
+        MessageView("m5", "assistant", "There are none.", _SINCE),
     ],
-    "created_at": "2026-01-01T12:00:00.000Z",
-    "updated_at": "2026-01-01T12:00:00.100Z",
-    "turn": {
-        "number": 1,
-        "state": "completed",
-        "since": "2026-01-01T12:00:00.100Z",
-        "response": "There are none.",
-    },
-}
-_TURN = {
-    "conversation": _CONVERSATION,
-    "result": {"response": "There are none.", "waiting_approval": False, "auth_required": False},
-}
-
-
-def _waiting(approval: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a turn that waits for this approval."""
-    kind = kind_named(approval["kind"])
-    turn = {
-        "number": 1,
-        "state": "auth_required" if kind.needs_token else "waiting_approval",
-        "since": _SINCE,
-    }
-    return {
-        "conversation": {
-            **_CONVERSATION,
-            "status": "waiting_approval",
-            "pending_approval": approval,
-            "pending_approvals": [approval],
-            "turn": turn,
-        },
-        "result": {
-            "response": f"Waiting for approval: {kind.how} {approval['uuid']}.\n{approval['description']}",
-            "waiting_approval": True,
-            "approval": approval,
-            "auth_required": kind.needs_token,
-        },
-    }
-
-
-_WAITING = {
-    "waiting": _waiting(_APPROVAL),
-    "waiting_for_an_answer": _waiting(_QUESTION),
-    "waiting_for_a_token": _waiting(_TOKEN),
-}
-_CANCELLED = {
-    "conversation": {
-        **_CONVERSATION,
-        "turn": {
-            "number": 1,
-            "state": "cancelled",
-            "since": _SINCE,
-            "response": "Operation cancelled by user.",
-        },
-    },
-    "result": {
-        "response": "Operation cancelled by user.",
-        "waiting_approval": False,
-        "auth_required": False,
-    },
-}
-SHOWN = {"conversation": _CONVERSATION}
-_PAGE = {
-    "conversations": [
-        {
-            "id": "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
-            "session_id": "1a2b3c4d",
-            "status": "active",
-            "created_at": "2026-01-01T12:00:00.000Z",
-            "updated_at": "2026-01-01T12:00:00.100Z",
-            "title": "list all resources",
-        }
-    ],
-    "summary": {"total": 51, "active": 51, "waiting_approval": 0, "completed": 0},
-    "next_cursor": "2026-01-01T12:00:00.000Z|9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d",
-}
-
-
-def json(description: str, schema: Any, **examples: Any) -> dict[str, Any]:
-    named = {name.replace("_", " "): {"value": value} for name, value in examples.items()}
-    return {
-        "description": description,
-        "content": {"application/json": {"schema": schema, "examples": named}},
-    }
-
-
-def ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def error(description: str, message: str) -> dict[str, Any]:
-    return json(description, ref("Problem"), error={"error": message})
-
-
-NOT_FOUND = {404: error("No such thing", "there is no conversation 'x'")}
-BUSY = {
-    429: error("Too many messages wait; see Retry-After", "conversation …: 100 messages wait already"),
-    503: error("Not now; see Retry-After", "keeper 0 does not answer; try again"),
-}
-BAD = {
-    400: error("Not understood", '"message" is empty'),
-    413: error("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
-}
-_FAILED = {502: error("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key")}
-_ACCEPTED = {202: json("Durable; the turn goes on (Prefer: respond-async)", ref("TurnBody"), accepted=SHOWN)}
-
-
-def body(schema: dict[str, Any], *, required: bool, **examples: Any) -> dict[str, Any]:
-    named = {name.replace("_", " "): {"value": value} for name, value in examples.items()}
-    content = {"application/json": {"schema": schema, "examples": named}}
-    return {"requestBody": {"required": required, "content": content}}
-
-
-def route(tag: str, summary: str, responses: dict[int, Any], **more: Any) -> dict[str, Any]:
-    return {"summary": summary, "responses": responses, "tags": [tag], "openapi_extra": more or None}
-
-
-MESSAGE = {"type": "object", "properties": {"message": {"type": "string", "minLength": 1}}}
-DECISION = {
-    "type": "object",
-    "properties": {
-        "approved": {"type": "boolean", "description": "of a tool call, a token; false also of a question"},
-        "action": {
-            "enum": ["approve", "reject", "retry", "skip"],
-            "description": "retry and skip are for a call of which nobody knows whether it ran",
-        },
-        "answer": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 64_000,
-            "description": "to a question: any text, told as it is; else yes, no and words that mean these",
-        },
-        "edited_args": {"type": "object", "description": "with an approval: run it with these instead"},
-        "reason": {"type": "string", "description": "with a rejection: the model sees it and goes on"},
-    },
-    "minProperties": 1,
-}
-
-HEALTH = route(
-    "operations", "The process answers", {200: json("Yes", {"type": "object"}, ok={"status": "ok"})}
+    created_at=_AT,
+    updated_at=_SINCE,
+    turn=TurnView(1, "completed", _SINCE, "There are none."),
 )
-READY = route(
-    "operations",
-    "Every actor and MCP session is up",
-    {
-        200: json("Yes", {"type": "object"}, ready={"status": "ready"}),
-        503: error("Not yet", "not ready: mcp resources"),
-    },
-)
-TOOLS = route(
-    "operations",
-    "The tools the agent may use",
-    {
-        200: json(
-            "The tools of all servers, other agents, and what nodes have besides",
-            {"type": "object"},
-            tools={
-                "tools": [
-                    {
-                        "name": "resources_list",
-                        "description": "Lists resources.",
-                        "inputSchema": {"type": "object"},
-                        "destructiveHint": False,
-                        "server": "resources",
-                        "source": "mcp",
-                        "nodes": ["agent"],
-                    },
-                    {
-                        "name": "ask_user",
-                        "description": "Asks the person a question.",
-                        "inputSchema": {"type": "object"},
-                        "destructiveHint": False,
-                        "server": "",
-                        "source": "built_in",
-                        "nodes": ["agent"],
-                    },
-                ]
-            },
-        ),
-        502: error("A server cannot be reached", "resources: its session does not answer"),
-    },
-)
-CREATE = route(
-    "conversations",
-    "Create a conversation, with a first message or without",
-    {
-        201: json("Created", ref("TurnBody"), created=SHOWN, answered={**_TURN}, **_WAITING),
-        **_ACCEPTED,
-        **BAD,
-        409: error(
-            "The key was used for another request",
-            "Idempotency-Key 'k' was used for another request: on another path or with another body",
-        ),
-        **BUSY,
-        **_FAILED,
-    },
-    **body(MESSAGE, required=False, with_a_message={"message": "list all resources"}, empty={}),
-)
-CREATE["status_code"] = 201
-LIST = route(
-    "conversations",
-    "List conversations, newest first",
-    {
-        200: json("A page", ref("ConversationPage"), page=_PAGE),
-        400: error("Not understood", "limit must be a number from 1 to 500"),
-        **BUSY,
-    },
-    parameters=[
-        {
-            "name": "limit",
-            "in": "query",
-            "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 50},
-        },
-        {"name": "cursor", "in": "query", "schema": {"type": "string"}},
-        {"name": "status", "in": "query", "schema": {"enum": ["active", "waiting_approval", "completed"]}},
-    ],
-)
-SHOW = route(
-    "conversations",
-    "One conversation",
-    {200: json("The conversation", ref("TurnBody"), shown=SHOWN), **NOT_FOUND, **BUSY},
-)
-SAY = route(
-    "conversations",
-    "Send a message",
-    {
-        200: json("The turn's answer, or what it waits for", ref("TurnBody"), answered=_TURN, **_WAITING),
-        **_ACCEPTED,
-        **BAD,
-        **NOT_FOUND,
-        409: error("The conversation is completed", "conversation … is completed; start a new one"),
-        **BUSY,
-        **_FAILED,
-    },
-    **body(MESSAGE, required=True, add={"message": "add resource web-1 with value 42"}),
-)
-FINISH = route(
-    "conversations",
-    "Make a conversation final",
-    {
-        200: json(
-            "Completed", ref("TurnBody"), completed={"conversation": {**_CONVERSATION, "status": "completed"}}
-        ),
-        **NOT_FOUND,
-        409: error("It waits for an approval", "conversation … waits for approval …; decide it first"),
-        **BUSY,
-    },
-)
-CANCEL = route(
-    "conversations",
-    "Stop the turn, running or waiting: no new step starts; a destructive tool that runs is waited for",
-    {
-        200: json("The conversation after that", ref("TurnBody"), cancelled=_CANCELLED),
-        **NOT_FOUND,
-        **BUSY,
-        **_FAILED,
-    },
-)
-DECIDE = route(
-    "approvals",
-    "Decide what a conversation waits for: approve, reject, answer, give a token",
-    {
-        200: json("How the turn went on", ref("TurnBody"), answered=_TURN, **_WAITING),
-        **_ACCEPTED,
-        **BAD,
-        **NOT_FOUND,
-        409: error(
-            "Decided already", "approval … was decided already: approve by ann at 2026-01-01T12:00:00.000Z"
-        ),
-        **BUSY,
-        **_FAILED,
-    },
-    **body(
-        DECISION,
-        required=True,
-        approve={"approved": True},
-        reject={"action": "reject"},
-        words={"answer": "yes"},
-        answer_to_a_question={"answer": "42, please"},
-        no_answer={"approved": False, "reason": "ask me tomorrow"},
-        token_in_the_Authorization_header={"approved": True},
-        edit={"approved": True, "edited_args": {"name": "web-1", "value": 43}},
-        reject_and_say_why={"approved": False, "reason": "web-1 is taken, use web-2"},
-        outcome_unknown={"action": "skip"},
-    ),
+_COMPLETED = replace(_CONVERSATION, status="completed")
+_SHOWN = TurnBody(_CONVERSATION)
+_ANSWERED = TurnBody(_CONVERSATION, TurnResult("There are none.", False))
+_CANCELLED = TurnBody(
+    replace(_CONVERSATION, turn=TurnView(1, "cancelled", _SINCE, "Operation cancelled by user.")),
+    TurnResult("Operation cancelled by user.", False),
 )
 
 
-def add_schemas(app: FastAPI) -> None:
-    """Puts the schemas of our own types in place of what FastAPI finds by itself: it would promise a
-    422 that no route gives."""
-    _, schemas = msgspec.json.schema_components(
-        [TurnBody, ConversationPage], ref_template="#/components/schemas/{name}"
+def _waiting(approval: PendingApproval) -> TurnBody:
+    """A turn that waits for this approval."""
+    kind = kind_named(approval.kind)
+    conversation = replace(
+        _CONVERSATION,
+        status="waiting_approval",
+        pending_approval=approval,
+        pending_approvals=[approval],
+        turn=TurnView(1, "auth_required" if kind.needs_token else "waiting_approval", _SINCE),
     )
-    schemas["Problem"] = {
-        "type": "object",
-        "properties": {"error": {"type": "string"}},
-        "required": ["error"],
+    text = f"Waiting for approval: {kind.how} {approval.uuid}.\n{approval.description}"
+    return TurnBody(conversation, TurnResult(text, True, approval, kind.needs_token))
+
+
+_TURNS: Examples = {
+    "answered": _ANSWERED,
+    "waiting": _waiting(_APPROVAL),
+    "waiting for an answer": _waiting(_QUESTION),
+    "waiting for a token": _waiting(_TOKEN),
+}
+_PAGE = ConversationPage(
+    [ConversationSummary(_ID, "1a2b3c4d", "active", _AT, _SINCE, "list all resources")],
+    {"total": 51, "active": 51, "waiting_approval": 0, "completed": 0},
+    f"{_AT}|{_ID}",
+)
+_DECISIONS: Examples = {
+    "approve": {"approved": True},
+    "reject": {"action": "reject"},
+    "words": {"answer": "yes"},
+    "answer to a question": {"answer": "42, please"},
+    "no answer": {"approved": False, "reason": "ask me tomorrow"},
+    "token in the Authorization header": {"approved": True},
+    "edit": {"approved": True, "edited_args": {"name": "web-1", "value": 43}},
+    "reject and say why": {"approved": False, "reason": "web-1 is taken, use web-2"},
+    "outcome unknown": {"action": "skip"},
+}
+_TOOLS: Examples = {
+    "tools": {
+        "tools": [
+            {
+                "name": "resources_list",
+                "description": "Lists resources.",
+                "inputSchema": {"type": "object"},
+                "destructiveHint": False,
+                "server": "resources",
+                "source": "mcp",
+                "nodes": ["agent"],
+            },
+            {
+                "name": "ask_user",
+                "description": "Asks the person a question.",
+                "inputSchema": {"type": "object"},
+                "destructiveHint": False,
+                "server": "",
+                "source": "built_in",
+                "nodes": ["agent"],
+            },
+        ]
     }
-    original = app.openapi
+}
+_SESSION = SessionBody(_ID)
+_MESSAGE: Examples = {"add": {"message": "add resource web-1 with value 42"}}
+_STREAM, _LINES = "text/event-stream", "application/x-ndjson"
+_MEDIA_EXAMPLES = {
+    _STREAM: 'event: llm_call\nid: 3\ndata: {"type":"llm_call","conversation_id":"9b2f…","turn":1,"node":"0",'
+    '"step":"0/llm/0","time":"2026-01-01T12:00:00.000Z","seq":3,"text":"There are none."}'
+}
 
-    def openapi() -> dict[str, Any]:
-        document = original()
-        document["components"] = {"schemas": schemas}
-        for methods in document["paths"].values():
-            for operation in methods.values():
-                operation["responses"].pop("422", None)
-        return document
+# What several operations can answer.
+_ERRORS: dict[int, tuple[str, str]] = {
+    400: ("Not understood", '"message" is empty'),
+    404: ("No such thing", "there is no conversation 'x'"),
+    409: ("The conversation is in a state that does not allow this", ""),
+    413: ("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
+    429: ("Too many messages wait; see Retry-After", "conversation …: 100 messages wait already"),
+    502: ("The turn failed", "node 0: anthropic: claude-x: HTTP 401: invalid x-api-key"),
+    503: ("Not now; see Retry-After", "keeper 0 does not answer; try again"),
+}
+_BUSY, _BAD = (429, 503), (400, 413)
+_KEY_TAKEN = "Idempotency-Key 'k' was used for another request: on another path or with another body"
 
-    app.openapi = openapi  # type: ignore[method-assign]
+
+def _parameter(name: str, where: str = "query", about: str = "", **schema: Any) -> Parameter:
+    described = {"description": about} if about else {}
+    return {"name": name, "in": where, "schema": {"type": "string", **schema}, **described}
+
+
+_LAST = _parameter("Last-Event-ID", "header", "the stream begins after this event")
+_AFTER = _parameter("after", type="integer", minimum=0)
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("GET", "/health"): Operation("operations", "The process answers", dict, {"ok": {"status": "ok"}}),
+    ("GET", "/ready"): Operation(
+        "operations",
+        "Every actor and MCP session is up",
+        dict,
+        {"ready": {"status": "ready"}},
+        errors=(503,),
+    ),
+    ("GET", "/tools"): Operation(
+        "operations",
+        "The tools the agent may use",
+        dict,
+        _TOOLS,
+        about="The tools of all servers, other agents, and what nodes have besides",
+        errors=(502,),
+    ),
+    ("GET", "/tree"): Operation(
+        "operations",
+        "The agent's tree",
+        dict,
+        {"tree": {"tree": {"name": "agent", "type": "llm", "path": "0", "model": "offline"}}},
+        about="Every node, where it is, what it is",
+    ),
+    ("POST", "/conversations"): Operation(
+        "conversations",
+        "Create a conversation, with a first message or without",
+        TurnBody,
+        {"created": _SHOWN, **_TURNS},
+        201,
+        "Created",
+        MessageRequest,
+        {"with a message": {"message": "list all resources"}, "empty": {}},
+        body_required=False,
+        errors=(*_BAD, *_BUSY, 502),
+        conflict=_KEY_TAKEN,
+        accepts_async=True,
+    ),
+    ("GET", "/conversations"): Operation(
+        "conversations",
+        "List conversations, newest first",
+        ConversationPage,
+        {"page": _PAGE},
+        about="A page",
+        parameters=(
+            _parameter("limit", type="integer", minimum=1, maximum=500, default=50),
+            _parameter("cursor"),
+            _parameter("status", enum=["active", "waiting_approval", "completed"]),
+        ),
+        errors=(400, *_BUSY),
+    ),
+    ("GET", "/conversations/{conversation_id}"): Operation(
+        "conversations", "One conversation", TurnBody, {"shown": _SHOWN}, errors=(404, *_BUSY)
+    ),
+    ("POST", "/conversations/{conversation_id}/messages"): Operation(
+        "conversations",
+        "Send a message",
+        TurnBody,
+        _TURNS,
+        about="The turn's answer, or what it waits for",
+        takes=MessageRequest,
+        body_examples=_MESSAGE,
+        errors=(*_BAD, 404, *_BUSY, 502),
+        conflict="conversation … is completed; start a new one",
+        accepts_async=True,
+    ),
+    ("POST", "/conversations/{conversation_id}/complete"): Operation(
+        "conversations",
+        "Complete a conversation: it takes no more messages",
+        TurnBody,
+        {"completed": TurnBody(_COMPLETED)},
+        errors=(404, *_BUSY),
+        conflict="conversation … waits for approval …; decide it first",
+    ),
+    ("POST", "/conversations/{conversation_id}/cancel"): Operation(
+        "conversations",
+        "Cancel the turn, running or waiting: no new step starts; a destructive tool that runs is waited for",
+        TurnBody,
+        {"cancelled": _CANCELLED},
+        about="The conversation after that",
+        errors=(404, *_BUSY, 502),
+    ),
+    ("POST", "/approvals/{uuid}"): Operation(
+        "approvals",
+        "Decide what a conversation waits for: approve, reject, answer, give a token",
+        TurnBody,
+        _TURNS,
+        about="How the turn went on",
+        takes=DecisionRequest,
+        body_examples=_DECISIONS,
+        errors=(*_BAD, 404, *_BUSY, 502),
+        conflict=f"approval … was decided already: approve by ann at {_AT}",
+        accepts_async=True,
+    ),
+    ("GET", "/conversations/{conversation_id}/events"): Operation(
+        "events",
+        "What happens in a conversation, as it happens (Server-Sent Events)",
+        _STREAM,
+        about="Events, from now on or from an earlier one",
+        parameters=(_LAST, _AFTER),
+        errors=(*_BAD, 404, *_BUSY),
+    ),
+    ("GET", "/events"): Operation(
+        "events",
+        "What is journaled in any conversation, from now on (Server-Sent Events)",
+        _STREAM,
+        about="Events; their ids are the stream's own",
+        parameters=(
+            _LAST,
+            _parameter("type", about="such as completed,error"),
+            _parameter("session_id"),
+        ),
+        errors=(*_BAD, *_BUSY),
+    ),
+    ("GET", "/conversations/{conversation_id}/log"): Operation(
+        "events",
+        "A conversation's journal, one event a line",
+        _LINES,
+        about="The journal",
+        errors=(404, *_BUSY),
+    ),
+    ("POST", "/conversations/import"): Operation(
+        "events",
+        "Take in a conversation that another mesh gave as a log",
+        TurnBody,
+        {"imported": _SHOWN},
+        201,
+        "It is here now; a turn that was open is ended",
+        _LINES,
+        errors=(*_BAD, *_BUSY),
+        conflict="conversation … is here already",
+    ),
+    ("POST", "/api/sessions"): Operation(
+        "sessions",
+        "Create a session: a conversation. The agent's config chooses the model; the response says which",
+        SessionBody,
+        {"created": SessionBody(_ID, "offline", "offline")},
+        201,
+        "Created",
+        SessionRequest,
+        {"plain": {}},
+        body_required=False,
+        errors=(*_BAD, *_BUSY),
+        conflict=_KEY_TAKEN,
+    ),
+    ("GET", "/api/sessions/{session_id}/stream"): Operation(
+        "sessions",
+        "The session's events; one stream at a time",
+        _STREAM,
+        about="Events",
+        parameters=(_LAST, _AFTER),
+        errors=(*_BAD, 404, *_BUSY),
+        conflict="the stream of conversation … is open elsewhere; there is one at a time",
+    ),
+    ("POST", "/api/sessions/{session_id}/chat"): Operation(
+        "sessions",
+        "Send a message; what comes of it is in the stream",
+        SessionBody,
+        {"accepted": _SESSION},
+        202,
+        "It goes on; watch the stream",
+        MessageRequest,
+        _MESSAGE,
+        errors=(*_BAD, 404, *_BUSY),
+        conflict="session … waits for an approval: decide it first",
+    ),
+    ("POST", "/api/sessions/{session_id}/approvals/{call_id}"): Operation(
+        "sessions",
+        "Decide an approval; what comes of it is in the stream",
+        SessionBody,
+        {"accepted": _SESSION},
+        202,
+        "It goes on; watch the stream",
+        DecisionRequest,
+        {"approve": {"approved": True}, "answer to a question": {"answer": "42, please"}},
+        errors=(*_BAD, 404, *_BUSY),
+        conflict=f"approval … was decided already: approve at {_AT}",
+    ),
+    ("POST", "/api/sessions/{session_id}/resume"): Operation(
+        "sessions",
+        "Go on with a session from its log",
+        SessionBody,
+        {"resumed": SessionBody(_ID, conversation=_CONVERSATION)},
+        about="The session as it is",
+        errors=(404, *_BUSY),
+    ),
+}
+
+
+def document(config: Config) -> dict[str, Any]:
+    """The document of an agent's API."""
+    template = "#/components/schemas/{name}"
+    _, schemas = msgspec.json.schema_components(_TYPES, ref_template=template)
+    paths: dict[str, dict[str, Any]] = {}
+    for (method, path), operation in OPERATIONS.items():
+        paths.setdefault(path, {})[method.lower()] = _described(path, operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": config.name,
+            "description": f"{config.description}\n{_DESCRIPTION}",
+            "version": config.digest,
+        },
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _described(path: str, operation: Operation) -> dict[str, Any]:
+    in_path = [{**_parameter(name, "path"), "required": True} for name in re.findall(r"\{(\w+)\}", path)]
+    described = {
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "operationId": re.sub(r"\W+", "_", f"{operation.summary} {path}").strip("_").lower(),
+        "parameters": [*in_path, *operation.parameters],
+        "responses": {str(status): response for status, response in sorted(_responses(operation).items())},
+    }
+    if operation.takes is None:
+        return described
+    content = _content(operation.takes, operation.body_examples)
+    return {**described, "requestBody": {"required": operation.body_required, "content": content}}
+
+
+def _responses(operation: Operation) -> dict[int, Any]:
+    good = {"description": operation.about, "content": _content(operation.returns, operation.examples)}
+    responses = {operation.status: good, **{status: _error(status) for status in operation.errors}}
+    if operation.conflict:
+        responses[409] = _error(409, operation.conflict)
+    if operation.accepts_async:
+        about = "Durable; the turn goes on (Prefer: respond-async)"
+        responses[202] = {"description": about, "content": _content(TurnBody, {"accepted": _SHOWN})}
+    return responses
+
+
+def _error(status: int, message: str = "") -> dict[str, Any]:
+    about, example = _ERRORS[status]
+    return {"description": about, "content": _content(Problem, {"error": Problem(message or example)})}
+
+
+def _content(kind: type | str, examples: Examples) -> dict[str, Any]:
+    """A body: JSON of a type, or text of a media type."""
+    if isinstance(kind, str):
+        example = {"example": _MEDIA_EXAMPLES[kind]} if kind in _MEDIA_EXAMPLES else {}
+        return {kind: {"schema": {"type": "string"}, **example}}
+    schema = {"type": "object"} if kind is dict else {"$ref": f"#/components/schemas/{kind.__name__}"}
+    shown = {name: {"value": msgspec.to_builtins(value)} for name, value in examples.items()}
+    return {"application/json": {"schema": schema, "examples": shown}}

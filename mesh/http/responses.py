@@ -1,11 +1,13 @@
 """HTTP responses for what the keepers reply."""
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from mesh.core.errors import MeshError
 from mesh.core.view import ConversationView
@@ -19,7 +21,22 @@ _log = logging.getLogger("mesh.gateway")
 _encode = msgspec.json.Encoder().encode
 
 
-async def answered(work: Awaitable[Response]) -> Response:
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def route(method: str, path: str, handler: Handler) -> Route:
+    """A route whose handler may raise `MeshError`. It answers this method only: Starlette would answer HEAD
+    where GET is, which a stream would never end."""
+
+    async def endpoint(request: Request) -> Response:
+        return await _answered(handler(request))
+
+    found = Route(path, endpoint, methods=[method])
+    found.methods = {method}
+    return found
+
+
+async def _answered(work: Awaitable[Response]) -> Response:
     """The response that the work makes, or that of the error it raises. A turn does not end when the client
     hangs up: it is the keeper's, not this request's."""
     try:

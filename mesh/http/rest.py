@@ -6,119 +6,131 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from mesh.access.principal import is_unauthenticated
-from mesh.config.model import Config, Limits
-from mesh.http import openapi
-from mesh.http.body import caller_of, decision_of, id_to_create, message_of, page_of, parsed, read
-from mesh.http.port import Backend
-from mesh.http.responses import answered, error_response, json_response, turn_response
+from mesh.config.model import Config
+from mesh.http.backend import Backend
+from mesh.http.parsing import (
+    caller_of,
+    decision_in,
+    id_to_create,
+    json_object,
+    listing_query,
+    message_in,
+    read_request,
+)
+from mesh.http.responses import error_response, json_response, route, turn_response
 from mesh.http.schema import ConversationPage
-from mesh.http.stream import EventStream, Streams, wants_stream
+from mesh.http.streams import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
-from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, RequestFor, SendMessage, Show
+from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, SendMessage, Show
 from mesh.tree.inventory import inventory
 
 _STATUSES = ("active", "waiting_approval", "completed")
-_TurnWork = Coroutine[Any, Any, TurnReply | ConversationReply] | Coroutine[Any, Any, TurnReply]
 
 
-def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
-    """Adds the routes. To the app itself: a router of their own costs every request another layer.
-    ``secret``: see `mesh.access.secret`."""
-    limits = config.limits
+class RestApi:
+    """The handlers of the routes. ``secret``: see `mesh.access.secret`."""
 
-    async def turn(request: Request, work: _TurnWork, status: int = 200) -> Response:
-        """How the turn ends; as a stream, if the client wants that and a turn goes on."""
-        return await answered(_turn(streams, request, work, status))
+    def __init__(self, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
+        self._backend = backend
+        self._streams = streams
+        self._config = config
+        self._limits = config.limits
+        self._secret = secret
 
-    async def asked(owner: str, request: RequestFor[TurnReply | ConversationReply]) -> Response:
-        return turn_response(await backend.ask(owner, request))
+    def routes(self) -> list[Route]:
+        """The routes."""
+        conversation = "/conversations/{conversation_id}"
+        return [
+            route("GET", "/health", self._health),
+            route("GET", "/ready", self._ready),
+            route("GET", "/tools", self._tools),
+            route("POST", "/conversations", self._create),
+            route("GET", "/conversations", self._list),
+            route("GET", conversation, self._show),
+            route("POST", f"{conversation}/messages", self._send_message),
+            route("POST", f"{conversation}/complete", self._complete),
+            route("POST", f"{conversation}/cancel", self._cancel),
+            route("POST", "/approvals/{uuid}", self._decide),
+        ]
 
-    @api.get("/health", **openapi.HEALTH)
-    async def health() -> Response:
+    async def _health(self, request: Request) -> Response:
         return json_response({"status": "ok"})
 
-    @api.get("/ready", **openapi.READY)
-    async def ready(request: Request) -> Response:
-        missing = await backend.unready()
+    async def _ready(self, request: Request) -> Response:
+        missing = await self._backend.unready()
         if missing:
             which = "" if is_unauthenticated(request.scope) else f": {', '.join(missing)}"
             return error_response(503, f"not ready{which}", 1)
         return json_response({"status": "ready"})
 
-    @api.get("/tools", **openapi.TOOLS)
-    async def tools() -> Response:
-        return await answered(_tools(backend, config))
+    async def _tools(self, request: Request) -> Response:
+        return json_response({"tools": inventory(self._config, await self._backend.tools())})
 
-    @api.post("/conversations", **openapi.CREATE)
-    async def create(request: Request) -> Response:
-        return await turn(request, _create(backend, limits, secret, request), 201)
+    async def _create(self, request: Request) -> Response:
+        return await self._turn(request, self._created(request), 201)
 
-    @api.get("/conversations", **openapi.LIST)
-    async def page(request: Request) -> Response:
-        return await answered(_page(backend, request))
+    async def _created(self, request: Request) -> TurnReply | ConversationReply:
+        raw = await read_request(request, self._limits.max_body_bytes)
+        caller = caller_of(request, raw)
+        if not caller.session_id:
+            caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
+        body = json_object(raw) if raw.strip() else {}
+        message = message_in(body, self._limits.max_message_bytes, required=False)
+        conversation_id = id_to_create(request, caller, self._secret)
+        create = Create(conversation_id, caller, message, *_wait_and_watched(request))
+        return await self._backend.ask(conversation_id, create)
 
-    @api.get("/conversations/{conversation_id}", **openapi.SHOW)
-    async def show(conversation_id: str) -> Response:
-        return await answered(asked(conversation_id, Show(conversation_id)))
+    async def _list(self, request: Request) -> Response:
+        limit, cursor, status = listing_query(request)
+        shards = await self._backend.ask_all(Page(limit, cursor, status))
+        return json_response(conversation_page(shards, limit))
 
-    @api.post("/conversations/{conversation_id}/messages", **openapi.SAY)
-    async def say(conversation_id: str, request: Request) -> Response:
-        return await turn(request, _say(backend, limits, conversation_id, request))
+    async def _show(self, request: Request) -> Response:
+        conversation_id = request.path_params["conversation_id"]
+        return turn_response(await self._backend.ask(conversation_id, Show(conversation_id)))
 
-    @api.post("/conversations/{conversation_id}/complete", **openapi.FINISH)
-    async def finish(conversation_id: str) -> Response:
-        return await answered(asked(conversation_id, Complete(conversation_id)))
+    async def _send_message(self, request: Request) -> Response:
+        return await self._turn(request, self._sent(request))
 
-    @api.post("/conversations/{conversation_id}/cancel", **openapi.CANCEL)
-    async def cancel(conversation_id: str) -> Response:
-        return await answered(asked(conversation_id, Cancel(conversation_id)))
+    async def _sent(self, request: Request) -> TurnReply:
+        conversation_id = request.path_params["conversation_id"]
+        raw = await read_request(request, self._limits.max_body_bytes)
+        message = message_in(json_object(raw), self._limits.max_message_bytes)
+        assert message is not None  # required
+        send = SendMessage(conversation_id, caller_of(request, raw), message, *_wait_and_watched(request))
+        return await self._backend.ask(conversation_id, send)
 
-    @api.post("/approvals/{uuid}", **openapi.DECIDE)
-    async def decide(uuid: str, request: Request) -> Response:
-        return await turn(request, _decide(backend, limits, uuid, request))
+    async def _complete(self, request: Request) -> Response:
+        conversation_id = request.path_params["conversation_id"]
+        return turn_response(await self._backend.ask(conversation_id, Complete(conversation_id)))
 
+    async def _cancel(self, request: Request) -> Response:
+        conversation_id = request.path_params["conversation_id"]
+        return turn_response(await self._backend.ask(conversation_id, Cancel(conversation_id)))
 
-async def _turn(streams: Streams, request: Request, work: "_TurnWork", status: int) -> Response:
-    reply = await (streams.turn(work) if wants_stream(request) else work)
-    return reply if isinstance(reply, EventStream) else turn_response(reply, status)
+    async def _decide(self, request: Request) -> Response:
+        return await self._turn(request, self._decided(request))
 
+    async def _decided(self, request: Request) -> TurnReply:
+        uuid = request.path_params["uuid"]
+        raw = await read_request(request, self._limits.max_body_bytes)
+        decision = decision_in(json_object(raw), uuid)
+        decide = Decide(caller_of(request, raw), (decision,), *_wait_and_watched(request))
+        reply = await self._backend.ask(uuid, decide)
+        assert not isinstance(reply, NothingTaken)  # only to a decision that says what its sender has seen
+        return reply
 
-async def _create(
-    backend: Backend, limits: Limits, secret: bytes, request: Request
-) -> TurnReply | ConversationReply:
-    raw = await read(request, limits.max_body_bytes)
-    caller = caller_of(request, raw)
-    if not caller.session_id:
-        caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
-    message = message_of(parsed(raw) if raw.strip() else {}, limits.max_message_bytes, required=False)
-    conversation_id = id_to_create(request, caller, secret)
-    return await backend.ask(conversation_id, Create(conversation_id, caller, message, *_how(request)))
-
-
-async def _say(backend: Backend, limits: Limits, conversation_id: str, request: Request) -> TurnReply:
-    raw = await read(request, limits.max_body_bytes)
-    message = message_of(parsed(raw), limits.max_message_bytes)
-    assert message is not None  # required
-    return await backend.ask(
-        conversation_id, SendMessage(conversation_id, caller_of(request, raw), message, *_how(request))
-    )
-
-
-async def _decide(backend: Backend, limits: Limits, uuid: str, request: Request) -> TurnReply:
-    raw = await read(request, limits.max_body_bytes)
-    decision = decision_of(parsed(raw), uuid)
-    reply = await backend.ask(uuid, Decide(caller_of(request, raw), (decision,), *_how(request)))
-    assert not isinstance(reply, NothingTaken)  # only a decision that says what its sender has seen
-    return reply
-
-
-async def _page(backend: Backend, request: Request) -> Response:
-    limit, cursor, status = page_of(request)
-    shards = await backend.ask_all(Page(limit, cursor, status))
-    return json_response(conversation_page(shards, limit))
+    async def _turn(
+        self, request: Request, work: Coroutine[Any, Any, TurnReply | ConversationReply], status: int = 200
+    ) -> Response:
+        """How the turn ends; as a stream, if the client wants that and a turn goes on."""
+        reply = await (self._streams.turn(work) if wants_stream(request) else work)
+        return reply if isinstance(reply, EventStream) else turn_response(reply, status)
 
 
 def conversation_page(shards: Sequence[Conversations], limit: int) -> ConversationPage:
@@ -131,11 +143,8 @@ def conversation_page(shards: Sequence[Conversations], limit: int) -> Conversati
     return ConversationPage(page, {"total": sum(counts.values()), **counts}, cursor)
 
 
-async def _tools(backend: Backend, config: Config) -> Response:
-    return json_response({"tools": inventory(config, await backend.tools())})
-
-
-def _how(request: Request) -> tuple[bool, bool]:
+def _wait_and_watched(request: Request) -> tuple[bool, bool]:
     """Whether the client waits for the turn's end, and whether it watches the turn."""
-    watches = wants_stream(request)
-    return not watches and "respond-async" not in request.headers.get("prefer", "").lower(), watches
+    watched = wants_stream(request)
+    is_async = "respond-async" in request.headers.get("prefer", "").lower()
+    return not watched and not is_async, watched

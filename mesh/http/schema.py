@@ -1,6 +1,13 @@
-"""The JSON bodies of the REST API, as the gateway writes them and as clients read them. Pure."""
+"""The JSON bodies of the REST and session APIs. Pure.
+
+The responses are written from these types. The requests are described by them in the OpenAPI document and
+read by `mesh.http.parsing`, which is more lenient and says in words what is wrong.
+"""
+
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
 
@@ -10,8 +17,8 @@ class TurnBody(msgspec.Struct, frozen=True):
     answer."""
 
     conversation: ConversationView
-    result: TurnResult | msgspec.UnsetType = msgspec.UNSET
-    error: str | msgspec.UnsetType = msgspec.UNSET
+    result: TurnResult | UnsetType = UNSET
+    error: str | UnsetType = UNSET
 
 
 class ConversationPage(msgspec.Struct, frozen=True):
@@ -19,4 +26,65 @@ class ConversationPage(msgspec.Struct, frozen=True):
 
     conversations: list[ConversationSummary]
     summary: dict[str, int]
-    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
+    next_cursor: str | UnsetType = UNSET
+
+
+class SessionBody(msgspec.Struct, frozen=True):
+    """A session. ``provider`` and ``model`` are those of the agent's config, when it was just created."""
+
+    id: str
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    conversation: ConversationView | UnsetType = UNSET
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong."""
+
+    error: str
+
+
+class MessageRequest(msgspec.Struct, frozen=True):
+    """A message to the agent."""
+
+    message: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+
+
+class DecisionRequest(msgspec.Struct, frozen=True):
+    """A decision about an approval: one of ``approved``, ``action`` and ``answer``."""
+
+    approved: (
+        Annotated[bool, Meta(description="of a tool call or a token; false of a question too")] | UnsetType
+    ) = UNSET
+    action: (
+        Annotated[
+            Literal["approve", "reject", "retry", "skip"],
+            Meta(description="retry and skip are for a call whose outcome nobody knows"),
+        ]
+        | UnsetType
+    ) = UNSET
+    answer: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=64_000,
+                description="to a question: any text, which is passed on as it is; else yes, no and the like",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    edited_args: (
+        Annotated[dict[str, Any], Meta(description="with an approval: run it with these instead")] | UnsetType
+    ) = UNSET
+    reason: (
+        Annotated[str, Meta(description="with a rejection: the model sees it and goes on")] | UnsetType
+    ) = UNSET
+
+
+class SessionRequest(msgspec.Struct, frozen=True):
+    """Options of a session. The agent's config chooses the model: they are accepted, and change nothing."""
+
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    workspacePath: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""The session API: conversations for clients that know sessions. A thin face, with no state of its own.
+"""The session API: conversations for clients that know sessions. It has no state of its own.
 
 A session is a conversation; its id is the conversation's, and a ``callId`` the uuid of an approval.
 """
@@ -6,102 +6,98 @@ A session is a conversation; its id is the conversation's, and a ``callId`` the 
 import secrets
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from mesh.config.model import Config
 from mesh.core.errors import BadRequest, Conflict, NotFound
 from mesh.core.ids import tail
-from mesh.http import openapi_live as openapi
-from mesh.http.body import caller_of, decision_of, id_to_create, message_of, parsed, read
-from mesh.http.port import Backend
-from mesh.http.responses import answered, json_response, session_header, turn_response
-from mesh.http.stream import EventStream, Streams, last_seen
+from mesh.http.backend import Backend
+from mesh.http.parsing import caller_of, decision_in, id_to_create, json_object, message_in, read_request
+from mesh.http.responses import json_response, route, session_header, turn_response
+from mesh.http.schema import SessionBody
+from mesh.http.streams import Streams, last_event_id
 from mesh.keeper.replies import NothingTaken, TurnAnswer, TurnReply
 from mesh.keeper.requests import Create, Decide, SendMessage, Show
 from mesh.llm.models import resolve
 
-_TEXTS = ("provider", "model", "workspacePath")
+_OPTIONS = ("provider", "model", "workspacePath")
 
 
-def add_routes(api: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
-    """Adds the routes."""
+class SessionApi:
+    """The handlers of the routes. ``secret``: see `mesh.access.secret`."""
 
-    @api.post("/api/sessions", **openapi.SESSION)
-    async def create(request: Request) -> Response:
-        return await answered(_create(backend, config, secret, request))
+    def __init__(self, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
+        self._backend = backend
+        self._streams = streams
+        self._config = config
+        self._limits = config.limits
+        self._secret = secret
 
-    @api.get("/api/sessions/{session_id}/stream", **openapi.SESSION_STREAM)
-    async def stream(session_id: str, request: Request) -> Response:
-        return await answered(_stream(streams, session_id, request))
+    def routes(self) -> list[Route]:
+        """The routes."""
+        session = "/api/sessions/{session_id}"
+        return [
+            route("POST", "/api/sessions", self._create),
+            route("GET", f"{session}/stream", self._stream),
+            route("POST", f"{session}/chat", self._chat),
+            route("POST", f"{session}/approvals/{{call_id}}", self._decide),
+            route("POST", f"{session}/resume", self._resume),
+        ]
 
-    @api.post("/api/sessions/{session_id}/chat", **openapi.SESSION_CHAT)
-    async def chat(session_id: str, request: Request) -> Response:
-        return await answered(_chat(backend, config, session_id, request))
+    async def _create(self, request: Request) -> Response:
+        raw = await read_request(request, self._limits.max_body_bytes)
+        body = json_object(raw) if raw.strip() else {}
+        for name in _OPTIONS:
+            if not isinstance(body.get(name, ""), str | None):
+                raise BadRequest(f'"{name}" must be a string')
+        caller = caller_of(request, raw)
+        if not caller.session_id:
+            caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
+        session_id = id_to_create(request, caller, self._secret)
+        reply = await self._backend.ask(session_id, Create(session_id, caller))
+        # The agent's config chooses the model, not the client: the response says which.
+        model = next((model for _, model in self._config.models()), self._config.llm.model)
+        headers = {**session_header(reply.conversation), "Location": f"/api/sessions/{session_id}"}
+        return json_response(SessionBody(session_id, resolve(model, {}).provider, model), 201, headers)
 
-    @api.post("/api/sessions/{session_id}/approvals/{call_id}", **openapi.SESSION_APPROVAL)
-    async def decide(session_id: str, call_id: str, request: Request) -> Response:
-        return await answered(_decide(backend, config, session_id, call_id, request))
+    async def _stream(self, request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        return await self._streams.conversation(session_id, last_event_id(request), exclusive=True)
 
-    @api.post("/api/sessions/{session_id}/resume", **openapi.SESSION_RESUME)
-    async def resume(session_id: str) -> Response:
-        return await answered(_resume(backend, session_id))
+    async def _chat(self, request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        raw = await read_request(request, self._limits.max_body_bytes)
+        message = message_in(json_object(raw), self._limits.max_message_bytes)
+        assert message is not None  # required
+        send = SendMessage(session_id, caller_of(request, raw), message, wait=False)
+        reply = await self._backend.ask(session_id, send)
+        if isinstance(reply, TurnAnswer) and reply.result and reply.result.waiting_approval:
+            raise Conflict(f"session {session_id} waits for an approval: decide it first")
+        return _accepted(reply, session_id)
 
+    async def _decide(self, request: Request) -> Response:
+        session_id, call_id = request.path_params["session_id"], request.path_params["call_id"]
+        if tail(call_id) != tail(session_id):
+            raise NotFound(f"session {session_id[:64]!r} has no approval {call_id[:64]!r}")
+        raw = await read_request(request, self._limits.max_body_bytes)
+        decision = decision_in(json_object(raw), call_id)
+        reply = await self._backend.ask(call_id, Decide(caller_of(request, raw), (decision,), wait=False))
+        assert not isinstance(reply, NothingTaken)  # only to a decision that says what its sender has seen
+        return _accepted(reply, session_id)
 
-async def _create(backend: Backend, config: Config, secret: bytes, request: Request) -> Response:
-    raw = await read(request, config.limits.max_body_bytes)
-    body = parsed(raw) if raw.strip() else {}
-    for name in _TEXTS:
-        if not isinstance(body.get(name, ""), str | None):
-            raise BadRequest(f'"{name}" must be a string')
-    caller = caller_of(request, raw)
-    if not caller.session_id:
-        caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
-    session_id = id_to_create(request, caller, secret)
-    reply = await backend.ask(session_id, Create(session_id, caller))
-    # The agent's config chooses the model, not the client: it is told which.
-    model = next((model for _, model in config.models()), config.llm.model)
-    body = {"id": session_id, "provider": resolve(model, {}).provider, "model": model}
-    headers = {**session_header(reply.conversation), "Location": f"/api/sessions/{session_id}"}
-    return json_response(body, 201, headers)
-
-
-async def _stream(streams: Streams, session_id: str, request: Request) -> EventStream:
-    return await streams.conversation(session_id, last_seen(request), exclusive=True)
-
-
-async def _chat(backend: Backend, config: Config, session_id: str, request: Request) -> Response:
-    raw = await read(request, config.limits.max_body_bytes)
-    message = message_of(parsed(raw), config.limits.max_message_bytes)
-    assert message is not None  # required
-    reply = await backend.ask(
-        session_id, SendMessage(session_id, caller_of(request, raw), message, wait=False)
-    )
-    if isinstance(reply, TurnAnswer) and reply.result and reply.result.waiting_approval:
-        raise Conflict(f"session {session_id} waits for an approval: decide it first")
-    return _accepted(reply, session_id)
-
-
-async def _decide(
-    backend: Backend, config: Config, session_id: str, call_id: str, request: Request
-) -> Response:
-    if tail(call_id) != tail(session_id):
-        raise NotFound(f"session {session_id[:64]!r} has no approval {call_id[:64]!r}")
-    raw = await read(request, config.limits.max_body_bytes)
-    decide = Decide(caller_of(request, raw), (decision_of(parsed(raw), call_id),), wait=False)
-    reply = await backend.ask(call_id, decide)
-    assert not isinstance(reply, NothingTaken)  # only a decision that says what its sender has seen
-    return _accepted(reply, session_id)
-
-
-async def _resume(backend: Backend, session_id: str) -> Response:
-    conversation = (await backend.ask(session_id, Show(session_id))).conversation
-    body = {"id": session_id, "conversation": conversation}
-    return json_response(body, headers=session_header(conversation))
+    async def _resume(self, request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        conversation = (await self._backend.ask(session_id, Show(session_id))).conversation
+        body = SessionBody(session_id, conversation=conversation)
+        return json_response(body, headers=session_header(conversation))
 
 
 def _accepted(reply: TurnReply, session_id: str) -> Response:
-    """The response to what a stream will show the outcome of; a turn that failed already is told at once."""
+    """The response to a request whose outcome the stream will show. A turn that has failed already is
+    reported at once."""
     if isinstance(reply, TurnAnswer) and reply.result is None:
         return turn_response(reply)
     headers = {**session_header(reply.conversation), "Location": f"/api/sessions/{session_id}/stream"}
-    return json_response({"id": session_id}, 202, headers)
+    return json_response(SessionBody(session_id), 202, headers)

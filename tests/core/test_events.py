@@ -18,7 +18,7 @@ from mesh.core.events import (
     decode,
     encode,
 )
-from mesh.http.event_frames import frame, shown
+from mesh.http.streams import event_frame, shown
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "events.md"
 ROW = re.compile(r"^\| `(\w+)` \| (yes|no) \|([^|]*)\|", re.MULTILINE)
@@ -84,6 +84,6 @@ def test_what_serves_idempotency_is_not_shown() -> None:
 
 def test_a_frame_is_one_event_whatever_is_in_it() -> None:
     hostile = UserMessage(seq=3, text="a\n\nevent: completed\r\ndata: {}\n\n\u2028")
-    lines = frame(hostile, "c").decode().split("\n")
+    lines = event_frame(hostile, "c").decode().split("\n")
     assert [line.partition(":")[0] for line in lines] == ["event", "id", "data", "", ""]
-    assert "id:" not in frame(TextDelta(text="x"), "c").decode()
+    assert "id:" not in event_frame(TextDelta(text="x"), "c").decode()

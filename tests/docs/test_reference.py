@@ -27,8 +27,8 @@ from mesh.config.model import (
     ServerOptions,
     parse,
 )
-from mesh.http.face import http_app
-from mesh.http.port import Backend
+from mesh.http.app import http_app
+from mesh.http.backend import Backend
 from mesh.llm.models import API_KEY_VARIABLES, Provider
 from mesh.web.config import WebConfig
 from tests.documents import MANUAL, ROOT, name_of

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mesh.a2a.extensions import MESH
-from mesh.http import body as reading
+from mesh.http import parsing as reading
 from tests.a2a.server.rpc import Rpc
 from tests.live import LiveMesh, Spoken
 from tests.support import calls, says
@@ -256,7 +256,7 @@ def test_a_tool_call_that_cannot_travel_between_processes_is_not_imported(http: 
 def test_a_body_that_does_not_come_is_not_waited_for(
     live: LiveMesh, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_WITHIN_S", 0.2)
+    monkeypatch.setattr(reading, "CHUNK_WITHIN_S", 0.2)
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{{"
     with socket.create_connection(("127.0.0.1", live.port), WITHIN_S) as connection:
         connection.sendall(head.encode())

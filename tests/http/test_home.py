@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from mesh.core.errors import Unavailable
-from mesh.http.face import http_app
-from mesh.http.home import Links
-from mesh.http.page import prefers_html
+from mesh.http.app import http_app
+from mesh.http.html import prefers_html
+from mesh.http.landing_page import Links
 from mesh.keeper.requests import RequestFor
 from tests.live import LiveMesh, LocalBackend, Spoken
 from tests.support import SIMPLE, LocalMesh, calls, says

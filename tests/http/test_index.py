@@ -7,20 +7,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mesh.access.rules import Rules
-from mesh.http.below import Below
-from mesh.http.index import Entry, index_app
+from mesh.http.agent_index import AgentEntry, index_app
+from mesh.http.root_path import RootPathInLocation
 
 RULES = Rules(names=frozenset({"mesh", "agents.example"}))
 
 
-def entry(name: str, *missing: str) -> Entry:
+def entry(name: str, *missing: str) -> AgentEntry:
     async def unready() -> list[str]:
         return list(missing)
 
-    return Entry(name, f"what {name} does", unready)
+    return AgentEntry(name, f"what {name} does", unready)
 
 
-def client(*entries: Entry, base: str = "http://mesh:8080") -> httpx.AsyncClient:
+def client(*entries: AgentEntry, base: str = "http://mesh:8080") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(index_app(entries, RULES)), base_url=base)
 
 
@@ -83,6 +83,6 @@ async def test_a_location_begins_with_the_path_that_the_agent_is_below(
     async def made(_: object) -> Response:
         return Response(headers={"Location": said})
 
-    app = Below(Starlette(routes=[Route("/made", made)]))
+    app = RootPathInLocation(Starlette(routes=[Route("/made", made)]))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app, root_path=root)) as http:
         assert (await http.get(f"http://mesh{root}/made")).headers["location"] == heard

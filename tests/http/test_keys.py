@@ -21,9 +21,9 @@ from mesh.access.rules import rules_of
 from mesh.config.model import Config, parse
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ConversationCreated, UserMessage
 from mesh.core.ids import new_id
-from mesh.http.face import http_app
+from mesh.http.agent_index import AgentEntry, index_app
+from mesh.http.app import http_app
 from mesh.http.guard import Guard
-from mesh.http.index import Entry, index_app
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.transfer import exported_lines
 from tests.a2a.server.rpc import Rpc, said, state
@@ -105,7 +105,7 @@ async def test_every_route_needs_a_key_but_those_that_say_whether_the_mesh_is_up
     async def unready() -> list[str]:
         return ["node 0"]
 
-    index = index_app([Entry("a", "what a does", unready)], rules_of([config]), keys_of([config]))
+    index = index_app([AgentEntry("a", "what a does", unready)], rules_of([config]), keys_of([config]))
     open_ones = await refusals(index, 401, headers)
     assert sorted(open_ones) == ["GET /health", "GET /ready", "HEAD /health", "HEAD /ready"]
 
@@ -121,7 +121,7 @@ async def test_who_has_no_key_hears_whether_the_mesh_is_up_and_nothing_else(tmp_
         return ["mcp vault"]
 
     async with LocalMesh(ScriptedLlm(says("fine"))) as mesh:
-        index = index_app([Entry("a", "what a does", unready)], rules_of([config]), keys_of([config]))
+        index = index_app([AgentEntry("a", "what a does", unready)], rules_of([config]), keys_of([config]))
         for app in (http_app(Half(mesh), config, b"secret"), index):
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mesh.core.events import AnyEvent, NodeStarted, TextDelta, UserMessage, encode
-from mesh.http.event_frames import frame
+from mesh.http.streams import event_frame
 from mesh.journal.portable import Lines, Reader, bounded, read_lines, renumbered
 from tests.journal.golden.record import HERE, read
 
@@ -30,7 +30,7 @@ class TestWholeJournals:
 
     @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
     def test_a_stream_that_somebody_saved_says_the_same_but_for_idempotency(self, path: Path) -> None:
-        frames = b": heartbeat\n\n" + b"".join(frame(event, "c") for event in read(path))
+        frames = b": heartbeat\n\n" + b"".join(event_frame(event, "c") for event in read(path))
         events, faults = read_lines(bounded(io.BytesIO(b"retry: 1000\n\n" + frames)))
         assert faults == []
         assert [(e.seq, e.key, type(e)) for e in events] == [(e.seq, e.key, type(e)) for e in read(path)]

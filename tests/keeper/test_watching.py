@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mesh.core.events import Completed, CutOff, LlmCall, TextDelta
-from mesh.http.event_frames import frame
+from mesh.http.streams import event_frame
 from mesh.keeper import tail
 from mesh.keeper.replies import Refusal, TurnAccepted, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, SendMessage, Watch
@@ -60,7 +60,7 @@ class Watcher:
 def as_watched(seen: WatchedEvents | Refusal, conversation_id: str) -> list[dict[str, Any]]:
     """What a client of the stream sees."""
     assert isinstance(seen, WatchedEvents), seen
-    return frames(b"".join(frame(event, conversation_id) for event in seen.events))
+    return frames(b"".join(event_frame(event, conversation_id) for event in seen.events))
 
 
 def frames(raw: bytes) -> list[dict[str, Any]]:

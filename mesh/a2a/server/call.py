@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from mesh.core.errors import BadRequest
 from mesh.core.ids import id_for_key, new_id
-from mesh.http.body import caller_of
+from mesh.http.parsing import caller_of
 from mesh.keeper.requests import Caller
 
 _CALL = "mesh.call"

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mesh.a2a.server.agent_card import card_of, shown
-from mesh.a2a.server.place import public_url
 from mesh.config.model import Config
 from mesh.core.errors import MeshError, Unavailable
-from mesh.http.port import Backend
+from mesh.http.backend import Backend
+from mesh.http.public_url import public_url
 
 _AGE_S = 60
 

@@ -68,8 +68,8 @@ from mesh.core.errors import (
 )
 from mesh.core.ids import SESSION_IDS, is_id, is_session_id, new_id
 from mesh.core.view import ConversationSummary, ConversationView, is_cursor
-from mesh.http.port import Backend
-from mesh.http.stream import Streams
+from mesh.http.backend import Backend
+from mesh.http.streams import Streams
 from mesh.keeper.replies import ConversationReply, NothingTaken, TurnAccepted, TurnAnswer, TurnReply
 from mesh.keeper.requests import (
     WITHDRAWN,

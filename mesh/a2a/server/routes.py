@@ -22,7 +22,6 @@ from a2a.utils.errors import (
     InvalidRequestError,
     VersionNotSupportedError,
 )
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -45,9 +44,9 @@ from mesh.a2a.server.reading import (
 from mesh.config.model import Config
 from mesh.core.errors import TooLarge
 from mesh.core.strict_json import BeyondBounds, parsed
-from mesh.http.body import read
-from mesh.http.port import Backend
-from mesh.http.stream import Streams
+from mesh.http.backend import Backend
+from mesh.http.parsing import read_request
+from mesh.http.streams import Streams
 
 CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _INVALID_PARAMS = -32602
@@ -61,15 +60,16 @@ for _name in ("a2a.server.routes", "a2a.compat", "a2a.utils"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-def add_routes(app: FastAPI, backend: Backend, streams: Streams, config: Config, secret: bytes) -> None:
-    """Adds the routes. ``secret``: see `mesh.access.secret`."""
+def routes(backend: Backend, streams: Streams, config: Config, secret: bytes) -> list[Route]:
+    """The routes. ``secret``: see `mesh.access.secret`."""
     cards = Cards(backend, config)
     handler = Handler(backend, streams, cards, config, secret)
     rpc = _Rpc(handler, config.limits.max_body_bytes)
-    routes = [Route(path, rpc.answer, methods=["POST"]) for path in (ENDPOINT, f"{ENDPOINT}/")]
-    routes += [Route(path, cards.answer, methods=["GET"]) for path in CARDS]
-    routes += _rest_routes(_Rest(handler, Calls()), config.limits.max_body_bytes)
-    app.router.routes.extend(routes)
+    return [
+        *(Route(path, rpc.answer, methods=["POST"]) for path in (ENDPOINT, f"{ENDPOINT}/")),
+        *(Route(path, cards.answer, methods=["GET"]) for path in CARDS),
+        *_rest_routes(_Rest(handler, Calls()), config.limits.max_body_bytes),
+    ]
 
 
 class _Rpc:
@@ -82,7 +82,7 @@ class _Rpc:
     async def answer(self, request: Request) -> Response:
         version = take_version(request)
         try:
-            raw = await read(request, self._max_body_bytes)
+            raw = await read_request(request, self._max_body_bytes)
             body = _parsed(raw, request)
         except TooLarge as problem:
             return JSONResponse(build_error_response(None, InvalidRequestError(str(problem))), 413)
@@ -242,7 +242,7 @@ def _bounded(
 
     async def answered(request: Request) -> Response:
         try:
-            raw = await read(request, max_body_bytes)
+            raw = await read_request(request, max_body_bytes)
             params = _parsed(raw, request) if raw else {}
         except TooLarge as problem:
             return JSONResponse(build_rest_error_payload(InvalidRequestError(str(problem))), 413)

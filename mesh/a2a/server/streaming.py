@@ -13,7 +13,7 @@ from mesh.a2a.server.task import direct_answer
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, Completed, Error, Paused
 from mesh.core.view import ConversationView
-from mesh.http.stream import Streams
+from mesh.http.streams import Streams
 from mesh.keeper.replies import WatchedEvents
 from mesh.keeper.requests import Watch
 

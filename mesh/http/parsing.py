@@ -1,4 +1,5 @@
-"""Reading what clients send: within bounds, as JSON whatever its Content-Type, one clear error each."""
+"""Reads requests: bounded bodies, JSON whatever the Content-Type says, and one clear error for each
+mistake."""
 
 import hashlib
 import re
@@ -25,26 +26,26 @@ _ACTIONS: dict[str, Choice] = {
     "skip": "skip",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
-PIECE_WITHIN_S = 30.0
-"""How long a client may take for the next chunk of a body."""
+CHUNK_WITHIN_S = 30.0
+"""How long the next chunk of a body is waited for."""
 
 
-async def read(request: Request, limit: int, key: str = "limits.max_body_bytes") -> bytes:
-    """Returns the body of a request. ``key`` is the name of the limit in the config. Raises `TooLarge`, and
-    Starlette's `HTTPException` (408) if the body stalls."""
+async def read_request(request: Request, limit: int, key: str = "limits.max_body_bytes") -> bytes:
+    """The body, at most ``limit`` bytes of it; ``key`` is the limit's in the config. Raises `TooLarge`, and
+    Starlette's `HTTPException` (408) when the body stalls."""
     announced = request.headers.get("content-length", "")
     # A body that announces its length is refused before any of it is read.
     if _is_number(announced) and int(announced) > limit:
         raise TooLarge(_too_large(limit, key))
     try:
-        return await read_body(never_idle(PIECE_WITHIN_S, request.stream()), limit)
+        return await read_body(never_idle(CHUNK_WITHIN_S, request.stream()), limit)
     except BodyTooLarge:
         raise TooLarge(_too_large(limit, key)) from None
-    except BodyStalled as error:
-        raise HTTPException(408, str(error), {"Connection": "close"}) from None
+    except BodyStalled as problem:
+        raise HTTPException(408, str(problem), {"Connection": "close"}) from None
 
 
-def parsed(raw: bytes) -> dict[str, Any]:
+def json_object(raw: bytes) -> dict[str, Any]:
     """The JSON object that a body must be."""
     try:
         body = strict_json.parsed(raw)
@@ -55,7 +56,7 @@ def parsed(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> str | None:
+def message_in(body: dict[str, Any], limit: int, *, required: bool = True) -> str | None:
     """The ``message`` of a body."""
     message = body.get("message")
     if message is None and not required:
@@ -69,8 +70,8 @@ def message_of(body: dict[str, Any], limit: int, *, required: bool = True) -> st
     return message
 
 
-def decision_of(body: dict[str, Any], uuid: str) -> Decision:
-    """The decision about an approval that a body says, in any of its forms. Anything unclear is refused."""
+def decision_in(body: dict[str, Any], uuid: str) -> Decision:
+    """The decision about an approval in a body, in any of its forms. Anything unclear is refused."""
     choice, edited, reason = _choice_in(body), body.get("edited_args"), body.get("reason")
     if edited is not None and (choice != "approve" or not isinstance(edited, dict)):
         raise BadRequest('"edited_args" is an object of all arguments, and goes with an approval')
@@ -98,11 +99,11 @@ def _choice_in(body: dict[str, Any]) -> Choice:
 
 
 def caller_of(request: Request, raw: bytes) -> Caller:
-    """Who asks, from the headers.
+    """The caller, from the headers.
 
-    Without an Idempotency-Key the request gets one of its own, so that the gateway itself may
-    send it again when a keeper dies. Whoever has an API key has Idempotency-Keys of their own: the same one
-    of somebody else is another request, whose answer is not for them.
+    Without an Idempotency-Key the request gets one here, so that the gateway itself may send it again when a
+    keeper dies. With API keys, the Idempotency-Keys of each principal are their own: the same key of another
+    principal is another request, and its reply is not for them.
     """
     headers = request.headers
     session_id = headers.get("x-session-id", "")
@@ -134,13 +135,13 @@ def id_to_create(request: Request, caller: Caller, secret: bytes) -> str:
 
 
 def _identity_of(request: Request, raw: bytes) -> str:
-    """What makes two requests with one key the same: method, path and body. The path is without the one that
-    the agent is served below, which may change between the two."""
+    """A hash of what makes two requests with one key the same: method, path and body. The path is that below
+    the agent's root path, which may change between the two."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     return hashlib.sha256(f"{request.method} {path}\0".encode() + raw).hexdigest()[:16]
 
 
-def page_of(request: Request) -> tuple[int, str, str]:
+def listing_query(request: Request) -> tuple[int, str, str]:
     """``limit``, ``cursor`` and ``status`` of a listing."""
     query = request.query_params
     limit = query.get("limit", "50")

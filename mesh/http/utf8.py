@@ -1,9 +1,8 @@
-"""Requests whose headers or query are not text are refused before anybody decodes them.
+"""Refuses requests whose headers or query are not UTF-8, before anything decodes them.
 
-Serve decodes some headers of its own (``X-Request-ID``, a session id) before the gateway sees the request,
-and Starlette decodes the query where it redirects: what is not UTF-8 would be a 500 there. So this stands
-before both: in the app itself, and by `for_serve` before Serve's own handling, in its proxies and replicas.
-Serve's own pages are hidden in the same place.
+Serve decodes some headers (``X-Request-ID``, a session id) before the gateway sees the request, and Starlette
+decodes the query where it redirects: both would answer 500. So this middleware is in the app itself, and by
+`for_serve` before Serve's own handling, in its proxies and replicas. Serve's own pages are hidden there too.
 """
 
 from starlette.middleware import Middleware
@@ -11,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class Readable:
+class Utf8Only:
     """ASGI middleware: answers 400 to a request with a header or a query that is not UTF-8."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -25,13 +24,14 @@ class Readable:
 
 
 def for_serve() -> list[Middleware]:
-    """What Serve puts before its own handling: ``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`` names this."""
-    return [Middleware(Readable)]
+    """Middleware for Serve to put before its own handling: ``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH``
+    names this."""
+    return [Middleware(Utf8Only)]
 
 
-class Hidden:
-    """ASGI middleware: answers 404 to what asks for Serve's own pages, below ``/-/``. They tell strangers the
-    agents' names, and pass by the checks of host and key."""
+class ServePagesHidden:
+    """ASGI middleware: answers 404 to requests for Serve's own pages, below ``/-/``. These tell everybody the
+    names of the agents, without the checks of host and key."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -43,9 +43,9 @@ class Hidden:
 
 
 def for_serve_alone() -> list[Middleware]:
-    """What Serve puts before its own handling where its own proxy serves strangers, on a Ray of our own. Not
-    behind HAProxy: there its checks of replicas come by here."""
-    return [*for_serve(), Middleware(Hidden)]
+    """Middleware for Serve where its own proxy faces the network, on a Ray of our own. Not behind HAProxy,
+    whose health checks ask for these pages."""
+    return [*for_serve(), Middleware(ServePagesHidden)]
 
 
 def _unreadable(scope: Scope) -> str:

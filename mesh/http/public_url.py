@@ -1,5 +1,6 @@
-"""Where this agent is, as its clients see it: for links in what it shows."""
+"""The URL of this agent as its clients see it, for links in its responses."""
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from mesh.access.proxies import is_from_proxy
@@ -28,5 +29,6 @@ def public_url(request: Request, card: Card) -> str:
     return str(url).rstrip("/")
 
 
-def _first(headers: object, name: str) -> str:
-    return str(getattr(headers, "get")(name, "")).split(",")[0].strip()  # noqa: B009
+def _first(headers: Headers, name: str) -> str:
+    """The first value of a header that proxies may have appended to."""
+    return headers.get(name, "").split(",")[0].strip()

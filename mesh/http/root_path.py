@@ -1,14 +1,14 @@
-"""An agent that is not served at ``/`` but below a path: what it answers says so.
+"""An agent that is served below a path, and not at ``/``.
 
-Routes, documents and errors know the path already (ASGI's ``root_path``). Keepers, who say where a
-conversation is to be found (``Location``), do not, and should not: they outlive the path.
+Routes, documents and errors know the path already (ASGI's ``root_path``). A ``Location`` does not: it is
+built from ids, by code that does not need to know where the agent is mounted.
 """
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class Below:
+class RootPathInLocation:
     """ASGI middleware: puts ``root_path`` before each ``Location`` that is a path."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -17,7 +17,7 @@ class Below:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         root = scope.get("root_path", "")
 
-        async def send_below(message: Message) -> None:
+        async def send_with_root_path(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 location = headers.get("location", "")
@@ -25,4 +25,4 @@ class Below:
                     headers["location"] = root + location
             await send(message)
 
-        await self._app(scope, receive, send_below if root else send)
+        await self._app(scope, receive, send_with_root_path if root else send)

@@ -1,6 +1,6 @@
-"""Small HTML pages for people who open an address of ours in a browser. Pure.
+"""Small HTML pages for people who open an address of the mesh in a browser. Pure.
 
-Everything that is shown is escaped, and a page may load and run nothing: no script, no picture.
+All texts are escaped, and a page may load and run nothing: no script, no image.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _POLICY = "; ".join(
     )
 )
 HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}
-"""Of an answer that is a page for browsers and JSON for others."""
+"""The headers of a response that is a page for browsers and JSON for other clients."""
 _MOST_SHOWN = 200
 
 

@@ -1,4 +1,4 @@
-"""What stands at ``/`` when agents are served below it: who they are and whether they are up. No Ray here."""
+"""The page at ``/`` when several agents are served below it: which there are, and whether they are up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from mesh.access.keyring import Keys
 from mesh.access.principal import is_unauthenticated
 from mesh.access.rules import Rules
 from mesh.http.guard import Guard
-from mesh.http.page import HEADERS, Section, page, prefers_html
-from mesh.http.readable import Readable
+from mesh.http.html import HEADERS, Section, page, prefers_html
+from mesh.http.utf8 import Utf8Only
 
 
 @dataclass(frozen=True)
-class Entry:
+class AgentEntry:
     """An agent. ``unready`` gives the names of what does not answer; empty when all is well."""
 
     name: str
@@ -28,8 +28,8 @@ class Entry:
     unready: Callable[[], Awaitable[list[str]]]
 
 
-def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) -> Starlette:
-    """``/``, ``/health`` and ``/ready`` for these agents, and a word for whoever asks for anything else.
+def index_app(entries: Sequence[AgentEntry], rules: Rules, keys: Keys | None = None) -> Starlette:
+    """``/``, ``/health`` and ``/ready`` for these agents. Other paths are answered with where the agents are.
     ``rules`` and ``keys``: see `Guard`."""
     names = ", ".join(f"/{entry.name}" for entry in entries)
 
@@ -40,7 +40,7 @@ def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) 
         return JSONResponse({"agents": agents}, headers=HEADERS)
 
     async def health(request: Request) -> JSONResponse:
-        # Whoever asks this restarts what does not answer at once: no agent is waited for.
+        # Whoever asks restarts a process that does not answer soon: so no agent is asked.
         if is_unauthenticated(request.scope):
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "ok", "agents": [entry.name for entry in entries]})
@@ -48,7 +48,7 @@ def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) 
     async def ready(request: Request) -> JSONResponse:
         states = await _states(entries)
         if is_unauthenticated(request.scope):
-            return _in_a_word(all(state == "ready" for state in states.values()))
+            return _summary(all(state == "ready" for state in states.values()))
         missing = [f"{name}: {state}" for name, state in states.items() if state != "ready"]
         if missing:
             return JSONResponse({"error": "; ".join(missing), "agents": states}, 503, {"Retry-After": "1"})
@@ -60,11 +60,11 @@ def index_app(entries: Sequence[Entry], rules: Rules, keys: Keys | None = None) 
         return JSONResponse({"error": error}, problem.status_code, problem.headers)
 
     routes = [Route("/", index), Route("/health", health), Route("/ready", ready)]
-    middleware = [Middleware(Readable), Middleware(Guard, rules=rules, keys=keys)]
+    middleware = [Middleware(Utf8Only), Middleware(Guard, rules=rules, keys=keys)]
     return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: elsewhere})
 
 
-def _in_a_word(is_ready: bool) -> JSONResponse:
+def _summary(is_ready: bool) -> JSONResponse:
     if is_ready:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"error": "not ready"}, 503, {"Retry-After": "1"})
@@ -83,7 +83,7 @@ def _page(agents: Sequence[dict[str, str]], states: Mapping[str, str]) -> Respon
     return page("mesh", f"{len(agents)} agents at one address.", sections)
 
 
-async def _states(entries: Sequence[Entry]) -> dict[str, str]:
+async def _states(entries: Sequence[AgentEntry]) -> dict[str, str]:
     missing = await asyncio.gather(*(entry.unready() for entry in entries))
     return {
         entry.name: f"not ready: {', '.join(of)}" if of else "ready"
@@ -91,7 +91,7 @@ async def _states(entries: Sequence[Entry]) -> dict[str, str]:
     }
 
 
-def _shown(entry: Entry, request: Request) -> dict[str, str]:
+def _shown(entry: AgentEntry, request: Request) -> dict[str, str]:
     url = f"{request.base_url}{entry.name}"
     return {
         "name": entry.name,

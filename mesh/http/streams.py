@@ -1,7 +1,7 @@
-"""Streams of Server-Sent Events: of a conversation, of one of its turns, or of all that happens.
+"""Streams of Server-Sent Events: of a conversation, of one of its turns, or of all conversations.
 
-A stream asks keepers for news again and again and passes the bytes on. So it lives as long as its client
-reads, whatever dies behind it; and what it was cut off from, it has again after ``Last-Event-ID``.
+A stream asks keepers for new events again and again and writes them as frames. So it lives as long as its
+client reads, whatever dies behind it, and a client that was cut off continues after its ``Last-Event-ID``.
 """
 
 import asyncio
@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 from mesh.core.errors import BadRequest, MeshError, Unavailable
 from mesh.core.events import AnyEvent, CutOff, now
 from mesh.core.ids import new_id
-from mesh.http.event_frames import frame
-from mesh.http.port import Backend
+from mesh.http.backend import Backend
 from mesh.http.responses import turn_headers
 from mesh.keeper.replies import FollowedEvents, TurnAccepted, WatchedEvents
 from mesh.keeper.requests import Follow, Watch
@@ -27,7 +26,10 @@ from mesh.net.sse import HEARTBEAT, encode
 R = TypeVar("R")
 _BEGIN = encode(retry_ms=1000)
 _TAKEN_WITHIN_S = 30.0
-"""How long a client may leave a piece of a stream unread."""
+"""How long a client may leave a part of a stream unread."""
+_NOT_SHOWN = ("key", "body_hash", "tool_fingerprint")
+"""Fields of events that only serve idempotency and checks of our own."""
+_json = msgspec.json.Encoder().encode
 
 
 def wants_stream(request: Request) -> bool:
@@ -35,19 +37,36 @@ def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "").lower()
 
 
-def last_seen(request: Request) -> int | None:
+def last_event_id(request: Request) -> int | None:
     """The last event that the client has, from ``Last-Event-ID`` or ``?after=``. Raises `BadRequest`."""
-    said = request.headers.get("last-event-id", "") or request.query_params.get("after", "")
-    if not said:
+    last = request.headers.get("last-event-id", "") or request.query_params.get("after", "")
+    if not last:
         return None
-    if not (said.isascii() and said.isdecimal()) or len(said) > 15:
+    if not (last.isascii() and last.isdecimal()) or len(last) > 15:
         raise BadRequest("Last-Event-ID and ?after= are the number of an event, such as 17; 0 is all of them")
-    return int(said)
+    return int(last)
+
+
+def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
+    """An event as watchers see it: its own fields, and always where and when it happened."""
+    head = {"type": "", "conversation_id": conversation_id, "turn": event.turn, "node": event.node}
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    for name in _NOT_SHOWN:
+        fields.pop(name, None)
+    return {**head, "step": event.step, "time": event.time, **fields}
+
+
+def event_frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> bytes:
+    """An event as one Server-Sent Event: ``event`` is its type, ``id`` its ``seq`` if there is one and it is
+    ``numbered``, ``data`` the event as `shown`."""
+    data = shown(event, conversation_id)
+    number = str(event.seq) if event.seq and numbered else ""
+    return encode(_json(data), event=data["type"], id=number)
 
 
 class Streams:
-    """At most ``limit`` at a time. A stream counts from before its first look until its response has ended:
-    nothing that is awaited in between lets more of them in."""
+    """At most ``limit`` streams at a time. A stream counts from before its first request to a keeper until
+    its response has ended, so that no more than that are ever open."""
 
     def __init__(self, backend: Backend, limit: int) -> None:
         self._backend = backend
@@ -127,7 +146,7 @@ class Streams:
             async with aclosing(self._watched(watch, seen)) as batches:
                 async for batch in batches:
                     after = batch.after
-                    frames = b"".join(frame(event, watch.id) for event in batch.events)
+                    frames = b"".join(event_frame(event, watch.id) for event in batch.events)
                     yield begin + frames or HEARTBEAT
                     begin = b""
         except MeshError as problem:
@@ -148,7 +167,7 @@ class Streams:
                     cursors[shard] = seen.cursor
                     asking[asyncio.create_task(self._follow(shard, follow, seen.cursor))] = shard
                     at = ".".join(map(str, cursors))
-                    frames = [frame(e.event, e.conversation_id, numbered=False) for e in seen.events]
+                    frames = [event_frame(e.event, e.conversation_id, numbered=False) for e in seen.events]
                     yield b"".join(frames) + encode(id=at) if frames else HEARTBEAT
         except MeshError as problem:
             yield _cut_off("", str(problem), 0)
@@ -164,7 +183,7 @@ class Streams:
 
 
 def _cut_off(conversation_id: str, message: str, after: int) -> bytes:
-    return frame(CutOff(time=now(), message=message, after=after), conversation_id)
+    return event_frame(CutOff(time=now(), message=message, after=after), conversation_id)
 
 
 class EventStream(Response):

@@ -1,16 +1,16 @@
-"""Back-pressure: a gateway takes so many requests at once, and refuses the next as JSON."""
+"""Back-pressure: a gateway takes a bounded number of requests at once, and refuses further ones as JSON."""
 
 from typing import Any, TypeVar
 
 from mesh.core.errors import Unavailable
-from mesh.http.port import Backend
+from mesh.http.backend import Backend
 from mesh.keeper.replies import FollowedEvents, WatchedEvents
 from mesh.keeper.requests import Follow, RequestFor, Watch
 
 R = TypeVar("R")
 
 
-class Bounded:
+class BoundedBackend:
     """A `Backend` with at most ``limit`` requests to keepers under way. Probes, tools and watchers
     are not counted: a busy gateway is alive. Raises `Unavailable` (503, Retry-After) at once: nobody waits
     to be refused."""

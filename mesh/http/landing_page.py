@@ -1,23 +1,26 @@
-"""``GET /``: what this is, what waits for a person, and where everything else is found."""
+"""``GET /``: which agent this is, what waits for a person, and links to everything else."""
 
 import asyncio
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from mesh.a2a.server.place import public_url
 from mesh.config.model import Config
 from mesh.core.errors import MeshError
 from mesh.core.view import ConversationSummary
-from mesh.http.page import HEADERS, Section, page, prefers_html
-from mesh.http.port import Backend
-from mesh.http.responses import json_response
+from mesh.http.backend import Backend
+from mesh.http.html import HEADERS, Section, page, prefers_html
+from mesh.http.public_url import public_url
+from mesh.http.responses import json_response, route
 from mesh.keeper.requests import Page
 
 _MOST_WAITING = 20
 _WITHIN_S = 2.0
-"""How long the page waits for keepers: it is there for people who look whether anything works."""
+"""How long the page waits for keepers. People open it to see what works, so it must not hang on what does
+not."""
 _PATHS = {
     "docs": ("/docs", "the API, to try out"),
     "card": ("/.well-known/agent-card.json", "what other agents see of it"),
@@ -30,30 +33,38 @@ _PATHS = {
 
 
 class Links(msgspec.Struct, frozen=True):
-    """Addresses of what stands beside the gateway; empty: there is none, or it is not known."""
+    """Addresses of the web chat and the Ray dashboard; empty if there is none."""
 
     chat: str = ""
     dashboard: str = ""
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """What waits for a person: how many conversations in all, and the newest. ``total`` None: it is not
-    known, for a keeper does not answer."""
+    """Conversations that wait for a person: their number, and the newest. ``total`` is None when a keeper
+    does not answer."""
 
     total: int | None = None
     newest: list[dict[str, Any]] = []
 
 
-def add_routes(api: FastAPI, backend: Backend, config: Config, links: Links) -> None:
-    """Adds the route."""
+class LandingPage:
+    """The route ``GET /``."""
 
-    @api.get("/", include_in_schema=False)
-    async def home(request: Request) -> Response:
-        base = public_url(request, config.card)
-        waiting = await _waiting(backend, base)
+    def __init__(self, backend: Backend, config: Config, links: Links) -> None:
+        self._backend = backend
+        self._config = config
+        self._links = links
+
+    def routes(self) -> list[Route]:
+        """The route."""
+        return [route("GET", "/", self._show)]
+
+    async def _show(self, request: Request) -> Response:
+        base = public_url(request, self._config.card)
+        waiting = await _waiting(self._backend, base)
         if prefers_html(request.headers.get("accept", "")):
-            return _page(config, base, links, waiting)
-        return json_response(_json(config, base, links, waiting), headers=HEADERS)
+            return _page(self._config, base, self._links, waiting)
+        return json_response(_json(self._config, base, self._links, waiting), headers=HEADERS)
 
 
 async def _waiting(backend: Backend, base: str) -> Waiting:

@@ -1,7 +1,7 @@
-"""A request of somebody with a key, for as long as the key is valid.
+"""Ends the response to a request whose API key is revoked meanwhile.
 
-A stream may be open for days, and its key be revoked meanwhile. Then its app is told that the client has
-left, and the client that the response has ended: whoever asks again is refused.
+A stream may be open for days. When its key is revoked, its app is told that the client has left, and the
+client that the response has ended. The client's next request is refused.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mesh.access.keyring import Keys
 
 LOOK_EACH_S = 2.0
-"""How often it is looked whether the key of an open stream is still valid."""
+"""How often the key of an open stream is checked."""
 
 
-class Watched:
-    """One request. It looks only while its app listens whether the client leaves, which those that stream do;
-    so other requests cost nothing more, and a request whose response has not begun is not ended."""
+class RevocableRequest:
+    """One request. The key is checked only while the app waits for the client to leave, as streams do. So
+    other requests cost nothing more, and a response that has not begun is not ended."""
 
     def __init__(self, keys: Keys, key: str, receive: Receive, send: Send) -> None:
         self._keys = keys
@@ -43,9 +43,9 @@ class Watched:
         return message
 
     async def _left(self) -> Message:
-        """What comes after the body: that the client has left, or has no key any more."""
+        """Waits until the client has left, or its key is revoked."""
         while True:
-            # Awaited here, not in a task: who looks without waiting has what is there already.
+            # Awaited here and not in a task: an app that looks without waiting gets what is there already.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EACH_S):
                     return await self._receive()

@@ -1,0 +1,86 @@
+"""The routes of events: streams of what happens, conversations as logs, and the agent's tree."""
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mesh.access.principal import principal_in
+from mesh.config.model import Config
+from mesh.core.errors import BadRequest
+from mesh.core.events import NAMES
+from mesh.core.ids import SESSION_IDS, is_session_id
+from mesh.http.backend import Backend
+from mesh.http.parsing import read_request
+from mesh.http.responses import json_response, route, turn_response
+from mesh.http.streams import Streams, last_event_id
+from mesh.keeper.requests import Export, Follow, Import
+from mesh.keeper.transfer import created_in
+from mesh.tree.outline import outline
+
+_CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
+"""The id of an event of all conversations: a cursor of each keeper. Cursors are nanoseconds, hence at most 19
+digits, which 64 bits hold."""
+
+
+class EventRoutes:
+    """The handlers of the routes."""
+
+    def __init__(self, backend: Backend, streams: Streams, config: Config) -> None:
+        self._backend = backend
+        self._streams = streams
+        self._max_log_bytes = config.limits.max_log_bytes
+        self._tree = outline(config)
+
+    def routes(self) -> list[Route]:
+        """The routes. That of imports has to come before those of a conversation."""
+        return [
+            route("POST", "/conversations/import", self._import),
+            route("GET", "/conversations/{conversation_id}/events", self._events),
+            route("GET", "/conversations/{conversation_id}/log", self._log),
+            route("GET", "/events", self._all_events),
+            route("GET", "/tree", self._show_tree),
+        ]
+
+    async def _show_tree(self, request: Request) -> Response:
+        return json_response({"tree": self._tree})
+
+    async def _events(self, request: Request) -> Response:
+        conversation_id = request.path_params["conversation_id"]
+        return await self._streams.conversation(conversation_id, last_event_id(request))
+
+    async def _all_events(self, request: Request) -> Response:
+        query = request.query_params
+        types = tuple(filter(None, query.get("type", "").split(",")))
+        if unknown := [name for name in types if name not in NAMES]:
+            raise BadRequest(f"there is no event {unknown[0][:64]!r}; there are {', '.join(sorted(NAMES))}")
+        session_id = query.get("session_id", "")
+        if session_id and not is_session_id(session_id):
+            raise BadRequest(f"session_id must be {SESSION_IDS}")
+        follow = Follow(types=types, session_id=session_id)
+        return await self._streams.everything(follow, self._cursors(request))
+
+    def _cursors(self, request: Request) -> list[int]:
+        """Where the stream begins at each keeper; 0 is now."""
+        shards, last = self._backend.shards, request.headers.get("last-event-id", "")
+        if not last:
+            return [0] * shards
+        if not _CURSORS.fullmatch(last):
+            raise BadRequest("Last-Event-ID is not one that this stream gave")
+        cursors = [int(cursor) for cursor in last.split(".")]
+        # With another number of keepers the id is from before the mesh was changed.
+        return cursors if len(cursors) == shards else [0] * shards
+
+    async def _log(self, request: Request) -> Response:
+        conversation_id = request.path_params["conversation_id"]
+        lines = await self._backend.ask(conversation_id, Export(conversation_id))
+        headers = {"X-Session-ID": lines.session_id}
+        return Response(lines.content, headers=headers, media_type="application/x-ndjson")
+
+    async def _import(self, request: Request) -> Response:
+        content = await read_request(request, self._max_log_bytes, "limits.max_log_bytes")
+        created, principal = created_in(content), principal_in(request.scope)
+        owner = created.conversation_id
+        take_in = Import(owner, content, principal.name if principal else "")
+        return turn_response(await self._backend.ask(owner, take_in), 201)
