@@ -64,8 +64,8 @@ class Supervisor:
         self._logs = ""
 
     def run(self) -> None:
-        """Returns when it was told to stop and everything has ended. Raises `MeshError` when the mesh cannot
-        start, or Ray died too often."""
+        """Returns when a signal asked it to stop and everything has ended. Raises `MeshError` when the mesh
+        cannot start, or Ray died too often."""
         try:
             self._run()
         finally:
@@ -94,7 +94,7 @@ class Supervisor:
                 self._relay.pump()
 
     def _watch(self, driver: DriverProcess, mesh: Mesh) -> None:
-        """Returns when it is told to stop. Raises `RayDied`, or another `MeshError`."""
+        """Returns when `stop` is set. Raises `RayDied`, or another `MeshError`."""
         ray_daemons = Daemons(descendants, self._log_death)
         check_at = update_at = 0.0
         while not self._stop.wait(_TICK_S):

@@ -1,1 +1,1 @@
-"""Files that survive a crash."""
+"""Files: written atomically, locked and fenced between processes."""

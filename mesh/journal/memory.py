@@ -1,4 +1,4 @@
-"""The store in memory: for tests, and the reference of what the port means."""
+"""The store in memory: for tests, and as the simplest statement of what the port means."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from mesh.journal.port import Append
 
 
 class MemoryJournal:
-    """Survives as long as the object. Two keepers that share it fence one another as usual."""
+    """Lives as long as the object. Two keepers that share it fence one another off as usual."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}

@@ -1,9 +1,9 @@
-"""A journal as it travels: read from a file or a text that may be damaged, line by line.
+"""Reads a journal from a file or a text that may be damaged, line by line.
 
-`FileJournal` refuses a damaged journal, because it writes on. Here a person wants what can still be read:
-a line that is no event gives a `Fault` with its number and is left out. Lines are taken in both forms,
-the journal's and the wire's (``conversation_id`` and ``node`` on each; also with the ``data:`` of a stream
-somebody saved). What only watchers get (deltas and the like) is passed over: it never was in a journal.
+`FileJournal` refuses a damaged journal, because it appends to it. Here a person wants what can still be read:
+a line that is not an event results in a `Fault` with its number, and is left out. Lines may have the form of
+the journal or that of the API, which has ``conversation_id`` and ``node`` in each, also with the ``data:`` of
+a saved stream. Live events, such as deltas, are skipped: they never were in a journal.
 
     chunks ──`Lines.feed`──► lines, each bounded ──`Reader.read`──► events, and faults beside them
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from mesh.core.events import AnyEvent, Live, decode
 
-MOST_LINE_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
@@ -25,7 +25,7 @@ _MOST_FAULTS = 1000
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with a line, which is counted from 1."""
+    """What is wrong with a line; lines are counted from 1."""
 
     line: int
     problem: str
@@ -35,14 +35,16 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Lines:
-    """Cuts chunks into lines. One that is longer than ``most`` bytes comes as its first ``most`` + 1."""
+    """Splits chunks into lines. A line longer than ``most`` bytes is cut to ``most`` + 1, so that it is
+    recognized as too long and does not fill the memory."""
 
-    def __init__(self, most: int = MOST_LINE_BYTES) -> None:
+    def __init__(self, most: int = MAX_LINE_BYTES) -> None:
         self._most = most
         self._begun = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that end in this chunk, without their newline. Use all of them before the next chunk."""
+        """Returns the lines that end in this chunk, without their newline. Use all of them before the next
+        chunk."""
         *whole, rest = chunk.split(b"\n")
         for line in whole:
             self._keep(line)
@@ -50,7 +52,7 @@ class Lines:
         self._keep(rest)
 
     def rest(self) -> bytes:
-        """What was begun and has no newline yet; it counts as given."""
+        """Takes the line that has begun and has no newline yet."""
         line = bytes(self._begun)
         self._begun.clear()
         return line
@@ -60,10 +62,10 @@ class Lines:
 
 
 class Reader:
-    """Reads one line after the other; ``warn`` is told what is wrong. `last` is the sequence number of the
-    last event."""
+    """Reads one line after the other, and calls ``warn`` with what is wrong. `last` is the sequence number of
+    the last event."""
 
-    def __init__(self, warn: Callable[[Fault], object], most: int = MOST_LINE_BYTES) -> None:
+    def __init__(self, warn: Callable[[Fault], object], most: int = MAX_LINE_BYTES) -> None:
         self.last = 0
         self.line = 0
         self._warn = warn
@@ -71,13 +73,13 @@ class Reader:
         self._left_out = 0  # lines since the last event that may each have been one
 
     def read(self, line: bytes | str) -> AnyEvent | None:
-        """The event in a line; None: there is none, and if there should be, that was a fault."""
+        """Returns the event in a line, or None if there is none. If there should be one, reports a fault."""
         self.line += 1
         try:
             return self._journaled(self._event(line))
-        except ValueError as problem:  # all that decoding raises: msgspec's errors are ValueErrors
+        except ValueError as problem:  # whatever decoding raises: msgspec's errors are ValueErrors
             self._left_out += 1
-            self._warn(Fault(self.line, _in_words(problem)))
+            self._warn(Fault(self.line, _describe(problem)))
             return None
 
     def _event(self, line: bytes | str) -> AnyEvent | None:
@@ -104,10 +106,10 @@ class Reader:
 
 
 def read_lines(
-    lines: Iterable[bytes | str], most: int = MOST_LINE_BYTES
+    lines: Iterable[bytes | str], most: int = MAX_LINE_BYTES
 ) -> tuple[list[AnyEvent], list[Fault]]:
-    """All events that can be read, and what is wrong with lines that were left out (with 1000 of them at
-    most, and how many more). Raises nothing of its own."""
+    """Returns all events that can be read, and what is wrong with the lines that were left out: at most 1000
+    of them, and how many more there are. Raises nothing of its own."""
     faults: list[Fault] = []
     more = 0
 
@@ -125,8 +127,8 @@ def read_lines(
     return events, faults
 
 
-def bounded(file: BinaryIO, most: int = MOST_LINE_BYTES) -> Iterator[bytes]:
-    """The lines of a file that may be anything; no more than one of them is in memory."""
+def bounded(file: BinaryIO, most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Returns the lines of a file that may contain anything; only one of them is in memory at a time."""
     lines = Lines(most)
     while chunk := file.read(_CHUNK):
         yield from lines.feed(chunk)
@@ -135,7 +137,7 @@ def bounded(file: BinaryIO, most: int = MOST_LINE_BYTES) -> Iterator[bytes]:
 
 
 def payload(line: bytes) -> bytes:
-    """The JSON of a line; empty if it has none by its form (blank, or another field of a saved stream)."""
+    """Returns the JSON of a line; empty if the line is blank or another field of a saved stream."""
     text = line.removeprefix(_BOM).strip()
     if text.startswith(_STREAM_FIELDS):
         return b""
@@ -143,16 +145,16 @@ def payload(line: bytes) -> bytes:
 
 
 def renumbered(events: Iterable[AnyEvent]) -> list[AnyEvent]:
-    """The same events with the numbers 1, 2, 3 …: a journal has no gaps, whatever was left out."""
+    """Returns the same events numbered 1, 2, 3 …: a journal has no gaps, whatever was left out."""
     return [msgspec.structs.replace(event, seq=seq) for seq, event in enumerate(events, 1)]
 
 
-def _in_words(problem: Exception) -> str:
+def _describe(problem: Exception) -> str:
     if isinstance(problem, UnicodeError):
         return "is not UTF-8 text"
-    said = str(problem)[:_SHOWN]
+    message = str(problem)[:_SHOWN]
     if isinstance(problem, msgspec.ValidationError):
-        return f"is no event ({said})"
+        return f"is no event ({message})"
     if isinstance(problem, msgspec.DecodeError):
-        return "is cut off" if "truncated" in said else f"is no event ({said})"
-    return said
+        return "is cut off" if "truncated" in message else f"is no event ({message})"
+    return message

@@ -1,1 +1,1 @@
-"""Tools: the port, sessions with MCP servers, and the catalogue of all of them."""
+"""Tools: the port to tool servers, sessions with MCP servers, and the tools of a node together."""

@@ -1,4 +1,4 @@
-"""What a tool gave, as text for a model: pure functions over the SDK's result types."""
+"""Turns the result of a tool into text for a model. Pure functions over the SDK's types."""
 
 import json
 from base64 import b64decode, b64encode
@@ -11,8 +11,8 @@ from mesh.mcp.port import ToolOutcome
 
 
 def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
-    """The text parts, a line each; structured content when there is no text; a line for each part that
-    is neither. A result over ``max_bytes`` (UTF-8) is replaced by an error that says so."""
+    """Returns the text parts, one a line; structured content if there is no text; and a line about each other
+    part. A result over ``max_bytes`` (UTF-8) is replaced by an error that says so."""
     lines = [part_text(part) for part in result.content]
     has_text = any(isinstance(part, types.TextContent) for part in result.content)
     if not has_text and result.structured_content is not None:
@@ -30,7 +30,7 @@ def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
 
 
 def part_file(part: types.ContentBlock) -> Artifact | None:
-    """The file that a part is; None: it is none."""
+    """Returns the part's file, or None if the part is not a file."""
     match part:
         case types.ImageContent() | types.AudioContent():
             return _encoded(part.type, part.mime_type, part.data)
@@ -54,12 +54,12 @@ def _encoded(name: str, media_type: str, data: str) -> Artifact | None:
 
 
 def _named(uri: str) -> str:
-    """The last part of a URI: what people would call it."""
+    """Returns the last segment of a URI, which is what people would call the file."""
     return uri.rstrip("/").rpartition("/")[2] or uri
 
 
 def part_text(part: types.ContentBlock) -> str:
-    """One part of a result. Media is described, never pasted."""
+    """Returns the text of one part. Media is described and not included: a model cannot read it as text."""
     match part:
         case types.TextContent():
             return part.text

@@ -1,4 +1,5 @@
-"""Which tool a person was asked about: its parts as short hashes, so that a change can be named. Pure."""
+"""Identifies the tool that a person was asked about by short hashes of its parts, so that a change can be
+named. Pure."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -13,9 +14,9 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 def fingerprint_of(tool: Tool) -> dict[str, str]:
-    """The parts of a tool, each with the first 12 hex digits of its SHA-256: its server, its description,
-    each of its arguments, and the rest of its input schema. Hints are none of it: they decide whether a
-    person is asked, and once one was asked, the decision holds."""
+    """Returns the parts of a tool, each with the first 12 hex digits of its SHA-256: its server, its
+    description, each of its arguments, and the rest of its input schema. Hints are not among them: they
+    decide whether a person is asked, and once one was asked, the decision holds."""
     schema = dict(tool.input_schema)
     properties = schema.pop("properties", {})
     arguments = properties if isinstance(properties, dict) else {"": properties}
@@ -28,7 +29,7 @@ def fingerprint_of(tool: Tool) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is different, each as words for a person: ``argument 'n' is new``."""
+    """Returns the differences, each in words for a person: ``argument 'n' is new``."""
     added = [f"{part} is new" for part in now if part not in before]
     removed = [f"{part} is gone" for part in before if part not in now]
     changed = [

@@ -95,10 +95,14 @@ def check_size(tools: Mapping[str, Tool], most: int) -> None:
 
 
 class Toolbox:
-    """See the module. ``offered``: names or globs of the tools to offer, None for all; ``reserved``: see
-    `merge`; ``max_bytes``: of what a model is shown of them, None without bound.
-    ``start_timeout_s`` bounds the loading of all catalogues together; ``call_timeout_s`` is given to calls
-    that bring no bound of their own (None: the server's)."""
+    """See the module.
+
+    ``offered``: names or glob patterns of the tools to offer; None for all.
+    ``reserved``: see `merge`.
+    ``max_bytes``: bounds what a model is shown of the tools; None for no bound.
+    ``start_timeout_s``: bounds the loading of all catalogues together.
+    ``call_timeout_s``: for calls without a bound of their own; None for the server's.
+    """
 
     def __init__(
         self,
@@ -119,31 +123,34 @@ class Toolbox:
         self._catalogues: list[Catalogue] = []
         self._by_server: dict[str, ToolSession] = {}
         self._watchers: list[asyncio.Task[None]] = []
-        self._adopting = asyncio.Lock()
+        self._replacing = asyncio.Lock()
         self._refused: Mapping[str, str] = MappingProxyType({})
         self._tools: Mapping[str, Tool] = MappingProxyType({})
         self._specs: tuple[ToolSpec, ...] = ()
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """The tools by name, as of now."""
+        """The present tools by name."""
         return self._tools
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as models see them: the very same object until the tools change."""
+        """The tools as models see them. The same object until the tools change, so that it can be compared by
+        identity."""
         return self._specs
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The tools that are not offered, as their schema could not be checked in bounded time: by name, why.
-        The other tools of their servers are offered."""
+        """The tools that are not offered because their schema cannot be checked in bounded time, with the
+        reason. The other tools of their servers are offered."""
         return self._refused
 
     async def start(self) -> None:
-        """Loads the catalogues, all at once, and keeps them fresh from then on.
+        """Loads all catalogues concurrently, and follows their changes from then on.
 
-        Raises `ToolSessionError` (a server is not there), `ConfigError` (see `merge`; too large together)."""
+        Raises `ToolSessionError` if a server cannot be reached, and `ConfigError` for the reasons of `merge`
+        or if the tools are too large together.
+        """
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 self._catalogues = await asyncio.gather(*(s.catalogue() for s in self._sessions))
@@ -156,7 +163,7 @@ class Toolbox:
             raise ConfigError(
                 [f"tools: no MCP server offers {name!r}; there are: {known}" for name in missing]
             )
-        await self._adopt(tools)
+        await self._replace(tools)
         if asked_for := [name for name in self._offered or () if name in self._refused]:
             raise ConfigError(
                 [f"tools: {name!r} is not offered: {self._refused[name]}" for name in asked_for]
@@ -179,15 +186,15 @@ class Toolbox:
         return await session.call(tool.name, arguments, timeout_s or self._call_timeout_s, claim)
 
     async def identity(self, tool: Tool) -> str:
-        """The id of the session with the tool's server, once that answers; raises `ToolSessionError` if it
-        does not.
+        """Returns the id of the session with the tool's server, once that answers. Raises `ToolSessionError`
+        if it does not.
 
-        Asked before a call is claimed: a session that died since is found out now, when nothing has run
-        yet."""
+        Called before a call is claimed, so that a dead session is noticed while nothing has run yet.
+        """
         return await self._session(tool.server).identity()
 
     async def settle(self, server: str, claim: Claim) -> ToolOutcome | None:
-        """`ToolSession.settle`, by the session with a server."""
+        """Calls `ToolSession.settle` of the session with a server."""
         return await self._session(server).settle(claim)
 
     async def close(self) -> None:
@@ -215,29 +222,29 @@ class Toolbox:
                 continue
             if newest != known:
                 self._catalogues[index] = newest
-                await self._try_adopt()
+                await self._try_replace()
 
-    async def _try_adopt(self) -> None:
+    async def _try_replace(self) -> None:
         try:
-            await self._adopt(merge(self._catalogues, self._reserved))
+            await self._replace(merge(self._catalogues, self._reserved))
         except ConfigError as error:
             logger.error("the changed list of tools is not taken; the old one stays: %s", error)
 
-    async def _adopt(self, tools: dict[str, Tool]) -> None:
+    async def _replace(self, tools: dict[str, Tool]) -> None:
         if self._offered is not None:
             chosen = {name for pattern in self._offered for name in fnmatch.filter(tools, pattern)}
             tools = {name: tool for name, tool in tools.items() if name in chosen}
-        async with self._adopting:  # a list that came later must not be replaced by an earlier one
-            # In a thread: a server may list thousands of schemas, and others run on this loop.
+        async with self._replacing:  # an earlier list must not replace a later one
+            # In a thread: a server may list thousands of schemas, and other conversations run on this loop.
             refused = await asyncio.to_thread(refusals, tools)
             for name in refused:
                 logger.error("tool %r is not offered: %s", name, refused[name])
             kept = {name: tool for name, tool in tools.items() if name not in refused}
             if self._max_bytes is not None:
                 await asyncio.to_thread(check_size, kept, self._max_bytes)
-            self._take(kept, refused)
+            self._set(kept, refused)
 
-    def _take(self, tools: dict[str, Tool], refused: dict[str, str]) -> None:
+    def _set(self, tools: dict[str, Tool], refused: dict[str, str]) -> None:
         self._refused = MappingProxyType(refused)
         if tools != self._tools:
             self._tools = MappingProxyType(tools)

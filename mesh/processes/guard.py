@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     if child == 0:
         run_command(command, own)
     release_pipes()
-    # The timer wakes `watch` to look at the parent, and at the time that is left for stopping.
+    # The timer wakes `watch`, which then checks the parent and the deadline for stopping.
     interval = 1.0 if is_notified else 0.2
     signal.setitimer(signal.ITIMER_REAL, interval, interval)
     status = os.waitstatus_to_exitcode(watch(parent, child))
