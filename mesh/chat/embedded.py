@@ -9,12 +9,14 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
+import msgspec
 
 from mesh.core.errors import MeshError
 from mesh.processes.guard import signal_on_parent_death
@@ -22,8 +24,8 @@ from mesh.processes.guard import signal_on_parent_death
 UP_WITHIN_S = 180.0
 DOWN_WITHIN_S = 20.0
 _POLL_S = 0.1
-_LINES_KEPT = 40
 _LAST_LINES = 5
+_DRAIN_WITHIN_S = 1.0
 _MAX_LINE = 64 * 1024
 
 
@@ -41,49 +43,49 @@ class EmbeddedMeshFailed(MeshError):
 async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterator[str]:
     """Yields the URL of a mesh that runs this config. ``progress`` is called with each line about its start.
     Raises `EmbeddedMeshFailed`."""
-    port = _free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "mesh.cli",
-        "up",
-        str(config),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--log-level",
-        "error",
-    ]
-    child = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=_end_with_parent(os.getpid()),
-        limit=_MAX_LINE,
-    )
-    output_lines: deque[str] = deque(maxlen=_LINES_KEPT)
-    is_up = asyncio.Event()
+    with tempfile.TemporaryDirectory(prefix="mesh-chat-") as scratch:
+        port, report = _free_port(), Path(scratch) / "problems.json"
+        child = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-m",
+                "mesh.cli",
+                "up",
+                str(config),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ),
+            *("--log-level", "error", "--problems-file", str(report)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_end_with_parent(os.getpid()),
+            limit=_MAX_LINE,
+        )
+        assert child.stdout is not None and child.stderr is not None
+        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        is_up = asyncio.Event()
 
-    def take(line: str) -> None:
-        output_lines.append(line)
-        if not is_up.is_set() and not line.startswith("time="):  # a line of the log
-            progress(line.removeprefix("mesh:").strip(" …"))
+        def take(line: str) -> None:
+            last_lines.append(line)
+            if not is_up.is_set():
+                progress(line.removeprefix("mesh:").strip(" …"))
 
-    assert child.stdout is not None
-    reader = asyncio.create_task(_read(child.stdout, take))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        await _up(child, url, output_lines)
-        is_up.set()
-        yield url
-    finally:
-        progress("stopping")
-        await _stop(child)
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        # stdout tells people about the start. stderr has the log, problems and tracebacks.
+        reading = asyncio.gather(_read(child.stdout, take), _read(child.stderr, last_lines.append))
+        try:
+            url = f"http://127.0.0.1:{port}"
+            await _wait_until_up(child, url, report, reading, last_lines)
+            is_up.set()
+            yield url
+        finally:
+            progress("stopping")
+            await _stop(child)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _read(output: asyncio.StreamReader, take: Callable[[str], None]) -> None:
@@ -99,28 +101,36 @@ async def _read(output: asyncio.StreamReader, take: Callable[[str], None]) -> No
             take(text)
 
 
-async def _up(child: asyncio.subprocess.Process, url: str, output_lines: deque[str]) -> None:
+async def _wait_until_up(
+    child: asyncio.subprocess.Process,
+    url: str,
+    report: Path,
+    reading: asyncio.Future[tuple[None, None]],
+    last_lines: Sequence[str],
+) -> None:
     ended = asyncio.create_task(child.wait())
     try:
         async with asyncio.timeout(UP_WITHIN_S), httpx2.AsyncClient(trust_env=False) as http:
             while not await _is_ready(http, url):
                 if (await asyncio.wait({ended}, timeout=_POLL_S))[0]:
+                    # What the child printed last may still be in the pipes, which its own children may hold
+                    # open.
+                    await asyncio.wait({reading}, timeout=_DRAIN_WITHIN_S)
                     status = child.returncode or 1
-                    raise EmbeddedMeshFailed(_problems(output_lines, status), status)
+                    raise EmbeddedMeshFailed(_problems(report, status, last_lines), status)
     except TimeoutError:
-        last = output_lines[-1] if output_lines else "it output_lines nothing"
+        last = last_lines[-1] if last_lines else "it printed nothing"
         raise EmbeddedMeshFailed([f"mesh up is not ready after {UP_WITHIN_S:g} s: {last}"]) from None
     finally:
         ended.cancel()
 
 
-def _problems(output_lines: Iterable[str], status: int) -> list[str]:
-    """Returns the problems that ``mesh up`` printed, or the last lines of its output if it printed none."""
-    lines = list(output_lines)
-    own = [line.removeprefix("mesh: ") for line in lines if line.startswith("mesh: ")]
-    told = ("stopped", "warning: ")
-    problems = [line for line in own if not line.startswith(told) and not line.endswith("…")]
-    return problems or [f"mesh up ended with status {status}", *lines[-_LAST_LINES:]]
+def _problems(report: Path, status: int, last_lines: Sequence[str]) -> list[str]:
+    """Returns the problems that ``mesh up`` reported. If it ended without a report, as by a bug, returns the
+    last lines that it printed."""
+    if report.exists():
+        return msgspec.json.decode(report.read_bytes(), type=list[str])
+    return [f"mesh up ended with status {status}", *last_lines]
 
 
 async def _is_ready(http: httpx2.AsyncClient, url: str) -> bool:

@@ -1,5 +1,6 @@
 """What the commands share: the config argument, errors as lines, exit codes."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,21 +40,26 @@ def runtime() -> "Callable[..., None]":
 
 
 @contextmanager
-def errors_as_lines() -> Iterator[None]:
-    """Prints errors for people as lines and exits. Any other exception is a bug and keeps its traceback."""
+def errors_as_lines(report: Path | None = None) -> Iterator[None]:
+    """Prints errors for people as lines and exits. Any other exception is a bug and keeps its traceback.
+    ``report`` is a file for programs, as in `exit_with`."""
     from mesh.core.errors import ConfigError, MeshError
 
     try:
         yield
     except ConfigError as error:
-        exit_with(error.problems, WRONG_USE)
+        exit_with(error.problems, WRONG_USE, report)
     except MeshError as error:
-        exit_with([str(error)], FAILED)
+        exit_with([str(error)], FAILED, report)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def exit_with(problems: Sequence[str], code: int) -> NoReturn:
+def exit_with(problems: Sequence[str], code: int, report: Path | None = None) -> NoReturn:
+    """Prints a line for each problem and exits. The problems also go to the file ``report`` as a JSON list,
+    for a program that started this one and should not parse what people read."""
+    if report is not None:
+        report.write_text(json.dumps(problems), encoding="utf-8")
     for problem in problems:
         typer.echo(f"mesh: {problem}", err=True)
     raise typer.Exit(code)

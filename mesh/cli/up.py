@@ -51,6 +51,7 @@ def up(
             help="Give up if Ray dies more often than this within five minutes.",
         ),
     ] = 5,
+    problems_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Start an agent and serve it until Ctrl-C. Several agents are each served below /name.
 
@@ -58,7 +59,7 @@ def up(
 
     Example: mesh up config/agent.yaml --host 127.0.0.1 --port 9000
     """
-    with errors_as_lines():
+    with errors_as_lines(problems_file):
         from rich.console import Console
 
         from mesh.access.exposure import warnings
@@ -69,7 +70,7 @@ def up(
             configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
         )
         if found := obstacles(agents, os.environ):
-            exit_with(found, FAILED)
+            exit_with(found, FAILED, problems_file)
         for warning in (warning for agent in agents for warning in warnings(agent)):
             typer.echo(f"mesh: warning: {warning}", err=True)
         level = log_level or ("warning" if sys.stderr.isatty() else "info")

@@ -19,6 +19,7 @@ from tests.support import says
 # Stands in for Ray where only the coming and going of `mesh up` is looked at: it serves until it is stopped.
 RUNTIME = """
 import http.server, signal, sys
+from mesh.core.errors import MeshError
 
 class Ready(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -31,6 +32,9 @@ class Ready(http.server.BaseHTTPRequestHandler):
 def up(config, console, options):
     if config.name == "fails":
         raise SystemExit("it broke")
+    if config.name == "refuses":
+        console.print("mesh: an oddity on the way")
+        raise MeshError("Ray does not start:\\nsee its log …")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     console.print("mesh: starting something …")
     http.server.HTTPServer((config.host, config.port), Ready).serve_forever()
@@ -99,6 +103,15 @@ async def test_what_keeps_it_from_starting_is_said_in_its_own_words(config: Path
         async with embedded(named(tmp_path, "fails"), lambda _: None):
             pass
     assert broken.value.problems == ["mesh up ended with status 1", "it broke"]
+
+
+async def test_a_problem_is_what_mesh_up_reports_whatever_else_it_prints(
+    config: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(EmbeddedMeshFailed) as refused:
+        async with embedded(named(tmp_path, "refuses"), lambda _: None):
+            pass
+    assert (refused.value.status, refused.value.problems) == (1, ["Ray does not start:\nsee its log …"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent was killed")
