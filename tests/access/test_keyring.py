@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys.yaml"
 
 
-def test_a_key_that_is_made_or_revoked_meanwhile_counts_at_the_next_look(file: Path) -> None:
+def test_a_created_or_revoked_key_counts_from_the_next_check_on(file: Path) -> None:
     clock, ann = Clock(), keys.add(file, "ann")
     ring = Keyring(file, clock)
     assert ring.principal(ann) == Principal("ann")
@@ -93,7 +93,7 @@ def test_without_a_key_at_the_start_everybody_is_refused_until_there_is_one(
     assert ring.principal(key) == Principal("ann")
 
 
-def test_a_change_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(
+def test_a_change_that_could_not_be_read_is_read_at_the_next_check(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, ann = Clock(), keys.add(file, "ann")

@@ -90,7 +90,7 @@ def test_the_name_of_the_mesh_itself_is_nobody_elses(tmp_path: Path) -> None:
         ("- a\n", "keys.yaml:1: config: is a list; expected a mapping"),
     ],
 )
-def test_a_file_that_is_broken_is_told_with_its_line_and_left_as_it_is(
+def test_a_broken_file_is_reported_with_its_line_and_left_as_it_is(
     tmp_path: Path, text: str, problem: str
 ) -> None:
     file = tmp_path / "keys.yaml"
@@ -116,7 +116,7 @@ def test_what_somebody_wrote_by_hand_stays_readable(tmp_path: Path) -> None:
     assert keys.load(file)[:1] == before
 
 
-def test_a_name_that_is_there_twice_is_told() -> None:
+def test_a_repeated_name_is_reported() -> None:
     text = "".join(f"- {{name: a, sha256: '{digit * 64}'}}\n" for digit in "12")
     with pytest.raises(ConfigError, match="the name a is there twice"):
         keys.parse(f"keys:\n{text}", "keys.yaml")
@@ -132,7 +132,7 @@ def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
     assert real.stat().st_mode & 0o777 == 0o640
 
 
-def test_who_may_not_write_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_permission_to_write_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MeshError, match=r"keys\.yaml\.lock: cannot be written"):
         keys.add(tmp_path / "nowhere" / "keys.yaml", "ann")
     (tmp_path / "keys.yaml").symlink_to(tmp_path / "nowhere" / "keys.yaml")

@@ -31,7 +31,7 @@ def test_each_mesh_has_a_secret_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["abc", "zz" * 32, "ab" * 31, "ab" * 33, "ä" * 64])
-def test_a_damaged_secret_is_told_and_never_shown(tmp_path: Path, content: str) -> None:
+def test_a_damaged_secret_is_reported_and_never_shown(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
     with pytest.raises(MeshError, match="is damaged; expected 64 hexadecimal digits") as raised:
         mesh_secret(tmp_path)

@@ -137,7 +137,7 @@ def test_a_config_without_an_id_gets_the_tasks_and_there_is_one_such() -> None:
         assert [config["url"] for config in configs] == [receiver.url + "/b"]
 
 
-def test_a_config_that_comes_with_a_message_is_told_all_of_the_task() -> None:
+def test_a_config_in_a_message_gets_all_notifications_of_the_task() -> None:
     with served(calls(("add", {"n": 7})), says("Done.")) as (rpc, live, receiver):
         task = sent(rpc, receiver.url, **SECRETS)
         assert state(task) == "INPUT_REQUIRED"
@@ -150,7 +150,7 @@ def test_a_config_that_comes_with_a_message_is_told_all_of_the_task() -> None:
         assert "cr3d" not in rpc.http.get(f"/conversations/{task['id']}").text
 
 
-def test_a_config_that_comes_with_a_decision_is_told_what_follows() -> None:
+def test_a_config_in_a_decision_gets_the_notifications_that_follow() -> None:
     with served(calls(("add", {"n": 7})), says("Done.")) as (rpc, live, receiver):
         task = rpc.send("hi")["id"]
         assert state(sent(rpc, receiver.url, "yes", task)) == "COMPLETED"
@@ -158,7 +158,7 @@ def test_a_config_that_comes_with_a_decision_is_told_what_follows() -> None:
         assert receiver.told == ["artifact", "completed"]
 
 
-def test_a_config_that_comes_with_a_streamed_message_is_told_besides() -> None:
+def test_a_config_in_a_streamed_message_gets_notifications_beside_the_stream() -> None:
     with served() as (rpc, live, receiver):
         params = {
             "message": said("hi"),
@@ -169,7 +169,7 @@ def test_a_config_that_comes_with_a_streamed_message_is_told_besides() -> None:
         assert receiver.told == ["artifact", "completed"]
 
 
-def test_a_client_of_0_3_is_told_tasks_of_0_3() -> None:
+def test_a_client_of_0_3_gets_notifications_of_0_3() -> None:
     with served() as (_, live, receiver), Rpc(live.url, None) as old:
         message = {
             "kind": "message",
@@ -185,7 +185,7 @@ def test_a_client_of_0_3_is_told_tasks_of_0_3() -> None:
         assert told == task
 
 
-def test_what_a_webhook_was_not_told_when_all_died_it_is_told_by_whoever_takes_over() -> None:
+def test_notifications_that_were_not_sent_before_a_crash_are_sent_by_the_next_mesh() -> None:
     with served(calls(("add", {"n": 7})), says("Done.")) as (rpc, live, receiver):
         task = sent(rpc, receiver.url)
         live.run(receiver.until(1))

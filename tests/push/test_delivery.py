@@ -74,7 +74,7 @@ async def set_on(mesh: LocalMesh, conversation_id: str, webhook: Webhook) -> tup
     return await mesh.ask(SetWebhook(conversation_id, webhook))
 
 
-async def test_a_webhook_is_told_the_answer_and_then_that_the_task_is_completed(receiver: Receiver) -> None:
+async def test_a_webhook_gets_the_answer_and_then_the_completed_status(receiver: Receiver) -> None:
     async with meshed(says("Hello.")) as mesh:
         body = await begin(mesh, hook(receiver, token="t0k", scheme="Bearer", credentials="cr3d"))
         await receiver.until(2)
@@ -90,7 +90,7 @@ async def test_a_webhook_is_told_the_answer_and_then_that_the_task_is_completed(
     assert headers["content-type"] == "application/json"
 
 
-async def test_a_webhook_of_0_3_is_told_the_whole_task(receiver: Receiver) -> None:
+async def test_a_webhook_of_0_3_gets_the_whole_task(receiver: Receiver) -> None:
     async with meshed(says("Hello.")) as mesh:
         body = await begin(mesh, hook(receiver, version="0.3"))
         await receiver.until(1)
@@ -100,7 +100,9 @@ async def test_a_webhook_of_0_3_is_told_the_whole_task(receiver: Receiver) -> No
     assert task["artifacts"][0]["parts"] == [{"kind": "text", "text": "Hello."}]
 
 
-async def test_questions_are_told_with_what_waits_and_the_end_after_the_decision(receiver: Receiver) -> None:
+async def test_a_webhook_gets_the_pending_approvals_and_the_end_after_the_decision(
+    receiver: Receiver,
+) -> None:
     async with meshed(calls(ADD), says("Done.")) as mesh:
         body = await begin(mesh, hook(receiver))
         await receiver.until(1)
@@ -113,7 +115,7 @@ async def test_questions_are_told_with_what_waits_and_the_end_after_the_decision
     assert receiver.told == ["input_required", "artifact", "completed"]
 
 
-async def test_a_canceled_and_a_failed_task_are_told(receiver: Receiver) -> None:
+async def test_a_webhook_gets_the_canceled_and_the_failed_status(receiver: Receiver) -> None:
     async def fails(_: LlmRequest) -> LlmCall:
         raise ValueError("no model")
 
@@ -127,7 +129,7 @@ async def test_a_canceled_and_a_failed_task_are_told(receiver: Receiver) -> None
     assert receiver.told == ["input_required", "canceled", "failed"]
 
 
-async def test_a_webhook_set_on_a_completed_task_is_told_nothing_old_but_what_comes(
+async def test_a_webhook_set_on_a_completed_task_gets_only_what_happens_later(
     receiver: Receiver,
 ) -> None:
     async with meshed(says("One."), says("Two.")) as mesh:
@@ -200,7 +202,7 @@ async def test_a_webhook_that_says_when_to_come_again_is_not_asked_before(receiv
         assert asyncio.get_running_loop().time() - begun >= 1
 
 
-async def test_a_webhook_that_is_down_is_told_once_it_is_up_again() -> None:
+async def test_a_webhook_that_was_down_gets_its_notifications_when_it_is_up() -> None:
     receiver = Receiver()
     async with meshed(calls(ADD), says("Done.")) as mesh:
         body = await begin(mesh, hook(receiver))
@@ -274,7 +276,7 @@ async def test_a_webhook_that_does_not_answer_in_time_is_asked_again(receiver: R
     assert receiver.told == ["artifact", "artifact", "completed"]
 
 
-async def test_after_a_crash_webhooks_are_told_what_they_do_not_know_and_nothing_twice(
+async def test_after_a_crash_webhooks_get_what_is_missing_and_nothing_twice(
     store: PushStore,
 ) -> None:
     receiver = Receiver()
@@ -326,7 +328,7 @@ async def test_nothing_is_sent_to_a_webhook_after_it_was_deleted(
     assert [each["id"] for each in left["webhooks"]] == ["other"]
 
 
-async def test_a_webhook_that_is_deleted_while_it_is_told_something_is_told_no_more(
+async def test_a_webhook_that_is_deleted_during_a_delivery_gets_nothing_more(
     receiver: Receiver,
 ) -> None:
     release = asyncio.Event()
@@ -366,7 +368,7 @@ async def test_a_webhook_that_is_set_again_as_it_is_goes_on_as_it_was(receiver: 
     assert receiver.told == ["artifact", "completed"]
 
 
-async def test_a_webhook_that_is_changed_is_told_at_its_new_address_what_it_does_not_know(
+async def test_a_webhook_that_is_changed_gets_what_is_missing_at_its_new_url(
     receiver: Receiver,
 ) -> None:
     receiver.answers = [status(500)]

@@ -40,7 +40,7 @@ async def given(mesh: LocalMesh, store: MemoryPushStore, conversation_id: str, *
     await store.put(0, store._epochs[0], conversation_id, [Webhook("w", URL, seq=1_000, **fields)])
 
 
-async def test_webhooks_that_nobody_needs_any_more_are_gone_after_a_week() -> None:
+async def test_webhooks_that_are_not_needed_are_dropped_after_a_week() -> None:
     store = MemoryPushStore()
     async with LocalMesh(ScriptedLlm(says("Hi."), says("Hi."), calls(ADD)), push_store=store) as mesh:
         old, fresh, waits = [(await mesh.create("x"))[1]["conversation"]["id"] for _ in range(3)]

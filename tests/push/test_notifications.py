@@ -67,11 +67,11 @@ def bodies(events: list[AnyEvent], **webhook: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_files_and_the_answer_are_told_before_the_state() -> None:
+def test_files_and_the_answer_come_before_the_status() -> None:
     assert [short(body) for body in bodies(journal(1))] == ["artifact", "artifact", "artifact", "completed"]
 
 
-def test_whoever_begins_later_is_told_the_rest_as_whoever_was_there_before() -> None:
+def test_a_webhook_that_begins_later_gets_the_same_rest() -> None:
     events = journal()
     everything = bodies(events)
     assert len(everything) == 8
@@ -87,7 +87,7 @@ def test_much_news_comes_in_batches_and_none_is_lost() -> None:
     assert len(bodies(events)) == 4 * 30
 
 
-def test_a_webhook_of_0_3_is_told_the_task_as_it_was_then_each_time_it_ended() -> None:
+def test_a_webhook_of_0_3_gets_the_task_as_it_was_each_time_it_ended() -> None:
     tasks = bodies(journal(), version="0.3")
     assert [(task["kind"], task["status"]["state"]) for task in tasks] == [("task", "completed")] * 2
     assert len(tasks[0]["history"]) < len(tasks[1]["history"])

@@ -1,4 +1,4 @@
-"""An agent that speaks 1.0 and counts message ids, and where it is."""
+"""An agent that speaks 1.0 and counts message ids, and its URL."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,5 @@
-"""Agents that are down, slow, lying or broken: what the caller is told, within the deadline."""
+"""Agents that are down, slow, lying or broken: what the caller gets, and that it gets it within the
+deadline."""
 
 import asyncio
 import json
@@ -83,13 +84,13 @@ async def test_the_card_is_asked_for_once(agent: HttpAgent, peer: Agent) -> None
     assert [path for path, _ in peer.requests].count("/.well-known/agent-card.json") == 1
 
 
-async def test_an_agent_that_is_down_is_said_to_be_unreachable() -> None:
+async def test_an_agent_that_is_down_is_reported_as_unreachable() -> None:
     agent = HttpAgent("bob", f"http://127.0.0.1:{free_port()}/a2a", timeout_s=2)
     assert "cannot be reached" in await failure(agent)
     await agent.close()
 
 
-async def test_a_name_that_nobody_has_is_said_so() -> None:
+async def test_a_host_name_that_cannot_be_resolved_is_reported() -> None:
     agent = HttpAgent("bob", "http://no-such-host.invalid/a2a", timeout_s=5)
     assert "the name no-such-host.invalid cannot be resolved" in await failure(agent)
     await agent.close()
@@ -136,7 +137,7 @@ async def test_a_result_that_is_nothing_of_a2a_is_a_failure(
     assert told in await failure(agent)
 
 
-async def test_an_error_is_told_in_the_agents_words_and_short(agent: HttpAgent, peer: Agent) -> None:
+async def test_an_error_quotes_the_agent_in_a_bounded_text(agent: HttpAgent, peer: Agent) -> None:
     peer.faults.append(replies(error={"code": -32603, "message": f"no disk left; {TOKEN} " + "x" * 9000}))
     told = await failure(agent)
     assert "no disk left; ***" in told and "(-32603)" in told
@@ -442,7 +443,7 @@ async def test_who_counts_message_ids_is_never_spoken_to_without_one(peer: Agent
     await agent.close()
 
 
-async def test_a_card_that_offers_nothing_we_speak_is_said_so() -> None:
+async def test_a_card_without_a_supported_interface_is_reported() -> None:
     interface = {"url": "http://127.0.0.1:1", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
     async with served(await with_card({**CARD, "supportedInterfaces": [interface]})) as url:
         agent = HttpAgent("bob", url, timeout_s=2)
@@ -483,7 +484,7 @@ async def test_an_agent_that_changes_its_version_is_met_anew(agent: HttpAgent, p
     assert peer.ledger == ["x", "y"]
 
 
-async def test_a_place_without_an_agent_is_said_so(peer: Agent, url: str) -> None:
+async def test_a_url_without_an_agent_is_reported(peer: Agent, url: str) -> None:
     peer.has_card = False
     agent = HttpAgent("bob", f"{url}/nothing", timeout_s=2)
     assert "HTTP 404" in await failure(agent)

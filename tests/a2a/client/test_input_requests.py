@@ -60,7 +60,7 @@ def test_numbers_that_went_through_protobuf_are_whole_again() -> None:
     )
 
 
-def test_a_decision_for_a_mesh_has_all_that_a_person_said() -> None:
+def test_a_decision_for_a_mesh_carries_everything_a_person_decided() -> None:
     decided = RelayedDecision(
         "a1", "approve", request_id="u1", protocol="mesh", ids=("u1",), edited_args={"n": 2}, reason="less"
     )
@@ -122,7 +122,7 @@ def test_every_hitl_call_is_shown_with_its_arguments() -> None:
     assert described(tmp) == ['Allow?\ndrop\n  path = "/tmp"']
 
 
-def test_what_the_hint_says_is_not_said_twice() -> None:
+def test_a_call_that_the_hint_contains_is_not_described_twice() -> None:
     hint = 'May I call drop?\n  path = "/tmp"'
     assert described({"name": "drop", "args": {"path": "/tmp"}}, hint=hint) == [hint]
 
@@ -212,7 +212,7 @@ def test_options_are_part_of_what_a_person_reads() -> None:
     assert question.approvals[0].description == "Which? (red, blue)\nWhen? (now)"
 
 
-def test_words_are_told_apart_by_message_or_by_moment_and_text() -> None:
+def test_text_requests_differ_by_message_id_or_by_timestamp_and_text() -> None:
     assert asks(message_id="m1").id != asks(message_id="m2").id
     assert asks(message_id="", moment="10:00").id != asks(message_id="", moment="10:01").id
     assert asks(message_id="", text="a").id != asks(message_id="", text="b").id
@@ -246,12 +246,12 @@ def test_the_plain_form_sends_no_bare_yes_where_more_was_decided() -> None:
 @pytest.mark.parametrize(
     ("how", "words"), [("approve", "yes"), ("reject", "no"), ("retry", "retry"), ("skip", "skip")]
 )
-def test_a_decision_is_always_told_in_words_too(how: Any, words: str) -> None:
+def test_a_decision_always_has_a_text_too(how: Any, words: str) -> None:
     decided = RelayedDecision("a1", how, request_id="q", protocol="text", ids=(), reason="because")
     assert text_of(OutgoingMessage("i", "", "c", "t", decided)) == words
 
 
-def test_free_answers_and_messages_are_told_as_they_are() -> None:
+def test_free_answers_and_messages_are_sent_unchanged() -> None:
     decided = RelayedDecision(
         "a1", "answer", request_id="q", protocol="text", ids=(), kind="question", answer="42"
     )

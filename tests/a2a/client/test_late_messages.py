@@ -1,4 +1,4 @@
-"""A message that is late: what a person decided about it holds, and nothing is done twice there."""
+"""Messages that arrive late: a person's decision about them holds, and nothing happens twice."""
 
 import asyncio
 import threading
@@ -114,7 +114,7 @@ async def chain(*, asks: bool = False, model: Any = None) -> AsyncIterator[Chain
                 yield Chain(top, below, relay, http)
 
 
-async def test_what_arrived_after_all_is_not_said_again_when_a_person_says_retry() -> None:
+async def test_a_message_that_arrived_after_all_is_not_sent_again_on_retry() -> None:
     async with chain() as both:
         both.relay.holds = 1
         body = await both.say("go")
@@ -127,7 +127,7 @@ async def test_what_arrived_after_all_is_not_said_again_when_a_person_says_retry
         assert both.below.mesh.ledger.lines == ["add 7"]
 
 
-async def test_a_message_that_arrives_after_a_person_said_retry_does_nothing_more() -> None:
+async def test_a_message_that_arrives_after_a_retry_has_no_further_effect() -> None:
     async with chain() as both:
         both.relay.holds = 1
         body = await both.say("go")
@@ -138,7 +138,7 @@ async def test_a_message_that_arrives_after_a_person_said_retry_does_nothing_mor
         assert both.below.mesh.ledger.lines == ["add 7"]
 
 
-async def test_a_message_that_arrives_after_a_person_said_skip_does_nothing() -> None:
+async def test_a_message_that_arrives_after_a_skip_has_no_effect() -> None:
     async with chain() as both:
         both.relay.holds = 1
         body = await both.say("go")
@@ -151,7 +151,7 @@ async def test_a_message_that_arrives_after_a_person_said_skip_does_nothing() ->
         assert "working" not in await both.states()
 
 
-async def test_a_question_of_what_a_person_skipped_waits_for_nobody() -> None:
+async def test_an_input_request_of_a_skipped_message_does_not_stay_open() -> None:
     async with chain(asks=True) as both:
         both.relay.holds = 1
         body = await both.say("go")
@@ -207,7 +207,7 @@ async def test_a_message_that_is_under_way_is_awaited_when_only_the_keeper_was_l
 
 
 @pytest.mark.parametrize("lost", ["keeper", "mesh"])
-async def test_an_agent_that_loses_its_keeper_while_it_works_is_awaited_and_nobody_is_asked(
+async def test_an_agent_that_loses_its_keeper_while_it_works_is_awaited_without_an_approval(
     lost: str,
 ) -> None:
     reached, go_on = threading.Event(), threading.Event()

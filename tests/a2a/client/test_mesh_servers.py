@@ -1,4 +1,4 @@
-"""Our own mesh as the other agent, as strangers meet it: over HTTP, by its card."""
+"""Our own mesh as the other agent: over HTTP, found by its card."""
 
 import asyncio
 import uuid
@@ -103,7 +103,9 @@ async def test_a_message_sent_twice_counts_once(agent: HttpAgent, mesh: LiveMesh
     assert question_of(again).id == question_of(asked).id
 
 
-async def test_a_decision_that_nobody_knows_of_is_recovered(agent: HttpAgent, mesh: LiveMesh) -> None:
+async def test_a_decision_whose_answer_was_lost_with_the_keeper_is_recovered(
+    agent: HttpAgent, mesh: LiveMesh
+) -> None:
     asked = await agent.send(message("add 1"), FORWARDED)
     waiting = question_of(asked)
     decided = RelayedDecision(
@@ -175,9 +177,7 @@ async def test_what_has_ended_is_not_changed_when_its_message_is_withdrawn(agent
     assert await agent.recover(said, FORWARDED) == answer
 
 
-async def test_an_agent_that_is_away_cannot_be_told_that_a_message_is_withdrawn(
-    agent: HttpAgent, mesh: LiveMesh
-) -> None:
+async def test_withdrawing_from_an_agent_that_is_away_fails(agent: HttpAgent, mesh: LiveMesh) -> None:
     await agent.send(message("hello"), FORWARDED)
     mesh.down()
     assert not await agent.withdraw(message("add 1"), FORWARDED)

@@ -1,4 +1,4 @@
-"""What came of a message when the connection was lost, or the process that sent it."""
+"""Finding out what came of a message after the connection, or the process that sent it, was lost."""
 
 import asyncio
 import time
@@ -61,7 +61,9 @@ async def agent(url: str) -> AsyncIterator[HttpAgent]:
     await made.close()
 
 
-async def test_whoever_counts_message_ids_is_told_again(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_message_is_sent_again_to_an_agent_that_counts_message_ids(
+    agent: HttpAgent, peer: Agent
+) -> None:
     said = message("echo x")
     for fault in (cut, cut_before):
         peer.faults.append(fault)
@@ -98,7 +100,7 @@ async def test_a_task_is_asked_about_again_when_what_carries_the_question_broke(
 
 
 @pytest.mark.parametrize("nothing", [replies(error={"code": -32603, "message": "locked"}), answers(429)])
-async def test_a_task_at_work_is_asked_about_again_when_a_look_tells_nothing(
+async def test_a_status_request_without_a_usable_answer_is_repeated(
     agent: HttpAgent, peer: Agent, nothing: Fault
 ) -> None:
     peer.faults += [no_fault, nothing, nothing]
@@ -106,7 +108,7 @@ async def test_a_task_at_work_is_asked_about_again_when_a_look_tells_nothing(
     assert (answer.text, len(peer.heard), peer.ledger) == ("done", 1, ["done"])
 
 
-async def test_of_a_task_at_work_that_cannot_be_asked_about_nobody_knows_what_came(
+async def test_the_outcome_of_a_working_task_is_unknown_if_its_status_cannot_be_requested(
     agent: HttpAgent, peer: Agent
 ) -> None:
     peer.once = False
@@ -117,7 +119,7 @@ async def test_of_a_task_at_work_that_cannot_be_asked_about_nobody_knows_what_ca
     assert await agent.recover(said, FORWARDED) is None
 
 
-async def test_a_message_under_way_is_looked_into_also_when_another_found_the_agent_down(
+async def test_a_message_is_recovered_although_another_call_found_the_agent_down(
     agent: HttpAgent, peer: Agent
 ) -> None:
     async def crashes(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -133,7 +135,9 @@ async def test_a_message_under_way_is_looked_into_also_when_another_found_the_ag
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
 
 
-async def test_an_agent_whose_card_could_not_be_had_is_looked_at_anew(url: str, peer: Agent) -> None:
+async def test_the_card_of_an_agent_is_fetched_again_if_it_could_not_be_fetched(
+    url: str, peer: Agent
+) -> None:
     agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
     said = message("echo x")
     peer.card_faults.append(CRASHED)
@@ -164,7 +168,7 @@ async def test_an_agent_whose_card_can_never_be_had_is_asked_as_one_without_a_ca
     await agent.close()
 
 
-async def test_a_base_url_whose_card_could_not_be_had_is_no_place_without_an_agent(
+async def test_a_base_url_whose_card_could_not_be_fetched_is_not_reported_as_without_an_agent(
     agent: HttpAgent, peer: Agent
 ) -> None:
     peer.card_faults.append(CRASHED)
@@ -266,7 +270,7 @@ async def test_the_next_question_is_not_answered_with_the_last_decision() -> Non
     assert (found.text, len(peer.heard)) == ("May I b?", 2)
 
 
-async def test_words_that_arrive_late_are_not_said_twice() -> None:
+async def test_a_text_decision_that_arrives_late_is_not_sent_twice() -> None:
     peer = Agent("1.0", "text", once=False)
     late: list[asyncio.Task[object]] = []
 
@@ -351,7 +355,7 @@ NOTHING = [
 
 @pytest.mark.parametrize("nothing", NOTHING)
 @pytest.mark.parametrize("protocol", ["mesh", "hitl", "text"])
-async def test_a_look_at_a_task_that_fails_tells_nothing(protocol: str, nothing: Fault) -> None:
+async def test_a_failed_status_request_leaves_the_outcome_unknown(protocol: str, nothing: Fault) -> None:
     peer = Agent("1.0", protocol)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
@@ -365,7 +369,7 @@ async def test_a_look_at_a_task_that_fails_tells_nothing(protocol: str, nothing:
 
 
 @pytest.mark.parametrize("nothing", NOTHING)
-async def test_a_look_for_a_task_that_fails_tells_nothing(nothing: Fault) -> None:
+async def test_a_failed_listing_of_tasks_leaves_the_outcome_unknown(nothing: Fault) -> None:
     peer = Agent("1.0", once=False)
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
@@ -379,7 +383,7 @@ async def test_a_look_for_a_task_that_fails_tells_nothing(nothing: Fault) -> Non
     assert peer.ledger == ["x"]
 
 
-async def test_what_is_said_again_and_refused_is_a_failure(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_message_that_is_sent_again_and_refused_has_failed(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     peer.send_faults.append(replies(error={"code": -32603, "message": "no disk"}))
     with pytest.raises(RemoteFailed, match="no disk"):

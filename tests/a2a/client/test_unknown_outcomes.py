@@ -1,4 +1,4 @@
-"""A mesh whose peer fails, over HTTP: what a person is asked, and what only the model sees."""
+"""A mesh whose other agent fails, over HTTP: what a person is asked, and what only the model sees."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Decisions that are told in words, which do not say what they decide; and tokens, told without a word."""
+"""Decisions in text, which do not say what they decide, and messages that only bring a token."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ async def agent(peer: Agent) -> AsyncIterator[HttpAgent]:
         await made.close()
 
 
-async def test_words_are_not_told_to_another_question(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_text_decision_is_not_sent_to_another_input_request(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a b"), FORWARDED)
     first = await agent.send(yes(asked), FORWARDED)
     heard = len(peer.heard)
@@ -57,7 +57,7 @@ async def test_words_are_not_told_to_another_question(agent: HttpAgent, peer: Ag
     assert (first.state, first.text, len(peer.heard)) == ("input-required", "May I b?", heard)
 
 
-async def test_words_are_not_told_to_a_task_that_ended_meanwhile(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_text_decision_is_not_sent_to_a_task_that_has_ended(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     await agent.cancel(asked.task_id, FORWARDED)
     heard = len(peer.heard)
@@ -65,7 +65,9 @@ async def test_words_are_not_told_to_a_task_that_ended_meanwhile(agent: HttpAgen
     assert (answer.state, len(peer.heard)) == ("canceled", heard)
 
 
-async def test_words_that_may_have_arrived_are_never_told_again(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_text_decision_that_may_have_arrived_is_never_sent_again(
+    agent: HttpAgent, peer: Agent
+) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     said, heard = yes(asked), len(peer.heard)
     peer.send_faults.append(cut_before)
@@ -75,7 +77,7 @@ async def test_words_that_may_have_arrived_are_never_told_again(agent: HttpAgent
     assert len(peer.heard) == heard
 
 
-async def test_another_process_does_not_tell_words_again(agent: HttpAgent, peer: Agent) -> None:
+async def test_another_process_does_not_send_a_text_decision_again(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     heard = len(peer.heard)
     assert await agent.recover(yes(asked), FORWARDED) is None
@@ -83,7 +85,7 @@ async def test_another_process_does_not_tell_words_again(agent: HttpAgent, peer:
 
 
 @pytest.mark.parametrize("fault", [cut, answers(503)])
-async def test_words_are_told_when_only_the_look_before_was_lost(
+async def test_a_text_decision_is_sent_if_only_the_status_request_before_it_was_lost(
     agent: HttpAgent, peer: Agent, fault: object
 ) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
@@ -96,7 +98,7 @@ async def test_words_are_told_when_only_the_look_before_was_lost(
     assert len(peer.ledger) == 1
 
 
-async def test_words_that_were_refused_are_said_to_be_refused(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_text_decision_that_was_refused_has_failed(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     peer.send_faults += [answers(422, json={"detail": "not now"})] * 8
@@ -105,7 +107,9 @@ async def test_words_that_were_refused_are_said_to_be_refused(agent: HttpAgent, 
             await tell(said, FORWARDED)
 
 
-async def test_a_look_that_fails_keeps_the_words_back(agent: HttpAgent, peer: Agent) -> None:
+async def test_a_text_decision_is_not_sent_if_the_status_request_before_it_fails(
+    agent: HttpAgent, peer: Agent
+) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     heard = len(peer.heard)
     peer.faults.append(replies(error={"code": -32603, "message": "no disk"}))
@@ -115,7 +119,7 @@ async def test_a_look_that_fails_keeps_the_words_back(agent: HttpAgent, peer: Ag
 
 
 @pytest.mark.parametrize("refusal", [NO_SUCH_METHOD, UNSUPPORTED])
-async def test_without_looks_words_are_told_once(refusal: object) -> None:
+async def test_a_text_decision_is_sent_once_to_an_agent_without_status_requests(refusal: object) -> None:
     peer = Agent("1.0", "text", once=False)
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
@@ -131,7 +135,7 @@ async def test_without_looks_words_are_told_once(refusal: object) -> None:
     assert len(peer.heard) == 2
 
 
-async def test_the_same_words_may_have_been_asked_again() -> None:
+async def test_the_same_text_may_be_a_new_input_request() -> None:
     """A question without an id and a time: nobody knows which of them stands."""
     deleted: list[str] = []
 
@@ -180,7 +184,7 @@ async def test_a_token_is_not_brought_where_none_is_waited_for(agent: HttpAgent,
     assert (answer.state, answer.text, len(peer.heard)) == ("completed", "welcome", heard)
 
 
-async def test_a_token_is_brought_unseen_where_nobody_can_look() -> None:
+async def test_a_token_is_sent_without_a_status_request_where_there_is_none() -> None:
     peer = Agent("1.0", "text")
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=3)
@@ -190,7 +194,7 @@ async def test_a_token_is_brought_unseen_where_nobody_can_look() -> None:
         await agent.close()
 
 
-async def test_a_door_that_shuts_while_it_works_knows_the_task(agent: HttpAgent, peer: Agent) -> None:
+async def test_http_401_while_the_agent_works_keeps_the_task(agent: HttpAgent, peer: Agent) -> None:
     """The message was taken; whoever brings the token finds what became of it, and says nothing again."""
     await agent.send(message("echo x"), FORWARDED)
     said = message("work 2")
@@ -204,7 +208,7 @@ async def test_a_door_that_shuts_while_it_works_knows_the_task(agent: HttpAgent,
     assert len(peer.heard) == heard + 1
 
 
-async def test_a_door_that_shuts_before_a_decision_refused_it(agent: HttpAgent, peer: Agent) -> None:
+async def test_http_401_to_a_decision_refuses_it(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     for faults in (peer.faults, peer.send_faults):
@@ -214,9 +218,7 @@ async def test_a_door_that_shuts_before_a_decision_refused_it(agent: HttpAgent, 
     assert (await agent.send(said, TOKEN)).state == "completed"
 
 
-async def test_a_door_that_shuts_at_a_look_leaves_it_open_what_came_of_it(
-    agent: HttpAgent, peer: Agent
-) -> None:
+async def test_http_401_to_a_status_request_leaves_the_outcome_unknown(agent: HttpAgent, peer: Agent) -> None:
     asked = await agent.send(message("ask a"), FORWARDED)
     said = yes(asked)
     peer.send_faults.append(cut)
