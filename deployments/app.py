@@ -7,7 +7,7 @@ from deployments.backend import RayBackend
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from mesh.access.secret import mesh_secret
-from mesh.http.app import http_app
+from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
 from mesh.http.root_path import RootPathInLocation
 from mesh.runtime.logs import set_up

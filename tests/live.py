@@ -16,7 +16,7 @@ import msgspec
 import uvicorn
 
 from mesh.core.events import Event, LlmCall, TextDelta, ToolCallDelta
-from mesh.http.app import http_app
+from mesh.gateway.app import http_app
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch

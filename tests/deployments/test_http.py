@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from mesh.config.model import Config, parse
 from mesh.core.events import LlmCall
-from mesh.http.app import http_app
+from mesh.gateway.app import http_app
 from tests.live import LocalBackend
 from tests.support import LocalMesh, ScriptedLlm, says
 

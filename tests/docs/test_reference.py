@@ -27,7 +27,7 @@ from mesh.config.model import (
     ServerOptions,
     parse,
 )
-from mesh.http.app import http_app
+from mesh.gateway.app import http_app
 from mesh.http.backend import Backend
 from mesh.llm.models import API_KEY_VARIABLES, Provider
 from mesh.web.config import WebConfig

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mesh.core.events import LlmCall
-from mesh.http.app import http_app
+from mesh.gateway.app import http_app
 from mesh.llm.port import LlmRequest
 from tests.http.asgi import Answer, Request, call
 from tests.http.mutations import Known, mutated, templates, valid

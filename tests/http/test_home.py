@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from mesh.core.errors import Unavailable
-from mesh.http.app import http_app
+from mesh.gateway.app import http_app
 from mesh.http.html import prefers_html
 from mesh.http.landing_page import Links
 from mesh.keeper.requests import RequestFor

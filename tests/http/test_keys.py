@@ -21,8 +21,8 @@ from mesh.access.rules import rules_of
 from mesh.config.model import Config, parse
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ConversationCreated, UserMessage
 from mesh.core.ids import new_id
+from mesh.gateway.app import http_app
 from mesh.http.agent_index import AgentEntry, index_app
-from mesh.http.app import http_app
 from mesh.http.guard import Guard
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.transfer import exported_lines

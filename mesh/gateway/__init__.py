@@ -1,0 +1,1 @@
+"""The gateway: everything that an agent serves over HTTP, as one application."""
