@@ -35,20 +35,19 @@ def encode(data: bytes = b"", *, event: str = "", id: str = "", retry_ms: int | 
     >>> encode(b"{}", event="completed", id="7")
     b'event: completed\\nid: 7\\ndata: {}\\n\\n'
     """
-    if _has_line_break(event.encode()) or _has_line_break(id.encode()):
+    head = f"event: {event}\n" if event else ""
+    if id:
+        head += f"id: {id}\n"
+    if "\r" in head or head.count("\n") > (event != "") + (id != ""):
         raise ValueError("a field of a server-sent event cannot hold a line break")
-    head = f"retry: {retry_ms}\n" if retry_ms is not None else ""
-    head += f"event: {event}\n" if event else ""
-    head += f"id: {id}\n" if id else ""
-    return b"%b%b\n" % (head.encode(), _data_lines(data) if data else b"")
+    if retry_ms is not None:
+        head += f"retry: {retry_ms}\n"
+    return b"%bdata: %b\n\n" % (head.encode(), _continued(data)) if data else head.encode() + b"\n"
 
 
-def _data_lines(data: bytes) -> bytes:
+def _continued(data: bytes) -> bytes:
+    """The data with each further line in a field of its own."""
     # JSON, which most data is, has no line break outside of an escape.
-    if _has_line_break(data):
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
-    return b"data: %b\n" % data
-
-
-def _has_line_break(text: bytes) -> bool:
-    return b"\n" in text or b"\r" in text
+    if b"\n" not in data and b"\r" not in data:
+        return data
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
