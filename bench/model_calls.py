@@ -22,7 +22,7 @@ import openai
 import uvloop
 
 from mesh.core.messages import Assistant, User
-from mesh.llm.http import http_client
+from mesh.llm.http import LlmHttp
 from mesh.llm.port import LlmRequest
 from mesh.llm.routing import provider_for
 from tests.llm.providers import FORMATS, MODELS, env_for
@@ -104,7 +104,7 @@ def candidates(wire: str, url: str) -> dict[str, Awaitable[tuple[Call, Close]]]:
     if sdk := _SDKS.get(wire):
         aiohttp_client = sdk.DefaultAioHttpClient
         found |= {
-            "with_raw_response, our transport": typed(wire, url, http_client(), raw=True),
+            "with_raw_response, our HTTP client": typed(wire, url, LlmHttp(), raw=True),
             "typed create, DefaultAioHttpClient": typed(wire, url, aiohttp_client(limits=_LIMITS), raw=False),
             "typed create, httpx2": typed(wire, url, sdk.DefaultAsyncHttpxClient(limits=_LIMITS), raw=False),
         }

@@ -21,7 +21,7 @@ from mesh.llm.models import ANTHROPIC_MAX_TOKENS, bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
-from mesh.llm.stainless import client_options, failure_of, post, post_stream
+from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
 
 _PATH = "/v1/messages"
 _FINISH: dict[str | None, FinishReason] = {
@@ -109,6 +109,7 @@ class Anthropic:
 
     def __init__(self, api_key: str, base_url: str | None) -> None:
         self._client = anthropic.AsyncAnthropic(**client_options(api_key, base_url))
+        self._url = endpoint(self._client, _PATH)
         self._key = api_key
         self._offered = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
 
@@ -132,7 +133,7 @@ class Anthropic:
     async def _plain(
         self, body: bytes, request: LlmRequest, offered: Offered[msgspec.Raw], started: float
     ) -> AsyncGenerator[Event, None]:
-        response = _decode(await post(self._client, _PATH, body, request.timeout_s))
+        response = _decode(await post(self._client, self._url, body, request.timeout_s))
         draft = Draft(request.model, started)
         draft.usage = _usage(response.usage)
         for block in response.content:
@@ -152,7 +153,7 @@ class Anthropic:
         usage = _Usage()
         reason: str | None = None
         ended = False
-        async with aclosing(post_stream(self._client, _PATH, body, request.timeout_s)) as payloads:
+        async with aclosing(post_stream(self._client, self._url, body, request.timeout_s)) as payloads:
             async for data in payloads:
                 event = _decode_event(data)
                 usage = _later(usage, event)

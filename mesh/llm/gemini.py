@@ -18,7 +18,7 @@ import msgspec
 from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.core.messages import Assistant, Message, Result, ToolSpec, User
 from mesh.llm.draft import LOCAL_ID, Draft, sent_arguments, tool_call
-from mesh.llm.http import http_client, message_of, read_failure
+from mesh.llm.http import LlmHttp, message_of, read_failure
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest
@@ -86,7 +86,7 @@ class Gemini:
     """`Llm` over generateContent."""
 
     def __init__(self, api_key: str, base_url: str | None) -> None:
-        self._http = http_client()
+        self._http = LlmHttp()
         self._models = f"{(base_url or _BASE_URL).rstrip('/')}/{_API_VERSION}/models"
         self._headers = {"x-goog-api-key": api_key, "Content-Type": "application/json"}
         self._key = api_key

@@ -1,16 +1,21 @@
-"""The HTTP client under the providers: an httpx2 client whose transport is aiohttp.
+"""The HTTP client under the providers: httpx2 on the outside, aiohttp inside.
 
-The SDKs take an `httpx2.AsyncClient`, and httpx2's own transport costs about twice the CPU of aiohttp's for
-a model call (``docs/decisions/llm-clients.md``). The OpenAI and Anthropic SDKs have such a transport as well;
-it bounds the time between two chunks only, and neither the whole time nor the size of an answer.
+The SDKs take an `httpx2.AsyncClient` and call two of its methods, ``build_request`` and ``send``. They are
+overridden here, because what httpx2 does in them for each request (it parses URLs, merges headers three
+times, keeps cookies, runs auth flows and redirects) costs more CPU than the rest of a model call together,
+and so does its transport: see ``docs/decisions/llm-clients.md``. The aiohttp clients of the OpenAI and
+Anthropic SDKs are no replacement: they bound the time between two chunks only, and neither the whole time nor
+the size of an answer.
 
-This module knows no provider and does not retry. Deliberately absent are cookies and redirects: an API that
-redirects a POST is misconfigured, and keys must not follow.
+This module knows no provider and does not retry. Deliberately absent are cookies and redirects (an API that
+redirects a POST is misconfigured, and keys must not follow), and headers and parameters of the client.
 """
 
 import asyncio
 import urllib.request
 from collections.abc import AsyncIterator
+from functools import lru_cache
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -25,20 +30,11 @@ KEEPALIVE_S = 30.0
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 _MAX_MESSAGE = 2000
 
-
-def http_client() -> httpx2.AsyncClient:
-    """A client with one pool of connections, for one event loop."""
-    # aiohttp decodes the body, so that only what aiohttp can decode must be asked for.
-    return httpx2.AsyncClient(
-        transport=AiohttpTransport(),
-        headers={"Accept-Encoding": "gzip, deflate"},
-        follow_redirects=False,
-        trust_env=False,
-    )
+_parse_url = lru_cache(256)(httpx2.URL)
 
 
-class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Sends requests with aiohttp.
+class LlmHttp(httpx2.AsyncClient):
+    """An HTTP client with one pool of connections, for one event loop.
 
     Bounds: `MAX_CONNECTIONS` at a time; `CONNECT_TIMEOUT_S` for a connection; the request's read timeout for
     the whole exchange, the body included; `MAX_RESPONSE_BYTES`. Proxies are those of the environment
@@ -46,32 +42,60 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
+        # A transport of its own keeps httpx2 from building a pool and an SSL context that nobody would use.
+        super().__init__(transport=httpx2.AsyncBaseTransport())
         self._session: aiohttp.ClientSession | None = None
         self._proxies: dict[str, str | None] = {}
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    def build_request(  # type: ignore[override]  # of httpx2's parameters, those that are used here
+        self,
+        method: str,
+        url: httpx2.URL | str,
+        *,
+        content: bytes | None = None,
+        headers: Any = None,
+        timeout: Any = None,
+        **unused: Any,
+    ) -> httpx2.Request:
+        if wanted := [name for name in ("data", "files", "json", "params") if unused.get(name)]:
+            raise TypeError(f"LlmHttp sends bodies as content, and no {wanted[0]}")
+        parsed = _parse_url(url) if isinstance(url, str) else url
+        request = httpx2.Request(method, parsed, headers=headers, stream=httpx2.ByteStream(b""))
+        request.extensions = {"timeout": timeout, "content": content}
+        return request
+
+    async def send(self, request: httpx2.Request, *, stream: bool = False, **_: Any) -> httpx2.Response:
+        timeout = request.extensions["timeout"]
+        seconds = timeout.read if isinstance(timeout, httpx2.Timeout) else timeout
         try:
             response = await self._opened_session().request(
                 request.method,
                 str(request.url),
-                data=await request.aread(),
+                data=request.extensions["content"],
                 headers=[
                     (key.decode("ascii"), value.decode("latin-1")) for key, value in request.headers.raw
                 ],
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    total=request.extensions["timeout"]["read"], sock_connect=CONNECT_TIMEOUT_S
-                ),
+                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_TIMEOUT_S),
                 proxy=self._proxy_for(request.url),
             )
         except _FAILURES as error:
             raise _translated(error) from error
-        headers = [pair for pair in response.raw_headers if pair[0].lower() not in _NOT_PASSED_ON]
-        return httpx2.Response(response.status, headers=headers, stream=_Body(response))
+        # aiohttp has undone the content encoding, so what describes it does not fit any more.
+        headers = [pair for pair in response.raw_headers if pair[0].lower() not in _CODED]
+        body = _Body(response)
+        if stream:
+            return httpx2.Response(response.status, headers=headers, request=request, stream=body)
+        try:
+            content = b"".join([chunk async for chunk in body])
+        finally:
+            await body.aclose()
+        return httpx2.Response(response.status, headers=headers, request=request, content=content)
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
+        await super().aclose()
 
     def _opened_session(self) -> aiohttp.ClientSession:
         # Made on first use, because aiohttp wants the running loop. Not `trust_env`: that starts a thread
@@ -110,8 +134,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 _FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-# aiohttp has undone the content encoding. Cookies would be kept by the client and sent again.
-_NOT_PASSED_ON = (b"content-encoding", b"transfer-encoding", b"content-length", b"set-cookie")
+_CODED = (b"content-encoding", b"transfer-encoding", b"content-length")
 
 
 def _translated(error: BaseException) -> httpx2.TransportError:

@@ -20,7 +20,7 @@ from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
-from mesh.llm.stainless import client_options, failure_of, post, post_stream
+from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
 
 _PATH = "/chat/completions"
 # As the SDK does for this path. Without it, an OPENAI_ADMIN_KEY in the environment would be sent in place of
@@ -105,6 +105,7 @@ class OpenAI:
     ) -> None:
         # The SDK refuses an empty key; endpoints that need none ignore it.
         self._client = openai.AsyncOpenAI(**client_options(api_key or "none", base_url))
+        self._url = endpoint(self._client, _PATH)
         self._key = api_key
         self._name = name
         self._limit = "max_tokens" if compatible else "max_completion_tokens"
@@ -130,7 +131,7 @@ class OpenAI:
     async def _plain(
         self, body: bytes, request: LlmRequest, offered: Offered[msgspec.Raw], started: float
     ) -> AsyncGenerator[Event, None]:
-        raw = await post(self._client, _PATH, body, request.timeout_s, security=_SECURITY)
+        raw = await post(self._client, self._url, body, request.timeout_s, security=_SECURITY)
         response = _decode(raw)
         _check(response)
         draft = Draft(request.model, started)
@@ -149,7 +150,7 @@ class OpenAI:
         draft = Draft(request.model, started)
         finish: str | None = None
         ended = False
-        stream = post_stream(self._client, _PATH, body, request.timeout_s, security=_SECURITY)
+        stream = post_stream(self._client, self._url, body, request.timeout_s, security=_SECURITY)
         async with aclosing(stream) as payloads:
             async for data in payloads:
                 if ended := data == "[DONE]":

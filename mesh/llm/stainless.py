@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import httpx2
 
-from mesh.llm.http import http_client, message_of, read_failure
+from mesh.llm.http import LlmHttp, message_of, read_failure
 from mesh.llm.retry import Failure, status_failure
 from mesh.net.sse import data_of_events
 
@@ -36,27 +36,35 @@ class Client(Protocol):
     @property
     def post(self) -> Any: ...
 
+    @property
+    def base_url(self) -> Any: ...
+
 
 def client_options(api_key: str, base_url: str | None) -> dict[str, Any]:
     """The arguments that either SDK's client is made with. Retries are `mesh.llm.retry`'s."""
-    return {"api_key": api_key, "base_url": base_url, "max_retries": 0, "http_client": http_client()}
+    return {"api_key": api_key, "base_url": base_url, "max_retries": 0, "http_client": LlmHttp()}
 
 
-async def post(client: Client, path: str, body: bytes, timeout_s: float, **options: Any) -> bytes:
+def endpoint(client: Client, path: str) -> str:
+    """The whole URL of a path. The SDK would put it together, and parse it, for each call anew."""
+    return str(client.base_url).rstrip("/") + path
+
+
+async def post(client: Client, url: str, body: bytes, timeout_s: float, **options: Any) -> bytes:
     """One plain call: the response's body. ``options`` are further `RequestOptions` of the SDK. Raises what
     `failure_of` understands."""
     response: httpx2.Response = await client.post(
-        path, cast_to=httpx2.Response, content=body, options={"timeout": timeout_s, **options}
+        url, cast_to=httpx2.Response, content=body, options={"timeout": timeout_s, **options}
     )
     return response.content
 
 
 async def post_stream(
-    client: Client, path: str, body: bytes, timeout_s: float, **options: Any
+    client: Client, url: str, body: bytes, timeout_s: float, **options: Any
 ) -> AsyncGenerator[str, None]:
     """One streaming call: the data of each server-sent event. Raises what `failure_of` understands."""
     response: httpx2.Response = await client.post(
-        path,
+        url,
         cast_to=httpx2.Response,
         content=body,
         options={"timeout": timeout_s, **options},
