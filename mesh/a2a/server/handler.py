@@ -1,12 +1,13 @@
-"""A2A's operations over the keepers: every one is a REST request in other words.
+"""The A2A operations. Each is one or more requests to the keepers.
 
     SendMessage          Create, Say or Decide, and the task as it stands then
     GetTask, ListTasks   Show, Recent
     CancelTask           Cancel
     push configs         SetWebhook, ListWebhooks, DeleteWebhook (`webhooks`)
-    streams              the same, told by `Narration` from what a watch sees
+    streams              the same, with `TurnUpdates` of the events that a watch receives
 
-No state here: a task is its conversation. Raises the SDK's `A2AError`s, which its dispatchers write down.
+There is no state here: a task is its conversation. The handler raises `A2AError`s of the SDK, whose
+dispatchers render them.
 """
 
 import asyncio
@@ -24,7 +25,6 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     ExtendedAgentCardNotConfiguredError,
-    InternalError,
     InvalidParamsError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -37,33 +37,28 @@ from a2a.utils.task import (
     validate_history_length,
     validate_page_size,
 )
-from starlette.exceptions import HTTPException
 
 from mesh.a2a.extensions import OF_MESSAGE
-from mesh.a2a.server.call import Call, call_of
-from mesh.a2a.server.cards import Cards
-from mesh.a2a.server.careful import careful
-from mesh.a2a.server.narration import Narration
-from mesh.a2a.server.said import (
-    Unreadable,
+from mesh.a2a.server.agent_card import AgentCards
+from mesh.a2a.server.errors import a2a_error, a2a_errors, hides_defects
+from mesh.a2a.server.messages import (
+    UnsupportedContent,
     decisions_in,
     has_decisions,
     text_of,
     with_files_mentioned,
 )
-from mesh.a2a.server.streaming import WAITS, Telling
+from mesh.a2a.server.requests import A2aRequest, request_of
+from mesh.a2a.server.streaming import WAITS, UpdateStream
 from mesh.a2a.server.task import STATES, TERMINAL, direct_answer, expected, task_of
+from mesh.a2a.server.turn_updates import TurnUpdates
 from mesh.a2a.server.webhooks import PushOperations, version_of, webhook_in
 from mesh.config.model import Config
 from mesh.core.approvals import Decision, is_decision
 from mesh.core.errors import (
     BadRequest,
     Conflict,
-    JournalDamaged,
-    JournalError,
     MeshError,
-    NotFound,
-    RequestError,
     Unavailable,
 )
 from mesh.core.ids import SESSION_IDS, is_id, is_session_id, new_id
@@ -86,7 +81,6 @@ from mesh.keeper.requests import (
     Show,
     Watch,
 )
-from mesh.net.http_status import retry_after_of
 from mesh.push.webhook import A2aVersion
 from mesh.runtime.logs import fields
 
@@ -108,8 +102,8 @@ R = TypeVar("R")
 
 
 class _Taken(msgspec.Struct, frozen=True):
-    """What came of a message. ``note`` is for who sent it; ``turn`` is the turn that it started or woke, 0 if
-    none goes on. ``seq`` is the last event before what that does next; of a look, the last that it shows."""
+    """The outcome of a message. ``note`` is for its sender; ``turn`` is the turn that it started or resumed,
+    0 if none goes on. ``seq`` is the last event before that, or the last event that ``view`` shows."""
 
     view: ConversationView
     note: str = ""
@@ -117,18 +111,18 @@ class _Taken(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
-@careful
+@hides_defects
 class Handler(PushOperations):
     """See the module's text."""
 
     def __init__(
-        self, backend: Backend, streams: Streams, cards: Cards, config: Config, secret: bytes
+        self, backend: Backend, streams: Streams, cards: AgentCards, config: Config, secret: bytes
     ) -> None:
         self._backend = backend
         self._secret = secret
         self._cards = cards
         self._streams = streams
-        self._telling = Telling(streams, self._show, self._describe)
+        self._update_stream = UpdateStream(streams, self._show, self._note_shown)
         self._max_message_bytes = config.limits.max_message_bytes
         self._card = config.card
 
@@ -137,31 +131,33 @@ class Handler(PushOperations):
     async def on_message_send(
         self, params: "pb.SendMessageRequest", context: ServerCallContext
     ) -> "pb.Task | pb.Message":
-        call = call_of(context)
+        request = request_of(context)
         validate_history_length(params.configuration)
         taken = await self._take(params, context, wait=not params.configuration.return_immediately)
-        if not await call.request.is_disconnected():
-            await self._describe(taken.view)
+        if not await request.http.is_disconnected():
+            await self._note_shown(taken.view)
         direct = direct_answer(taken.view) if self._may_be_direct(params) else None
-        task = task_of(taken.view, call.extensions, taken.note)
+        task = task_of(taken.view, request.extensions, taken.note)
         return direct or apply_history_length(task, params.configuration)
 
     async def on_message_send_stream(
         self, params: "pb.SendMessageRequest", context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
-        call = call_of(context)
+        request = request_of(context)
         validate_history_length(params.configuration)
         taken = await self._take(params, context, wait=False, watched=True)
-        task = task_of(taken.view, call.extensions, taken.note)
+        task = task_of(taken.view, request.extensions, taken.note)
         task = apply_history_length(task, params.configuration)
         if not taken.turn:
-            await self._describe(taken.view)
+            await self._note_shown(taken.view)
             yield task
             return
-        narration = Narration(taken.view, taken.turn, call.extensions)
+        turn_updates = TurnUpdates(taken.view, taken.turn, request.extensions)
         watch = Watch(taken.view.id, new_id(), taken.seq, wait=False)
         may_be_direct = self._may_be_direct(params)
-        async with aclosing(self._telling.after(task, narration, watch, may_be_direct)) as updates:
+        async with aclosing(
+            self._update_stream.task_and_updates(task, turn_updates, watch, may_be_direct)
+        ) as updates:
             async for update in updates:
                 yield update
 
@@ -171,35 +167,40 @@ class Handler(PushOperations):
     async def _take(
         self, params: "pb.SendMessageRequest", context: ServerCallContext, wait: bool, watched: bool = False
     ) -> _Taken:
-        call, version, message = call_of(context), version_of(context), params.message
+        request, version, message = request_of(context), version_of(context), params.message
         if not message.message_id:
             raise InvalidParamsError("message.messageId is missing")
         if self._card.files == "mention":
             message.CopyFrom(with_files_mentioned(message))
         if not message.task_id:
-            return await self._begin(params, call, version, wait, watched)
-        shown, call = await self._look(message.task_id), call.to_task()
+            return await self._begin(params, request, version, wait, watched)
+        shown, request = await self._look(message.task_id), request.to_task()
         view = shown.view
         if message.context_id and message.context_id != view.context:
             raise InvalidParamsError(f"task {view.id} is in context {view.context!r}, not in that one")
-        if call.key and (first := await self._first(view.id, call)):
-            return msgspec.structs.replace(first, note="" if call.key == call.message_id else _REPEATED)
-        decisions = _decisions(message, view, has_token=bool(call.caller.token))
+        if request.key and (first := await self._first(view.id, request)):
+            return msgspec.structs.replace(first, note="" if request.key == request.message_id else _REPEATED)
+        decisions = _decisions(message, view, has_token=bool(request.caller.token))
         state = view.turn.state if view.turn else None
-        if decisions is None and state in TERMINAL and not call.is_plain:
+        if decisions is None and state in TERMINAL and not request.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
         if webhook := webhook_in(params.configuration, view.id, version):
             await self._ask(view.id, SetWebhook(view.id, webhook))  # first: it is told what comes of it
-        if not call.message_id and not has_decisions(message):
-            return await self._take_words(shown, decisions, message, call, wait, watched)
+        if not request.message_id and not has_decisions(message):
+            return await self._take_words(shown, decisions, message, request, wait, watched)
         if decisions is None:
-            return await self._say(view.id, message, call, wait, watched)
-        return await self._decide(view, decisions, call, wait, watched)
+            return await self._say(view.id, message, request, wait, watched)
+        return await self._decide(view, decisions, request, wait, watched)
 
     async def _begin(
-        self, params: "pb.SendMessageRequest", call: Call, version: A2aVersion, wait: bool, watched: bool
+        self,
+        params: "pb.SendMessageRequest",
+        request: A2aRequest,
+        version: A2aVersion,
+        wait: bool,
+        watched: bool,
     ) -> _Taken:
-        message, caller, task = params.message, call.caller, call.new_task(self._secret)
+        message, caller, task = params.message, request.caller, request.new_task(self._secret)
         text, webhook = self._text(message), webhook_in(params.configuration, task, version)
         context = message.context_id or caller.session_id or secrets.token_hex(4)
         if not is_session_id(context):
@@ -207,23 +208,30 @@ class Handler(PushOperations):
         create = Create(task, caller, text, wait, watched, context, message.message_id, webhook)
         return _taken(await self._ask(task, create))
 
-    async def _first(self, task: str, call: Call) -> _Taken | None:
-        """The first answer to a message that came before."""
-        reply = await self._ask(task, FindFirstReply(task, call.caller))
+    async def _first(self, task: str, request: A2aRequest) -> _Taken | None:
+        """The reply that a message got the first time, if this is a repetition."""
+        reply = await self._ask(task, FindFirstReply(task, request.caller))
         return None if isinstance(reply, NothingTaken) else _taken(reply)
 
-    async def _say(self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool) -> _Taken:
-        text, ends = self._text(message), not call.is_plain
-        say = SendMessage(task, call.caller, text, wait, watched, message.message_id, for_newest_turn=ends)
+    async def _say(
+        self, task: str, message: "pb.Message", request: A2aRequest, wait: bool, watched: bool
+    ) -> _Taken:
+        text, ends = self._text(message), not request.is_plain
+        say = SendMessage(task, request.caller, text, wait, watched, message.message_id, for_newest_turn=ends)
         return _taken(await self._ask(task, say))
 
     async def _decide(
-        self, view: ConversationView, decisions: list[Decision], call: Call, wait: bool, watched: bool
+        self,
+        view: ConversationView,
+        decisions: list[Decision],
+        request: A2aRequest,
+        wait: bool,
+        watched: bool,
     ) -> _Taken:
-        """Decides; what is no decision is answered with what is expected."""
+        """Decides. A message without a decision is answered with which decisions are expected."""
         if not decisions:
             return _Taken(view, f"That is no decision. Expected: {expected(view.pending_approvals[0])}.")
-        reply = await self._ask(view.id, Decide(call.caller, tuple(decisions), wait, watched))
+        reply = await self._ask(view.id, Decide(request.caller, tuple(decisions), wait, watched))
         assert not isinstance(reply, NothingTaken)  # only a decision that says what its sender has seen
         return _taken(reply)
 
@@ -232,25 +240,26 @@ class Handler(PushOperations):
         shown: _Taken,
         decisions: list[Decision] | None,
         message: "pb.Message",
-        call: Call,
+        request: A2aRequest,
         wait: bool,
         watched: bool,
     ) -> _Taken:
-        """A message without an id may be a former one that came again. It decides what had been described to
-        a client when it came. What came before that is told how things stand, and decides nothing."""
+        """Takes a message without an id, which may be a repetition that cannot be recognized. So it decides
+        only approvals that had been shown to a client when it arrived; otherwise it is answered with how the
+        task stands."""
         view = shown.view
         if decisions is None:
             is_at_work = view.turn is not None and view.turn.state == "working"
             if not is_at_work or not _is_repetition(self._text(message), view):
-                return await self._say(view.id, message, call, wait, watched)
-            return await self._repeat(view.id, message, call, wait, watched)
+                return await self._say(view.id, message, request, wait, watched)
+            return await self._repeat(view.id, message, request, wait, watched)
         if not decisions:
-            return await self._decide(view, decisions, call, wait, watched)
-        decide = Decide(call.caller, tuple(decisions), wait, watched, shown.seq)
+            return await self._decide(view, decisions, request, wait, watched)
+        decide = Decide(request.caller, tuple(decisions), wait, watched, shown.seq)
         try:
             reply = await self._backend.ask(view.id, decide)
         except Conflict:  # it was decided already: this may be the message that did
-            return await self._repeat(view.id, message, call, wait, watched)
+            return await self._repeat(view.id, message, request, wait, watched)
         except MeshError as problem:
             raise a2a_error(problem) from None
         if isinstance(reply, NothingTaken):
@@ -258,10 +267,10 @@ class Handler(PushOperations):
         return _taken(reply)
 
     async def _repeat(
-        self, task: str, message: "pb.Message", call: Call, wait: bool, watched: bool
+        self, task: str, message: "pb.Message", request: A2aRequest, wait: bool, watched: bool
     ) -> _Taken:
-        """What comes of the turn that is at work, or came of it."""
-        say = SendMessage(task, call.caller, self._text(message), wait, watched, for_newest_turn=True)
+        """Sends the message to the newest turn alone, so that a repetition starts no other."""
+        say = SendMessage(task, request.caller, self._text(message), wait, watched, for_newest_turn=True)
         try:
             return _taken(await self._backend.ask(task, say))
         except Conflict:  # the turn is at work, or has ended: how it stands is the answer
@@ -271,9 +280,9 @@ class Handler(PushOperations):
         turn = shown.view.turn
         return msgspec.structs.replace(shown, turn=turn.number) if turn and turn.state == "working" else shown
 
-    async def _describe(self, view: ConversationView) -> None:
-        """Notes that a client is told what waits. Where that cannot be noted, words without an id have to be
-        said once more; the answer itself is right."""
+    async def _note_shown(self, view: ConversationView) -> None:
+        """Records that a client is shown the pending approvals. If that fails, a message without an id has to
+        be sent once more; the response itself is right."""
         if not view.pending_approvals:
             return
         try:
@@ -293,7 +302,7 @@ class Handler(PushOperations):
 
     async def on_get_task(self, params: "pb.GetTaskRequest", context: ServerCallContext) -> "pb.Task":
         validate_history_length(params)
-        task = task_of(await self._show(params.id), call_of(context).extensions)
+        task = task_of(await self._show(params.id), request_of(context).extensions)
         return apply_history_length(task, params)
 
     async def on_list_tasks(
@@ -302,7 +311,7 @@ class Handler(PushOperations):
         validate_history_length(params)
         if params.HasField("page_size"):
             validate_page_size(params.page_size)
-        call_of(context)
+        request_of(context)
         limit = params.page_size or _PAGE
         entries, total = await self._recent(_recent_of(params, limit + 1))
         page = entries[:limit]
@@ -315,7 +324,8 @@ class Handler(PushOperations):
         return pb.ListTasksResponse(tasks=tasks, total_size=total, page_size=limit, next_page_token=more)
 
     async def _views(self, entries: list[ConversationSummary]) -> list[ConversationView]:
-        """A few at a time: a list takes the place of few other requests (limits.max_ongoing_requests)."""
+        """A few at a time, so that a long list leaves room for other requests
+        (limits.max_ongoing_requests)."""
         found: list[ConversationView] = []
         for first in range(0, len(entries), _AT_ONCE):
             group = entries[first : first + _AT_ONCE]
@@ -323,12 +333,12 @@ class Handler(PushOperations):
         return found
 
     async def on_cancel_task(self, params: "pb.CancelTaskRequest", context: ServerCallContext) -> "pb.Task":
-        call = call_of(context)
+        request = request_of(context)
         if params.id.startswith(OF_MESSAGE):
-            call = call.of_message(params.id.removeprefix(OF_MESSAGE))
-            if withdrawn := await self._withdraw(call):
+            request = request.of_message(params.id.removeprefix(OF_MESSAGE))
+            if withdrawn := await self._withdraw(request):
                 return withdrawn
-            params.id = call.new_task(self._secret)
+            params.id = request.new_task(self._secret)
         view = await self._show(params.id)
         if view.turn is None or view.turn.state in TERMINAL:
             state = view.turn.state if view.turn else "no message yet"
@@ -336,14 +346,14 @@ class Handler(PushOperations):
         view = (await self._ask(view.id, Cancel(view.id))).conversation
         if view.turn is None or view.turn.state != "cancelled":
             raise TaskNotCancelableError(f"task {view.id} ended before it could be canceled")
-        return task_of(view, call.extensions)
+        return task_of(view, request.extensions)
 
-    async def _withdraw(self, call: Call) -> "pb.Task | None":
-        """The task that a message would have begun, canceled; None: it has begun it. Its place is taken by a
-        conversation that is over, so that it is refused when it comes."""
-        task = call.new_task(self._secret)
-        caller = msgspec.structs.replace(call.caller, idempotency_key=call.key, body_hash=WITHDRAWN)
-        create = Create(task, caller, context_id=caller.session_id or call.key)
+    async def _withdraw(self, request: A2aRequest) -> "pb.Task | None":
+        """Creates the task that a message would have begun, and completes it, so that the message is refused
+        when it arrives. Returns None if the message came first."""
+        task = request.new_task(self._secret)
+        caller = msgspec.structs.replace(request.caller, idempotency_key=request.key, body_hash=WITHDRAWN)
+        create = Create(task, caller, context_id=caller.session_id or request.key)
         try:
             created = (await self._backend.ask(task, create)).conversation
         except Conflict:  # the message came first
@@ -358,19 +368,19 @@ class Handler(PushOperations):
     async def on_subscribe_to_task(
         self, params: "pb.SubscribeToTaskRequest", context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
-        call = call_of(context)
+        request = request_of(context)
         await self._show(params.id)
-        # The watch begins before the look at the task: what happens between the two is told twice, not never.
+        # The watch begins before the task is read: an event between the two is sent twice, instead of never.
         watch = Watch(params.id, new_id(), wait=False)
         with a2a_errors():
             seen = await self._streams.begun(watch)
         view = await self._show(params.id)
         if view.turn is not None and view.turn.state in TERMINAL:
             raise UnsupportedOperationError(f"task {view.id} has ended ({view.turn.state})")
-        yield task_of(view, call.extensions)
+        yield task_of(view, request.extensions)
         turn = view.turn.number if view.turn else 1
-        narration = Narration(view, turn, call.extensions)
-        async with aclosing(self._telling.told(narration, watch, seen)) as updates:
+        turn_updates = TurnUpdates(view, turn, request.extensions)
+        async with aclosing(self._update_stream.updates(turn_updates, watch, seen)) as updates:
             async for update in updates:
                 yield update
 
@@ -383,7 +393,7 @@ class Handler(PushOperations):
         if not has_one or (old and "0.3" not in self._card.versions):
             raise ExtendedAgentCardNotConfiguredError("this agent shows everybody the same card")
         with a2a_errors():
-            return await self._cards.made(call_of(context).request, extended=True)
+            return await self._cards.card(request_of(context).http, extended=True)
 
     # -- the keepers
 
@@ -407,17 +417,18 @@ class Handler(PushOperations):
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """What is wrong with a message, in A2A's errors."""
+    """Raises what is wrong with a message as errors of A2A."""
     try:
         yield
-    except Unreadable as problem:
+    except UnsupportedContent as problem:
         raise ContentTypeNotSupportedError(str(problem)) from None
     except BadRequest as problem:
         raise InvalidParamsError(str(problem)) from None
 
 
 def _decisions(message: "pb.Message", view: ConversationView, *, has_token: bool) -> list[Decision] | None:
-    """What a message to a task decides, maybe nothing; None: it is something new to say."""
+    """The decisions in a message to a task, maybe none. Returns None if the message is not about
+    approvals."""
     is_waiting = view.turn is not None and view.turn.state in WAITS
     if not is_waiting and not has_decisions(message):
         return None
@@ -426,9 +437,9 @@ def _decisions(message: "pb.Message", view: ConversationView, *, has_token: bool
 
 
 def _is_repetition(text: str, view: ConversationView) -> bool:
-    """Whether a message says what decides, or what was said last."""
-    said = next((each.content for each in reversed(view.messages) if each.role == "user"), "")
-    return is_decision(text) or text == said
+    """Whether a message may repeat an earlier one: a word that decides, or the text of the last message."""
+    last = next((each.content for each in reversed(view.messages) if each.role == "user"), "")
+    return is_decision(text) or text == last
 
 
 def _known(task: str) -> str:
@@ -445,32 +456,6 @@ def _taken(reply: TurnReply | ConversationReply) -> _Taken:
             return _Taken(reply.conversation, seq=reply.seq)
         case TurnAnswer():
             return _Taken(reply.conversation)
-
-
-@contextmanager
-def a2a_errors() -> Iterator[None]:
-    """What goes wrong inside, in A2A's errors."""
-    try:
-        yield
-    except MeshError as problem:
-        raise a2a_error(problem) from None
-
-
-def a2a_error(problem: MeshError) -> Exception:
-    """The error of A2A that stands for an error of ours."""
-    match problem:
-        case NotFound():
-            return TaskNotFoundError(f"Task not found: {problem}")
-        case Conflict():
-            return UnsupportedOperationError(str(problem))
-        case RequestError():
-            return InvalidParamsError(str(problem))
-        case Unavailable() | JournalError() if not isinstance(problem, JournalDamaged):
-            # The mesh cannot answer just now, and the request may have had its effect: that is no answer of
-            # the protocol, which would be one of the agent.
-            return HTTPException(503, str(problem), {"Retry-After": str(retry_after_of(problem) or 1)})
-        case _:
-            return InternalError(str(problem))
 
 
 def _recent_of(params: "pb.ListTasksRequest", limit: int) -> Recent:

@@ -1,7 +1,7 @@
 """The push notifications about a conversation's events, in the words of A2A. Pure.
 
 1.0    what a stream sends, without the pieces of the answer: each file and the answer, then the task's status
-       (`mesh.a2a.server.narration`)
+       (`mesh.a2a.server.turn_updates`)
 0.3    the whole task, each time that it ends or waits
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict
 
-from mesh.a2a.server.narration import Narration, Update
 from mesh.a2a.server.task import task_of
+from mesh.a2a.server.turn_updates import TurnUpdates, Update
 from mesh.core.conversation import Conversation
 from mesh.core.events import AnyEvent, Completed, Error, Paused, UserMessage
 from mesh.core.view import view
@@ -26,19 +26,19 @@ def notifications(
 ) -> Iterator[EventNotifications]:
     """See `mesh.push.port.Renderer`."""
     conversation = Conversation()
-    narration: Narration | None = None
+    turn_updates: TurnUpdates | None = None
     for event in events:
         conversation.apply(event)
         if isinstance(event, UserMessage):
-            narration = Narration(view(conversation), event.turn)
-        if narration is None:
+            turn_updates = TurnUpdates(view(conversation), event.turn)
+        if turn_updates is None:
             continue
         # Events up to ``after`` are narrated too: the ids of later files count the earlier ones.
-        updates = list(narration.tell(event))
+        updates = list(turn_updates.of_event(event))
         if event.seq <= after:
             continue
         if isinstance(event, Paused) and conversation.pending:
-            updates.append(narration.paused(view(conversation)))
+            updates.append(turn_updates.paused(view(conversation)))
         bodies = _stream_responses(updates) if version == "1.0" else _tasks_0_3(conversation, event)
         if bodies:
             yield EventNotifications(event.seq, event.time, bodies)

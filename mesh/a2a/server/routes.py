@@ -1,7 +1,11 @@
-"""The A2A endpoints: JSON-RPC and HTTP+JSON under ``/a2a``, and the card where the specification says.
+"""The A2A endpoints: JSON-RPC and HTTP+JSON under ``/a2a``, and the card at the well-known address.
 
-The SDK's dispatchers do the work; here is what they leave out: a bound on bodies, the plain form
-(`mesh.a2a.server.plain`), and the error codes of 0.3 for parameters that are wrong.
+The SDK's dispatchers do the work. Here is what they leave out: bounded bodies, the plain form (`versions`),
+and the error codes of 0.3 for invalid parameters.
+
+    request ─► routes ─► versions ─► the SDK's dispatcher ─► handler ─► Backend
+                                                                │
+                               messages, task, turn_updates ◄───┘   (pure)
 """
 
 import hashlib
@@ -28,18 +32,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mesh.a2a.extensions import HITL, MESH
-from mesh.a2a.server.agent_card import ENDPOINT
-from mesh.a2a.server.call import Calls
-from mesh.a2a.server.cards import Cards
+from mesh.a2a.server.agent_card import ENDPOINT, AgentCards
 from mesh.a2a.server.handler import Handler
-from mesh.a2a.server.plain import answered as plainly
-from mesh.a2a.server.plain import as_0_3, is_plain
-from mesh.a2a.server.reading import (
-    is_of_another_version,
-    is_spoken,
+from mesh.a2a.server.requests import A2aRequestBuilder
+from mesh.a2a.server.versions import (
+    is_method_of_0_3_in,
+    is_plain,
+    is_supported,
     message_id_in,
-    take_version,
-    wrong_in_0_3,
+    normalize_version,
+    plain_as_0_3,
+    problem_in_0_3,
+    with_plain_artifact,
 )
 from mesh.config.model import Config
 from mesh.core.errors import TooLarge
@@ -50,25 +54,26 @@ from mesh.http.streams import Streams
 
 CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _INVALID_PARAMS = -32602
-_CURLS = "application/x-www-form-urlencoded"
-"""What curl calls a body of which nobody says what it is: who types JSON wants to hear what is wrong."""
-_ANSWERED_WITH_NOTHING = "tasks/pushNotificationConfig/delete"
-"""Its result is null (0.3, section 7.8), and the SDK leaves out what is null."""
+_CURL_DEFAULT = "application/x-www-form-urlencoded"
+"""The Content-Type that curl sends by default. Whoever types JSON there is told what is wrong with the
+JSON."""
+_RETURNS_NULL = "tasks/pushNotificationConfig/delete"
+"""Its result is null (0.3, section 7.8), and the SDK leaves out fields that are null."""
 
-# What clients send wrong they are told; the SDK writes a traceback of each to the log.
+# Clients are told what is wrong with their requests; the SDK would log a traceback of each besides.
 for _name in ("a2a.server.routes", "a2a.compat", "a2a.utils"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 def routes(backend: Backend, streams: Streams, config: Config, secret: bytes) -> list[Route]:
     """The routes. ``secret``: see `mesh.access.secret`."""
-    cards = Cards(backend, config)
+    cards = AgentCards(backend, config)
     handler = Handler(backend, streams, cards, config, secret)
     rpc = _Rpc(handler, config.limits.max_body_bytes)
     return [
         *(Route(path, rpc.answer, methods=["POST"]) for path in (ENDPOINT, f"{ENDPOINT}/")),
         *(Route(path, cards.answer, methods=["GET"]) for path in CARDS),
-        *_rest_routes(_Rest(handler, Calls()), config.limits.max_body_bytes),
+        *_rest_routes(_Rest(handler, A2aRequestBuilder()), config.limits.max_body_bytes),
     ]
 
 
@@ -76,11 +81,13 @@ class _Rpc:
     """JSON-RPC, in all its dialects."""
 
     def __init__(self, handler: Handler, max_body_bytes: int) -> None:
-        self._dispatcher = jsonrpc_dispatcher.JsonRpcDispatcher(handler, Calls(), enable_v0_3_compat=True)
+        self._dispatcher = jsonrpc_dispatcher.JsonRpcDispatcher(
+            handler, A2aRequestBuilder(), enable_v0_3_compat=True
+        )
         self._max_body_bytes = max_body_bytes
 
     async def answer(self, request: Request) -> Response:
-        version = take_version(request)
+        version = normalize_version(request)
         try:
             raw = await read_request(request, self._max_body_bytes)
             body = _parsed(raw, request)
@@ -93,7 +100,7 @@ class _Rpc:
         except _NotJson as problem:
             return JSONResponse(build_error_response(None, JSONParseError(message=str(problem))))
         plain, message_id = is_plain(body), message_id_in(body)
-        body = as_0_3(body) if plain else body
+        body = plain_as_0_3(body) if plain else body
         if refused := _refused(body, version):
             return JSONResponse(refused)
         params = body.get("params") if isinstance(body, dict) else None
@@ -103,8 +110,8 @@ class _Rpc:
         if not isinstance(response, JSONResponse):
             return response
         if plain:
-            return JSONResponse(plainly(json.loads(bytes(response.body))))
-        if isinstance(body, dict) and body.get("method") == _ANSWERED_WITH_NOTHING:
+            return JSONResponse(with_plain_artifact(json.loads(bytes(response.body))))
+        if isinstance(body, dict) and body.get("method") == _RETURNS_NULL:
             return JSONResponse({"result": None, **json.loads(bytes(response.body))})
         return response
 
@@ -120,17 +127,17 @@ def _parsed(raw: bytes, request: Request) -> Any:
         raise
     except ValueError as problem:
         content_type = request.headers.get("content-type", "")
-        if content_type and "json" not in content_type and content_type != _CURLS:
+        if content_type and "json" not in content_type and content_type != _CURL_DEFAULT:
             raise ContentTypeNotSupportedError(f"{content_type[:100]}: send application/json") from None
         raise _NotJson(f"the body cannot be read: {problem}") from None
 
 
-def _not_spoken(version: str) -> VersionNotSupportedError:
+def _not_supported(version: str) -> VersionNotSupportedError:
     return VersionNotSupportedError(f"A2A version {version[:20]!r} is not spoken here: 1.0 and 0.3 are")
 
 
 def _refused(body: Any, version: str) -> dict[str, Any] | None:
-    """The error that the dispatcher would not give as its version says."""
+    """The error response to a request that the dispatcher would not refuse as its version requires."""
     if not isinstance(body, dict):
         return None
     number = body.get("id")
@@ -138,12 +145,12 @@ def _refused(body: Any, version: str) -> dict[str, Any] | None:
         return build_error_response(None, InvalidRequestError("id must be a string or a number"))
     if not isinstance(body.get("method"), str):
         return None
-    if not is_spoken(version):
-        return build_error_response(_id(number), _not_spoken(version))
-    if is_of_another_version(body["method"], version):
+    if not is_supported(version):
+        return build_error_response(_id(number), _not_supported(version))
+    if is_method_of_0_3_in(body["method"], version):
         why = f"{body['method']} is a method of A2A 0.3, and the request says that it is of {version[:20]}"
         return build_error_response(_id(number), VersionNotSupportedError(why))
-    if wrong := wrong_in_0_3(body):
+    if wrong := problem_in_0_3(body):
         error = {"code": _INVALID_PARAMS, "message": "Invalid parameters", "data": wrong}
         return {"jsonrpc": "2.0", "id": _id(number), "error": error}
     return None
@@ -154,21 +161,22 @@ def _id(number: Any) -> str | int | None:
 
 
 def _prepare(request: Request, raw: bytes, params: Any, message_id: str, *, plain: bool = False) -> None:
-    """Notes on the request what `Calls` makes a call of."""
+    """Puts into the request's state what `A2aRequestBuilder` needs."""
     message = params.get("message") if isinstance(params, dict) else None
-    said = message if isinstance(message, dict) else {}
+    fields = message if isinstance(message, dict) else {}
     request.state.a2a_raw = raw
     request.state.a2a_is_plain = plain
     request.state.a2a_message_id = message_id
-    request.state.a2a_hash = _hash_of(said)
-    request.state.a2a_said = _hash_of(_meaning(said))
+    request.state.a2a_hash = _hash_of(fields)
+    request.state.a2a_content_hash = _hash_of(_meaning(fields))
 
 
-def _meaning(said: dict[str, Any]) -> list[Any]:
-    """What a message says. A client that sends it again may change the rest: a time in its metadata."""
-    metadata = said.get("metadata")
+def _meaning(message: dict[str, Any]) -> list[Any]:
+    """The parts of a message that a repetition has too. A client may change others, such as a time in the
+    metadata."""
+    metadata = message.get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
-    return [said.get("parts"), known.get(MESH), known.get(HITL)]
+    return [message.get("parts"), known.get(MESH), known.get(HITL)]
 
 
 def _hash_of(value: Any) -> str:
@@ -176,17 +184,17 @@ def _hash_of(value: Any) -> str:
 
 
 class _Rest(RestDispatcher):
-    """The SDK's dispatcher, which makes an unknown error of a mesh that is busy: so that is noted on the
-    request, and `_busy_or` answers it."""
+    """The SDK's dispatcher. It would turn the 503 of a busy mesh into an unknown error: so the exception is
+    kept in the request's state, and `_busy_or` answers with it."""
 
     async def _handle_non_streaming(self, request: Request, *args: Any, **more: Any) -> Any:
-        return await _noted(request, super()._handle_non_streaming(request, *args, **more))
+        return await _keeping_busy(request, super()._handle_non_streaming(request, *args, **more))
 
     async def _handle_streaming(self, request: Request, *args: Any, **more: Any) -> Any:
-        return await _noted(request, super()._handle_streaming(request, *args, **more))
+        return await _keeping_busy(request, super()._handle_streaming(request, *args, **more))
 
 
-async def _noted(request: Request, work: Awaitable[Any]) -> Any:
+async def _keeping_busy(request: Request, work: Awaitable[Any]) -> Any:
     try:
         return await work
     except HTTPException as problem:
@@ -229,11 +237,11 @@ def _bounded(
     work: Callable[[Request], Awaitable[Response]], max_body_bytes: int
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        version = take_version(request)
-        if not is_spoken(version):
-            return JSONResponse(build_rest_error_payload(_not_spoken(version)), 400)
+        version = normalize_version(request)
+        if not is_supported(version):
+            return JSONResponse(build_rest_error_payload(_not_supported(version)), 400)
         response = await answered(request)
-        # Whoever sends plain JSON gets it back (specification 11.1 allows both).
+        # A client that sends plain JSON gets plain JSON (specification 11.1 allows both media types).
         if request.headers.get("content-type", "").startswith("application/json"):
             kind = response.headers.get("content-type", "")
             if kind.startswith(A2A_JSON_MEDIA_TYPE):

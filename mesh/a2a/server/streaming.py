@@ -1,4 +1,4 @@
-"""What a client is told of a turn while it goes on, as A2A's updates."""
+"""The A2A updates of a turn, while it goes on."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -8,8 +8,8 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InternalError
 from starlette.exceptions import HTTPException
 
-from mesh.a2a.server.narration import Narration
 from mesh.a2a.server.task import direct_answer
+from mesh.a2a.server.turn_updates import TurnUpdates
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, Completed, Error, Paused
 from mesh.core.view import ConversationView
@@ -20,56 +20,58 @@ from mesh.keeper.requests import Watch
 WAITS = ("waiting_approval", "auth_required")
 
 
-class Telling:
-    """Tells of turns. ``show`` is the task as it stands, ``describe`` notes that a client is told what waits.
-    Raises `InternalError` where a stream breaks off: no HTTP status can say so any more."""
+class UpdateStream:
+    """Streams updates. ``show`` returns a conversation as it is, ``note_shown`` records that a client is
+    shown the pending approvals. Raises `InternalError` when a stream breaks off: its HTTP status was sent
+    long ago."""
 
     def __init__(
         self,
         streams: Streams,
         show: Callable[[str], Awaitable[ConversationView]],
-        describe: Callable[[ConversationView], Awaitable[None]],
+        note_shown: Callable[[ConversationView], Awaitable[None]],
     ) -> None:
         self._streams = streams
-        self._task = show
-        self._describe = describe
+        self._get = show
+        self._note_shown = note_shown
 
-    async def after(
-        self, task: "pb.Task", narration: Narration, watch: Watch, may_be_direct: bool
+    async def task_and_updates(
+        self, task: "pb.Task", turn_updates: TurnUpdates, watch: Watch, may_be_direct: bool
     ) -> AsyncGenerator[Any, None]:
-        """The task, and what is told after it, until it pauses. If it may be answered directly, the task
-        waits until it is sure that it is one; where it is none, the answer is all there is."""
+        """Yields the task, then its updates until the turn ends or pauses. With ``may_be_direct`` the task is
+        held back until the turn does more than answer. If it never does, only the answer is yielded, as a
+        message."""
         held: list[Any] | None = [task] if may_be_direct else None
         if held is None:
             yield task
-        async with aclosing(self.told(narration, watch, until_pause=True)) as told:
-            async for update in told:
+        async with aclosing(self.updates(turn_updates, watch, until_pause=True)) as updates:
+            async for update in updates:
                 if held is None:
                     yield update
                     continue
                 held.append(update)
-                if narration.is_work:
+                if turn_updates.is_work:
                     for each in held:
                         yield each
                     held = None
         if held is not None:
             yield direct_answer(await self._show(task.id)) or held[0]
 
-    async def told(
+    async def updates(
         self,
-        narration: Narration,
+        turn_updates: TurnUpdates,
         watch: Watch,
         seen: WatchedEvents | None = None,
         *,
         until_pause: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        """What a watch sees of a turn, until it ends, or pauses."""
-        turn = narration.turn
+        """Yields the updates of a turn until it ends; with ``until_pause``, until it pauses."""
+        turn = turn_updates.turn
         async with aclosing(self._events(watch, seen)) as events:
             async for event in events:
                 if event.turn != turn:
                     continue
-                for update in narration.tell(event):
+                for update in turn_updates.of_event(event):
                     yield update
                 if isinstance(event, Completed | Error):
                     return
@@ -77,9 +79,9 @@ class Telling:
                     now = await self._show(watch.id)
                     if now.turn is None or now.turn.number != turn or now.turn.state not in WAITS:
                         continue  # somebody decided meanwhile: the turn goes on
-                    if until_pause:  # who does not stop here watches only, and said nothing
-                        await self._describe(now)
-                    yield narration.paused(now)
+                    if until_pause:  # else it is a subscription, whose client sent no message
+                        await self._note_shown(now)
+                    yield turn_updates.paused(now)
                     if until_pause:
                         return
 
@@ -94,7 +96,7 @@ class Telling:
 
     async def _show(self, task: str) -> ConversationView:
         try:
-            return await self._task(task)
+            return await self._get(task)
         except HTTPException as problem:
             raise _broken_off(problem.detail) from None
 

@@ -50,7 +50,7 @@ def task_of(view: ConversationView, extensions: Collection[str] = (), note: str 
         context_id=view.context,
         status=status_of(view, extensions, note),
         artifacts=_artifacts(turn) if turn is not None and turn.state == "completed" else [],
-        history=[_said(view, message) for message in view.messages if message.role in _ROLES],
+        history=[_history_message(view, message) for message in view.messages if message.role in _ROLES],
     )
 
 
@@ -77,7 +77,7 @@ def status_of(view: ConversationView, extensions: Collection[str] = (), note: st
     if turn is not None and turn.state in ("waiting_approval", "auth_required"):
         status.message.CopyFrom(_question(view, extensions, note))
     elif turn is not None and turn.state in ("failed", "cancelled"):
-        status.message.CopyFrom(_told(view, f"{view.id}/{turn.number}", turn.response))
+        status.message.CopyFrom(_agent_message(view, f"{view.id}/{turn.number}", turn.response))
     return status
 
 
@@ -134,7 +134,7 @@ def expected(asked: PendingApproval) -> str:
 _ROLES = {"user": pb.ROLE_USER, "assistant": pb.ROLE_AGENT}
 
 
-def _said(view: ConversationView, message: MessageView) -> "pb.Message":
+def _history_message(view: ConversationView, message: MessageView) -> "pb.Message":
     return pb.Message(
         message_id=message.message_id or f"{view.id}/{message.id}",
         context_id=view.context,
@@ -144,7 +144,7 @@ def _said(view: ConversationView, message: MessageView) -> "pb.Message":
     )
 
 
-def _told(view: ConversationView, message_id: str, text: str) -> "pb.Message":
+def _agent_message(view: ConversationView, message_id: str, text: str) -> "pb.Message":
     return pb.Message(
         message_id=message_id,
         context_id=view.context,
@@ -158,8 +158,8 @@ def _question(view: ConversationView, extensions: Collection[str], note: str) ->
     """What waits. Its id changes with what waits, and with nothing else."""
     pending = view.pending_approvals
     text = waiting_text(view)
-    message = _told(view, pending[0].uuid, f"{note}\n{text}" if note else text)
-    message.metadata.update({MESH: {"approvals": [_shown(asked) for asked in pending]}})
+    message = _agent_message(view, pending[0].uuid, f"{note}\n{text}" if note else text)
+    message.metadata.update({MESH: {"approvals": [_approval_data(asked) for asked in pending]}})
     message.extensions.append(MESH)
     if HITL in extensions:
         message.metadata.update({HITL: _hitl(pending, text)})
@@ -167,7 +167,7 @@ def _question(view: ConversationView, extensions: Collection[str], note: str) ->
     return message
 
 
-def _shown(asked: PendingApproval) -> dict[str, Any]:
+def _approval_data(asked: PendingApproval) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(asked)
     return {**fields, "tool_args_json": json.dumps(asked.tool_args, ensure_ascii=False)}
 
@@ -176,7 +176,7 @@ def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:
     """What waits, in the form of the HITL extension: the tool calls; if there is none, the first question."""
     calls = [asked for asked in pending if APPROVAL_KINDS[asked.kind].is_call]
     if not calls:
-        return _asking(pending[0])
+        return _ask_user_request(pending[0])
     request: dict[str, Any] = {
         "type": "tool_approval_request",
         "hint": hint,
@@ -189,7 +189,7 @@ def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:
     )
 
 
-def _asking(asked: PendingApproval) -> dict[str, Any]:
+def _ask_user_request(asked: PendingApproval) -> dict[str, Any]:
     kind = APPROVAL_KINDS[asked.kind]
     choices = [] if kind.takes_text or kind.needs_token else list(kind.choices)
     question = {"question": asked.description, "choices": choices, "multiple": False}

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def version_of(context: ServerCallContext) -> A2aVersion:
-    """The version of A2A that a call is in: methods of 0.3 have a slash in their names."""
+    """The version of A2A of a request: methods of 0.3 have a slash in their names."""
     return "0.3" if "/" in context.state.get("method", "") else "1.0"
 
 

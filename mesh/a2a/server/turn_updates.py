@@ -1,4 +1,4 @@
-"""A turn's events as what A2A streams: pieces of the answer, then how the task stands. Pure.
+"""The events of a turn as A2A updates: chunks of the answer, then the task's status. Pure.
 
 The answer is one artifact. Its pieces are what the root node's model says; should that turn out to be no
 answer (a tool is called, the model is asked again), the next piece replaces what was sent. The last piece
@@ -29,8 +29,8 @@ _WORK = ToolIntent | ToolResult | ApprovalRequired | Paused | Error
 Update = pb.TaskArtifactUpdateEvent | pb.TaskStatusUpdateEvent
 
 
-class Narration:
-    """One turn of a conversation, to one client."""
+class TurnUpdates:
+    """The updates of one turn for one client. Stateful: events have to be given in order."""
 
     def __init__(self, view: ConversationView, turn: int, extensions: Collection[str] = ()) -> None:
         self._view = view
@@ -44,12 +44,12 @@ class Narration:
         self._is_begun = False
         self._is_whole = True
 
-    def tell(self, event: AnyEvent) -> Iterator[Update]:
-        """What a client is told of an event; of most, nothing."""
+    def of_event(self, event: AnyEvent) -> Iterator[Update]:
+        """The updates for an event; for most there are none."""
         self.is_work = self.is_work or isinstance(event, _WORK)
         match event:
             case TextDelta() if event.place == ROOT:
-                yield from self._said(event)
+                yield from self._text(event)
             case ToolResult(artifacts=files):
                 for file in files:
                     yield self._file(file)
@@ -69,7 +69,7 @@ class Narration:
             task_id=view.id, context_id=view.context, status=status_of(view, self._extensions)
         )
 
-    def _said(self, delta: TextDelta) -> Iterator[Update]:
+    def _text(self, delta: TextDelta) -> Iterator[Update]:
         if delta.step != self._step:
             self._step, self._sent, self._held, self._is_begun, self._is_whole = (
                 delta.step,

@@ -1,8 +1,8 @@
-"""What a message to a task says: its text, and what it decides. Pure.
+"""Reads messages: their text, and the decisions in them. Pure.
 
-Decisions come in data of an extension (see `mesh.a2a.extensions`), or as one word for the oldest approval.
-What cannot be taken for a decision decides nothing. A token that comes with words is for all that waits for
-one, unless the words reject: clients send it with every request, whatever their people say.
+Decisions come as data of an extension (see `mesh.a2a.extensions`), or as one word for the oldest approval.
+Text that is no decision decides nothing. A bearer token approves all approvals that wait for one, unless the
+text rejects: clients send their token with every request, whatever the person behind them says.
 """
 
 import json
@@ -20,7 +20,7 @@ from mesh.core.errors import BadRequest
 from mesh.core.view import PendingApproval
 
 
-class Unreadable(BadRequest):
+class UnsupportedContent(BadRequest):
     """The message has parts of a kind that this agent cannot read."""
 
 
@@ -52,7 +52,8 @@ class _Answers(msgspec.Struct, frozen=True, tag="ask_user_response", tag_field="
 
 
 def text_of(message: "pb.Message") -> str:
-    """The text of a message; data is read as JSON. Raises `Unreadable` for files, `BadRequest` for none."""
+    """The text of a message; data is read as JSON. Raises `UnsupportedContent` for files, `BadRequest` for
+    none."""
     texts: list[str] = []
     for part in message.parts:
         match part.WhichOneof("content"):
@@ -62,7 +63,7 @@ def text_of(message: "pb.Message") -> str:
                 texts.append(json.dumps(MessageToDict(part.data), ensure_ascii=False))
             case "raw" | "url":
                 kind = f" ({part.media_type})" if part.media_type else ""
-                raise Unreadable(f"this agent reads text and data, and no files{kind}")
+                raise UnsupportedContent(f"this agent reads text and data, and no files{kind}")
             case _:
                 raise BadRequest("a part of the message has no content")
     text = "\n".join(texts)

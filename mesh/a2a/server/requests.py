@@ -1,4 +1,4 @@
-"""One call as the handler needs it: who asks, in which dialect, with which extensions."""
+"""An A2A request as the handler needs it: its caller, its idempotency, its extensions."""
 
 import hashlib
 import re
@@ -17,48 +17,48 @@ from mesh.core.ids import id_for_key, new_id
 from mesh.http.parsing import caller_of
 from mesh.keeper.requests import Caller
 
-_CALL = "mesh.call"
+_STATE_KEY = "mesh.a2a_request"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True)
-class Call:
-    """``key``: the same call counts once, however often it comes; empty: each counts. ``message_id`` is the
-    client's, empty if it gave none; ``said`` is a hash of what the message says. ``is_plain``: see
-    `mesh.a2a.server.plain`."""
+class A2aRequest:
+    """``key`` is the idempotency key: requests with one key count once. Without a key each counts.
+    ``message_id`` is the client's, empty if it gave none; ``content_hash`` is of what the message says.
+    ``is_plain``: the request is in the plain form (`mesh.a2a.server.versions`)."""
 
     caller: Caller
     extensions: frozenset[str]
     key: str
     message_id: str
-    said: str
+    content_hash: str
     is_plain: bool
-    request: Request
+    http: Request
 
-    def to_task(self) -> "Call":
-        """The same call of a message to a task. There every id is taken at its word, together with what is
-        said: some clients give all their messages one id."""
+    def to_task(self) -> "A2aRequest":
+        """This request for a message to an existing task. There any message id makes a key, together with the
+        content, since some clients give all their messages one id."""
         if self.key or not self.message_id:
             return self
-        key = f"a2a:{hashlib.sha256(f'{self.message_id}|{self.said}'.encode()).hexdigest()[:32]}"
-        caller = msgspec.structs.replace(self.caller, idempotency_key=key, body_hash=self.said)
+        key = f"a2a:{hashlib.sha256(f'{self.message_id}|{self.content_hash}'.encode()).hexdigest()[:32]}"
+        caller = msgspec.structs.replace(self.caller, idempotency_key=key, body_hash=self.content_hash)
         return replace(self, caller=caller, key=key)
 
-    def of_message(self, message_id: str) -> "Call":
-        """The same call about the task that a message began. Raises `InvalidParamsError` for an id that says
-        nothing of the kind."""
+    def of_message(self, message_id: str) -> "A2aRequest":
+        """This request for the task that a message began. Raises `InvalidParamsError` for an id that is no
+        UUID."""
         if not (key := _unique_id(message_id)):
             raise InvalidParamsError(f"{message_id[:64]!r} names no message: a UUID does")
         return replace(self, key=key)
 
     def new_task(self, secret: bytes) -> str:
-        """The id of the task that it begins, if it begins one. The message may come again with another
-        token: its own id is enough. ``secret``: see `mesh.access.secret`."""
+        """The id of the task that the message begins, if it begins one. A repetition may carry another token,
+        so the id is made of the key alone. ``secret``: see `mesh.access.secret`."""
         return id_for_key(secret, self.key, "") if self.key else new_id()
 
 
-class Calls(ServerCallContextBuilder):
-    """Makes the SDK's context of a request, whose body was read before."""
+class A2aRequestBuilder(ServerCallContextBuilder):
+    """Makes the SDK's context of a request whose body was read before."""
 
     def build(self, request: Request) -> ServerCallContext:
         extensions = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
@@ -70,27 +70,28 @@ class Calls(ServerCallContextBuilder):
         key = _unique_id(state.a2a_message_id)
         if key:
             caller = msgspec.structs.replace(caller, idempotency_key=key, body_hash=state.a2a_hash)
-        call = Call(
+        made = A2aRequest(
             caller,
             frozenset(extensions),
             key,
             state.a2a_message_id,
-            state.a2a_said,
+            state.a2a_content_hash,
             state.a2a_is_plain,
             request,
         )
         headers: Mapping[str, str] = request.headers
         return ServerCallContext(
-            state={"headers": dict(headers), _CALL: call}, requested_extensions=set(extensions)
+            state={"headers": dict(headers), _STATE_KEY: made}, requested_extensions=set(extensions)
         )
 
 
-def call_of(context: ServerCallContext) -> Call:
-    """The call of a context that `Calls` made."""
-    call: Call = context.state[_CALL]
-    return call
+def request_of(context: ServerCallContext) -> A2aRequest:
+    """The request of a context that `A2aRequestBuilder` made."""
+    request: A2aRequest = context.state[_STATE_KEY]
+    return request
 
 
 def _unique_id(message_id: str) -> str:
-    """A message id that can only be meant to be unique. Others are often the same for every message."""
+    """The message id if it is a UUID, and so meant to be unique. Other ids are often the same for all
+    messages."""
     return message_id if _UUID.fullmatch(message_id) else ""
