@@ -322,4 +322,4 @@ def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
     said = event.answer or event.reason
     why = f": {one_line(said, _MAX_NOTE)}" if said else ""
     words = _WITH_TOKEN if asked is not None and kind_of(asked).needs_token else _DECIDED
-    return f"→ {subject_of(asked)} {words[event.decision]}{edited}{by}{why}"
+    return f"→ {subject_of(asked)} {words[event.choice]}{edited}{by}{why}"

@@ -298,7 +298,7 @@ class Conversation:
                 self.asked.add(event.uuid)
             case ApprovalResolved():
                 self.decided[event.uuid] = event
-                if event.decision == "answer":
+                if event.choice == "answer":
                     self._say("user", event.answer, event)
                 self.had_token = self.had_token or event.had_token
                 self._remember(event.idempotency_key, event.body_hash, event.seq)

@@ -300,10 +300,10 @@ def _decided(history: History, callee: Callee) -> Action:
     asked, arguments = history.asked, history.arguments(callee.arguments)
     decision = history.decision_on(asked)
     assert decision is not None  # that is what DECIDED means
-    is_denied_token = APPROVAL_KINDS[asked.kind].needs_token and decision.decision == "reject"
+    is_denied_token = APPROVAL_KINDS[asked.kind].needs_token and decision.choice == "reject"
     if asked.remote_task_id and not is_denied_token:
         return MakeClaim(arguments, asked.uuid)
-    match decision.decision:
+    match decision.choice:
         case "reject":
             cancels = asked.remote_task_id
             return Refuse(reason=decision.reason, cancels=cancels) if decision.reason else Stop(cancels)
@@ -334,7 +334,7 @@ def _is_granted(asked: ApprovalRequired, events: Sequence[AnyEvent]) -> bool:
     if question is not None and question.question_id == MESSAGE_REFUSED:
         return False
     decision = _decision_on(asked, events)
-    return decision is not None and decision.decision == "approve"
+    return decision is not None and decision.choice == "approve"
 
 
 def _decision_on(asked: ApprovalRequired, events: Sequence[AnyEvent]) -> ApprovalResolved | None:

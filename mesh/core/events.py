@@ -287,7 +287,7 @@ class ApprovalResolved(Event, frozen=True):
     """
 
     uuid: str
-    decision: Choice
+    choice: Choice = msgspec.field(name="decision")
     by: str = ""
     edited_args: dict[str, Any] | None = None
     reason: str = ""

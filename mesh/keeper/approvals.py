@@ -82,7 +82,7 @@ class Approvals:
             turn=asked.turn,
             step=asked.step,
             uuid=asked.uuid,
-            decision=choice,
+            choice=choice,
             by=caller.by,
             edited_args=decision.edited_args,
             reason=decision.reason,
@@ -141,7 +141,7 @@ class Approvals:
                     turn=asked.turn,
                     step=asked.step,
                     uuid=asked.uuid,
-                    decision="reject",
+                    choice="reject",
                     by="mesh",
                     reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
                 )
@@ -170,7 +170,7 @@ def _why_not(conversation: Conversation, uuid: str) -> str:
         return f"approval {uuid} is not needed any more: the tool reported its result"
     by = f" by {resolved.by}" if resolved.by else ""
     why = f" ({resolved.reason})" if resolved.reason else ""
-    return f"approval {uuid} was decided already: {resolved.decision}{by} at {resolved.time}{why}"
+    return f"approval {uuid} was decided already: {resolved.choice}{by} at {resolved.time}{why}"
 
 
 def _check_bounds(decision: Decision) -> None:

@@ -162,7 +162,7 @@ class EventLines:
         why = f": {one_line(said, _MAX_RESULT)}" if said else ""
         waited = f"after {span(between(asked.time, event.time))}" if asked else ""
         note = ", ".join(part for part in (waited, _TOKEN if event.had_token else "") if part)
-        text = f"{short_name(event.by) or 'somebody'} {words[event.decision].format(what)}{edited}{why}"
+        text = f"{short_name(event.by) or 'somebody'} {words[event.choice].format(what)}{edited}{why}"
         return LogLine(text, "decided", clock(event.time), depth_of(event.node), note)
 
     def _node_completed(self, event: NodeCompleted) -> LogLine:
@@ -222,4 +222,4 @@ def _decision_text(decision: ApprovalResolved) -> str:
     said = decision.answer or decision.reason
     edited = " with edited arguments" if decision.edited_args is not None else ""
     words = {"approve": "approved", "reject": "rejected", "answer": "the answer"}
-    return f"{words.get(decision.decision, decision.decision)}{edited}{f': {said}' if said else ''}"
+    return f"{words.get(decision.choice, decision.choice)}{edited}{f': {said}' if said else ''}"

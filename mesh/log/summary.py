@@ -57,7 +57,7 @@ class Summary:
             case Paused():
                 self._paused_since = self._paused_since or event.time
             case ApprovalResolved():
-                self._decisions[event.decision] += 1
+                self._decisions[event.choice] += 1
                 self._waiting, self._paused_since = self._times()[1], ""
             case LlmCall():
                 self._called(event)

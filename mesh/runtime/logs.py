@@ -132,7 +132,7 @@ def _details(event: AnyEvent) -> dict[str, Any]:
                 "task": event.remote_task_id,
             }
         case ApprovalResolved():
-            return {"approval": event.uuid, "decision": event.decision, "by": event.by}
+            return {"approval": event.uuid, "decision": event.choice, "by": event.by}
         case Error():
             return {"message": event.message}
         case _:

@@ -231,7 +231,7 @@ class _RemoteCall(CallDriver):
             return NotBegun() if may_repeat else Unknown()
         asked = self._answered_by(claim)
         decision = self._history.decision_on(asked) if asked else None
-        if decision is not None and decision.decision == "reject" and not decision.reason:
+        if decision is not None and decision.choice == "reject" and not decision.reason:
             if task.input_request is not None:  # the turn ends here: nobody will answer what it asks next
                 await self.cancel(task.task_id)
             return Stopped()
@@ -359,7 +359,7 @@ def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDeci
     assert question is not None  # it is another agent's
     return RelayedDecision(
         uuid=asked.uuid,
-        choice=decision.decision,
+        choice=decision.choice,
         edited_args=decision.edited_args,
         reason=decision.reason,
         answer=decision.answer,

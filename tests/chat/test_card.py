@@ -92,7 +92,7 @@ def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKin
     for decision in get_args(Choice):
         transcript.see(it)
         shown += transcript.see(
-            ApprovalResolved(uuid="u1", decision=decision, by=HOSTILE, answer=HOSTILE, reason=HOSTILE)
+            ApprovalResolved(uuid="u1", choice=decision, by=HOSTILE, answer=HOSTILE, reason=HOSTILE)
         )
     texts = [str(msgspec.to_builtins(part)["text"]) for part in [*shown, *card(hostile, "", True)]]
     texts += [note.text for note in in_full(hostile)]
@@ -103,15 +103,15 @@ def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKin
 @pytest.mark.parametrize(
     ("it", "how", "told"),
     [
-        (asked("question"), {"decision": "answer", "answer": "blue"}, "→ the question answered: blue"),
+        (asked("question"), {"choice": "answer", "answer": "blue"}, "→ the question answered: blue"),
         (
             asked("question", "mesh"),
-            {"decision": "answer", "answer": "blue", "by": "ann"},
+            {"choice": "answer", "answer": "blue", "by": "ann"},
             "→ the question of agent b answered by ann: blue",
         ),
-        (asked(form="mesh"), {"decision": "approve"}, "→ drop of agent b approved"),
-        (asked(form="text"), {"decision": "answer", "answer": "both"}, "→ what agent b asks answered: both"),
-        (asked("auth_required", "text"), {"decision": "approve"}, "→ a bearer token for b sent"),
+        (asked(form="mesh"), {"choice": "approve"}, "→ drop of agent b approved"),
+        (asked(form="text"), {"choice": "answer", "answer": "both"}, "→ what agent b asks answered: both"),
+        (asked("auth_required", "text"), {"choice": "approve"}, "→ a bearer token for b sent"),
     ],
 )
 def test_a_decision_names_what_and_whose_it_was(it: ApprovalRequired, how: Any, told: str) -> None:

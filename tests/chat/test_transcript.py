@@ -166,7 +166,7 @@ def test_a_decision_is_told_with_who_and_why_and_the_turn_goes_on() -> None:
     transcript = begun()
     printed([ASKS, ASKED, Paused(run=1)], transcript=transcript)
     said = printed(
-        [ApprovalResolved(uuid="u1", decision="reject", by="ann", reason="taken")], transcript=transcript
+        [ApprovalResolved(uuid="u1", choice="reject", by="ann", reason="taken")], transcript=transcript
     )
     assert said == "→ add rejected by ann: taken\n"
     assert not transcript.pending
@@ -226,7 +226,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
         ApprovalRequired(
             uuid="u", call_id="c", tool_name=HOSTILE, tool_args={"a": HOSTILE}, description=HOSTILE
         ),
-        ApprovalResolved(uuid="u", decision="reject", by=HOSTILE, reason=HOSTILE),
+        ApprovalResolved(uuid="u", choice="reject", by=HOSTILE, reason=HOSTILE),
         NodeCompleted(step="0.0", name=HOSTILE, status="failed", text=HOSTILE),
         Completed(response=HOSTILE),
         Completed(response=HOSTILE, stopped_by_person=True),

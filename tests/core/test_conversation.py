@@ -60,7 +60,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
         description=TEXT,
         **COMMON,
     ),
-    st.builds(ApprovalResolved, uuid=UUIDS, decision=st.sampled_from(["approve", "reject"]), **COMMON),
+    st.builds(ApprovalResolved, uuid=UUIDS, choice=st.sampled_from(["approve", "reject"]), **COMMON),
     st.builds(Completed, turn=st.integers(1, 3), response=TEXT),
     st.builds(Error, turn=st.integers(1, 3), message=TEXT),
     st.builds(ConversationCompleted),
@@ -119,7 +119,7 @@ def test_a_pause_at_which_all_was_decided_already_answers_nobody() -> None:
         Completed(seq=3, turn=1, response="first"),
         UserMessage(seq=4, turn=2, text="two"),
         asked,
-        ApprovalResolved(seq=6, uuid="u", decision="approve", idempotency_key="k", **where),
+        ApprovalResolved(seq=6, uuid="u", choice="approve", idempotency_key="k", **where),
         Paused(seq=7, turn=2, run=9),
     ]
     assert fold(events).answered_at("k") == 0

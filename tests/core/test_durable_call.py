@@ -69,7 +69,7 @@ def required(uuid: str = "u", kind: ApprovalKindName = "tool_call", **more: Any)
 
 
 def resolved(decision: Choice, uuid: str = "u", **more: Any) -> ApprovalResolved:
-    return ApprovalResolved(uuid=uuid, decision=decision, **more)
+    return ApprovalResolved(uuid=uuid, choice=decision, **more)
 
 
 def claimed(attempt: int = 0, answers: str = "") -> ToolIntent:

@@ -188,7 +188,7 @@ def test_what_an_imported_conversation_says_of_people_is_told_with_whose_word_it
         asked = ApprovalRequired(
             turn=1, uuid="u", call_id="c", tool_name="add", tool_args={}, description="Run add", seq=3
         )
-        decided = ApprovalResolved(turn=1, uuid="u", decision="approve", by="ann", seq=4)
+        decided = ApprovalResolved(turn=1, uuid="u", choice="approve", by="ann", seq=4)
         log = exported_lines([created, said, asked, decided])
         assert at.http.post("/conversations/import", content=log, headers=bob).status_code == 201
         events = at.live.run(at.live.mesh.journal.read(created.conversation_id))

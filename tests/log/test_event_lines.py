@@ -95,11 +95,11 @@ class TestWhoAndWhat:
             description="", time=at(2), expires_at=at(59),
         )  # fmt: skip
         decided: dict[str, Any] = {"turn": 1, "step": "0/tool/0.0", "uuid": "u", "time": at(42)}
-        rejects = ApprovalResolved(decision="reject", by="ann", reason="no", **decided)
+        rejects = ApprovalResolved(choice="reject", by="ann", reason="no", **decided)
         text = shown([asked(), wants, rejects])
         assert f"node 0 asks: run rm(a=1)?  [approval u, until {at(59)}]" in text
         assert "10:00:42  ann rejected rm: no  [after 40.0 s]" in text
-        skips = shown([asked(), wants, ApprovalResolved(decision="skip", **decided)])
+        skips = shown([asked(), wants, ApprovalResolved(choice="skip", **decided)])
         assert "somebody wants to go on without rm" in skips
 
     def test_a_turn_that_failed_says_why(self) -> None:
@@ -160,7 +160,7 @@ class TestOtherAgents:
 
     def test_what_it_asks_who_answered_and_what_it_was_told_is_one_story(self) -> None:
         answers = ApprovalResolved(
-            **WORK, uuid="u", decision="answer", answer="dark blue", by="ann", time=at(8)
+            **WORK, uuid="u", choice="answer", answer="dark blue", by="ann", time=at(8)
         )
         text = shown([asked(), of_b(2, "hitl", kind="question"), answers, tells(9, "u", 1)])
         assert "node 0 passes on what agent b asks: Which?  [approval u, task t1 there]" in text
@@ -169,7 +169,7 @@ class TestOtherAgents:
         assert "decisions    1 (answer 1)" in text
 
     def test_a_tool_there_that_was_approved_with_other_arguments_is_told(self) -> None:
-        edits = ApprovalResolved(**WORK, uuid="u", decision="approve", edited_args={"n": 2}, time=at(8))
+        edits = ApprovalResolved(**WORK, uuid="u", choice="approve", edited_args={"n": 2}, time=at(8))
         text = shown([asked(), of_b(2, "mesh"), edits, tells(9, "u", 1)])
         assert "passes on what agent b asks: run drop(n=1)?" in text
         assert "somebody approved drop of agent b, as drop(n=2)" in text
@@ -177,14 +177,14 @@ class TestOtherAgents:
 
     def test_a_token_is_told_of_and_never_told(self) -> None:
         user = UserMessage(turn=1, time=at(1), text="Hi", had_token=True)
-        sends = ApprovalResolved(**WORK, uuid="u", decision="approve", had_token=True, time=at(8))
+        sends = ApprovalResolved(**WORK, uuid="u", choice="approve", had_token=True, time=at(8))
         text = shown([user, of_b(2, "text", kind="auth_required"), sends])
         assert "user: Hi  [with a bearer token]" in text
         assert "node 0 waits for a bearer token for agent b: Which?" in text
         assert "somebody sent a bearer token for b  [after 6.0 s, with a bearer token]" in text
 
     def test_a_question_of_our_own_agent_is_asked_and_answered(self) -> None:
-        answers = ApprovalResolved(**WORK, uuid="u", decision="answer", answer="blue", time=at(8))
+        answers = ApprovalResolved(**WORK, uuid="u", choice="answer", answer="blue", time=at(8))
         text = shown([asked(), wants(2, kind="question"), answers])
         assert "node 0 asks: Which?  [approval u]" in text
         assert "somebody answered the question: blue" in text
@@ -239,9 +239,9 @@ STRANGERS: list[AnyEvent] = [
     ),
     ToolIntent(turn=1, run=1, tool=f"a2a_{HOSTILE}", arguments={"message": HOSTILE}),
     ToolResult(turn=1, call_id="c", tool=f"a2a_{HOSTILE}", content=HOSTILE),
-    ApprovalResolved(turn=1, uuid=HOSTILE, decision="answer", by=HOSTILE, answer=HOSTILE),
+    ApprovalResolved(turn=1, uuid=HOSTILE, choice="answer", by=HOSTILE, answer=HOSTILE),
     ApprovalResolved(
-        turn=1, uuid=HOSTILE, decision="approve", by=HOSTILE, edited_args={"a": HOSTILE}, reason=HOSTILE
+        turn=1, uuid=HOSTILE, choice="approve", by=HOSTILE, edited_args={"a": HOSTILE}, reason=HOSTILE
     ),
     NodeCompleted(turn=1, step=HOSTILE, name=HOSTILE, status="failed", text=HOSTILE, state={HOSTILE: ""}),
     Completed(turn=1, response=HOSTILE),

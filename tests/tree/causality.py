@@ -156,7 +156,7 @@ def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> se
 
 def _decided(event: AnyEvent, decision: str, past: Past) -> set[str]:
     found = any(
-        isinstance(e, ApprovalResolved) and (e.turn, e.step, e.decision) == (event.turn, event.step, decision)
+        isinstance(e, ApprovalResolved) and (e.turn, e.step, e.choice) == (event.turn, event.step, decision)
         for e in past.values()
     )
     return set() if found else {f"the decision to {decision} {event.step}"}
@@ -168,7 +168,7 @@ def _question(event: ApprovalResolved, past: Past) -> set[str]:
 
 
 def _ends_turn(event: AnyEvent) -> bool:
-    return isinstance(event, ApprovalResolved) and event.decision == "reject" and not event.reason
+    return isinstance(event, ApprovalResolved) and event.choice == "reject" and not event.reason
 
 
 def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]:

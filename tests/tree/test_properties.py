@@ -62,7 +62,7 @@ class Run(msgspec.Struct):
         for e in self.events[:end]:
             if isinstance(e, ToolIntent):
                 ran[e.step] = f"add {e.arguments['n']}"
-            elif isinstance(e, ApprovalResolved) and e.decision == "retry":
+            elif isinstance(e, ApprovalResolved) and e.choice == "retry":
                 del ran[e.step]
         return [line for line in ran.values() if line in self.world.ledger.lines]
 

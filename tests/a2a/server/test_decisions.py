@@ -287,7 +287,7 @@ def decided(live: LiveMesh, task: Json) -> list[tuple[str, str, str]]:
     events = live.run(live.mesh.journal.read(task["id"]))
     kinds = {event.uuid: event.kind for event in events if isinstance(event, ApprovalRequired)}
     resolved = [event for event in events if isinstance(event, ApprovalResolved)]
-    return [(kinds[event.uuid], event.decision, event.answer) for event in resolved]
+    return [(kinds[event.uuid], event.choice, event.answer) for event in resolved]
 
 
 @contextmanager
