@@ -3,9 +3,9 @@
 from fastapi import FastAPI
 from ray import serve
 
-from deployments.backend import RayBackend
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
+from deployments.remote import RayBackend
 from mesh.access.secret import mesh_secret
 from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links

@@ -7,9 +7,9 @@ from functools import partial
 from ray import serve
 from starlette.applications import Starlette
 
-from deployments.backend import RayBackend
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
+from deployments.remote import RayBackend
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.http.agent_index import AgentEntry, index_app

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
+from deployments.remote import RemoteTree, keep_source
 from deployments.services import KEEPER
-from deployments.tree import RemoteTree, keep_source
 from mesh.core.errors import JournalError, NotFound, Unavailable
 from mesh.core.events import AnyEvent
 from mesh.journal.files import FileJournal

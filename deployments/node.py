@@ -5,10 +5,8 @@ import asyncio
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
-from deployments.recorder import RemoteRecorder
+from deployments.remote import RemoteNode, RemoteRecorder, RemoteSession
 from deployments.services import NODE
-from deployments.tool_session import RemoteSession
-from deployments.tree import RemoteNode
 from mesh.core.errors import ToolSessionError
 from mesh.core.events import ToolCall, ToolResult
 from mesh.llm.routing import provider_for

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deployments.blueprint import blueprint_of
-from deployments.tree import keep_source
+from deployments.remote import keep_source
 from mesh.config.data_dirs import data_dirs_of
 from mesh.config.model import Config, parse
 

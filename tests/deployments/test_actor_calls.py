@@ -11,11 +11,10 @@ import pytest
 
 from deployments import addresses
 from deployments.channel import Answer, Channel, Endpoint
+from deployments.remote import RemoteNode, RemoteSession
 from deployments.services import NODE, TOOL_SESSION
-from deployments.tool_session import RemoteSession
-from deployments.tree import RemoteNode
 from mesh.core.errors import ToolSessionError, Unavailable
-from mesh.core.events import ToolIntent
+from mesh.core.events import ToolCall, ToolIntent
 from mesh.mcp.port import Claim
 from mesh.tree.turn import UnsettledCall
 
@@ -26,7 +25,7 @@ CALL = UnsettledCall("d", "c", "call", ToolIntent(turn=1, step="0/tool/0.0", run
 
 def failing(problem: Exception) -> Any:
     """An actor that answers everything with this error."""
-    return Mock(settle=AsyncMock(side_effect=problem))
+    return Mock(settle=AsyncMock(side_effect=problem), problems=AsyncMock(side_effect=problem))
 
 
 @contextmanager
@@ -66,3 +65,11 @@ async def test_a_node_that_cannot_tell_now_what_came_of_a_call_is_to_be_asked_la
     methods = NODE.methods_of(failing(problem))
     with answered_by(monkeypatch, methods), pytest.raises(Unavailable, match=problem.args[0]):
         await RemoteNode(BLUEPRINT, "0").settle(CALL)
+
+
+async def test_a_node_without_its_tools_is_to_be_asked_later_whether_arguments_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    methods = NODE.methods_of(failing(ToolSessionError("no tools yet", may_have_run=False)))
+    with answered_by(monkeypatch, methods), pytest.raises(Unavailable, match="no tools yet"):
+        await RemoteNode(BLUEPRINT, "0").problems(ToolCall("c", "add", {"line": "a"}))

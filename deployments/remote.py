@@ -1,0 +1,272 @@
+"""The parts of a mesh as they see each other: the ports of `mesh`, by calls to actors.
+
+gateway   `RayBackend`                    ──►  keepers, sessions
+keeper    `RemoteTree`, `RemoteNode`      ──►  nodes
+node      `RemoteRecorder`                ──►  keepers
+          `RemoteNode`                    ──►  nodes (its children)
+          `RemoteSession`                 ──►  sessions
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from deployments import addresses
+from deployments.addresses import keeper_stub, mcp_session_stub, node_stub
+from deployments.blueprint import Blueprint, placements
+from deployments.channel import CallFailed, ConnectionLost
+from deployments.services import NodeService
+from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
+from mesh.core.events import AnyEvent, ToolCall, ToolResult
+from mesh.core.places import ROOT, Place
+from mesh.disk import atomic as durable
+from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
+from mesh.keeper.requests import Follow, Request, RequestFor, Watch
+from mesh.mcp.port import Catalogue, Claim, ToolOutcome
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, TurnInput, TurnOutput, UnsettledCall
+
+_PROBE_S = 2.0
+"""How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
+_GRACE_S = 5.0
+"""How much longer than its own bound a call to a session's actor may take: so that the session's own error,
+which says more, arrives first."""
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class RayBackend:
+    """`Backend` by calls to actors."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._keepers = [addresses.keeper_stub(blueprint, shard) for shard in range(blueprint.keepers)]
+        self._sessions = [
+            RemoteSession(blueprint, server.name, server.start_timeout_s)
+            for server in blueprint.config().servers
+        ]
+
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
+        return await self._ask(self._blueprint.shard_of(owner), request)
+
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
+        return await asyncio.gather(*(self._ask(shard, request) for shard in range(self.shards)))
+
+    async def watch(self, request: Watch) -> WatchedEvents:
+        return raise_for_refusal(await self._keepers[self._blueprint.shard_of(request.id)].watch(request))
+
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
+        return await self._keepers[shard].follow(request)
+
+    @property
+    def shards(self) -> int:
+        return self._blueprint.keepers
+
+    async def tools(self) -> list[dict[str, Any]]:
+        catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
+        return [tool.shown() for catalogue in catalogues for tool in catalogue.tools]
+
+    async def unready(self) -> list[str]:
+        blueprint = self._blueprint
+        probes: dict[str, Awaitable[Any]] = {
+            **{
+                f"keeper {shard}": addresses.keeper(blueprint, shard).ready.remote()
+                for shard in range(blueprint.keepers)
+            },
+            **{
+                f"node {path} {placement.name}/{replica}": addresses.node(
+                    blueprint, path, replica
+                ).ready.remote()
+                for path, placement in blueprint.nodes.items()
+                for replica in range(placement.replicas)
+            },
+            **{f"mcp {session.server}": session.catalogue() for session in self._sessions},
+        }
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(probe, _PROBE_S) for probe in probes.values()), return_exceptions=True
+        )
+        return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
+
+    async def _ask(self, shard: int, request: RequestFor[R]) -> R:
+        reply = raise_for_refusal(await self._keepers[shard].ask(cast(Request, request)))
+        return cast(R, reply)
+
+
+class RemoteRecorder:
+    """`Recorder` by calls to the keeper that owns the conversation."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._keepers = [keeper_stub(blueprint, shard) for shard in range(blueprint.keepers)]
+
+    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.append(conversation_id, turn, run, events)
+
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.decisions(conversation_id, turn, run, after)
+
+
+class RemoteNode:
+    """`NodeService` by calls to the actors of one node, its replicas in turn."""
+
+    def __init__(self, blueprint: Blueprint, path: str) -> None:
+        replicas = max(1, blueprint.nodes[path].replicas)
+        self._replicas = [node_stub(blueprint, path, replica) for replica in range(replicas)]
+        self._calls = count()
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        return await self._next().run(turn)
+
+    async def problems(self, call: ToolCall) -> str:
+        try:
+            return await self._next().problems(call)
+        except ToolSessionError as problem:
+            # The node does not know its tools yet, as while a server starts again.
+            raise Unavailable(str(problem)) from problem
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        try:
+            return await self._next().settle(call)
+        except (ToolSessionError, CallFailed) as problem:
+            # The node does not know its tools yet, or has a defect. The turn is about to end, and the call
+            # may have run: the keeper asks again for a while before it gives up on the result.
+            raise Unavailable(str(problem)) from problem
+
+    async def cancel(self, task: AbandonedTask) -> None:
+        await self._next().cancel(task)
+
+    def _next(self) -> NodeService:
+        return self._replicas[next(self._calls) % len(self._replicas)]
+
+
+class RemoteTree:
+    """`Tree`: each conversation runs on the version that it began on, as long as that is known."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._versions = {blueprint.digest: blueprint}
+        self._nodes: dict[tuple[str, str], RemoteNode] = {}
+
+    async def run(self, turn: TurnInput) -> TurnOutput:
+        try:
+            root = self._node(turn.digest, ROOT.path)
+        except ConfigError as problem:
+            return TurnOutput("failed", str(problem))
+        return await root.run(turn)
+
+    async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
+        try:
+            asking = self._node(digest, Place(node).path)
+        except ConfigError as problem:
+            return str(problem)
+        return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
+
+    async def cancel(self, task: AbandonedTask) -> None:
+        try:
+            node = self._node(task.digest, Place(task.node).path)
+        except ConfigError as problem:
+            raise Unavailable(str(problem)) from None
+        await node.cancel(task)
+
+    async def settle(self, call: UnsettledCall) -> ToolResult | None:
+        try:
+            node = self._node(call.digest, call.intent.place.path)
+        except ConfigError as problem:
+            raise Unavailable(str(problem)) from None
+        return await node.settle(call)
+
+    def _node(self, digest: str, path: str) -> RemoteNode:
+        if (digest, path) not in self._nodes:
+            self._nodes[digest, path] = RemoteNode(self._version(digest), path)
+        return self._nodes[digest, path]
+
+    def _version(self, digest: str) -> Blueprint:
+        """Raises `ConfigError` when it is not known any more, or cannot run here."""
+        if digest not in self._versions:
+            path = _source_path(self._blueprint.data_dir, digest)
+            if not path.exists():
+                raise ConfigError(
+                    [
+                        f"this conversation began with version {digest} of agent {self._blueprint.agent}, "
+                        f"which is not known here any more; start a new conversation"
+                    ]
+                )
+            version = replace(
+                self._blueprint, digest=digest, source=path.read_text(), origin=path.name, leaves=True
+            )
+            self._versions[digest] = replace(version, nodes=placements(version.config()))
+        return self._versions[digest]
+
+
+class RemoteSession:
+    """`ToolSession` by calls to the actor that owns the session. ``timeout_s`` bounds the calls that have no
+    bound of their own."""
+
+    def __init__(self, blueprint: Blueprint, server: str, timeout_s: float) -> None:
+        self.server = server
+        self._timeout_s = timeout_s
+        self._session = mcp_session_stub(blueprint, server)
+
+    async def catalogue(self) -> Catalogue:
+        return await self._within(self._timeout_s, self._session.catalogue())
+
+    async def changed(self, version: int, timeout_s: float) -> Catalogue:
+        return await self._within(timeout_s, self._session.changed(version, timeout_s))
+
+    async def identity(self) -> str:
+        return await self._within(self._timeout_s, self._session.identity())
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: Claim | None = None,
+    ) -> ToolOutcome:
+        try:
+            async with asyncio.timeout((timeout_s or self._timeout_s) + _GRACE_S):
+                return await self._session.call(name, arguments, timeout_s, claim)
+        except TimeoutError:
+            raise ToolSessionError(f"{self.server}: {name} did not answer in time", True) from None
+        except ConnectionLost as problem:
+            raise ToolSessionError(
+                f"{self.server}: the process that held the session died", True
+            ) from problem
+
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
+        try:
+            async with asyncio.timeout(self._timeout_s + _GRACE_S):
+                return await self._session.settle(claim)
+        except TimeoutError:
+            # Not a `ToolSessionError`: that would say that nobody will ever know.
+            raise Unavailable(f"{self.server}: its session does not say what came of a call") from None
+
+    async def close(self) -> None:
+        """Does nothing: the session belongs to its actor."""
+
+    async def _within(self, timeout_s: float, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(timeout_s + _GRACE_S):
+                return await call
+        except TimeoutError:
+            raise ToolSessionError(f"{self.server}: its session does not answer", False) from None
+
+
+def keep_source(blueprint: Blueprint) -> None:
+    """Keeps the config's text under its digest, so that a conversation can go on with it. As durable as the
+    conversations: one that waits for a person cannot go on without it."""
+    path, source = _source_path(blueprint.data_dir, blueprint.digest), blueprint.source.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_bytes() != source:
+        durable.replace(path, source, synced=True)
+        durable.sync_folder(path.parent)
+        durable.sync_folder(blueprint.data_dir)
+
+
+def _source_path(data_dir: Path, digest: str) -> Path:
+    return data_dir / "configs" / f"{digest}.yaml"
