@@ -18,9 +18,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from mesh.http.events import EventRoutes
+from mesh.http.openapi import OPERATIONS
+from mesh.http.rest import RestApi
+from mesh.http.sessions import SessionApi
+from mesh.http.streams import Streams
 from tests.http.a2a_document import document
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, says
+from tests.live import LiveMesh, LocalBackend, Spoken
+from tests.support import SIMPLE, LocalMesh, says
 
 CHECKS = [
     not_a_server_error,
@@ -86,3 +91,16 @@ def test_no_answer_of_a2a_is_a_server_error(live: LiveMesh, mode: GenerationMode
                         assert not (isinstance(error, dict) and error["code"] in (INTERNAL, 500)), answer.text
 
                 holds()
+
+
+async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -> None:
+    async with LocalMesh(Spoken(says("done"))) as mesh:
+        backend, config = LocalBackend(mesh), mesh.config
+        streams = Streams(backend, 1)
+        routes = [
+            *RestApi(backend, streams, config, b"secret").routes(),
+            *EventRoutes(backend, streams, config).routes(),
+            *SessionApi(backend, streams, config, b"secret").routes(),
+        ]
+    served = {(method, route.path) for route in routes for method in route.methods or ()}
+    assert served == OPERATIONS.keys()
