@@ -1,8 +1,8 @@
 """Anthropic messages.
 
-API: https://docs.anthropic.com/en/api/messages. All results of one answer go back as blocks of one
-user message, as the API wants. Requests are encoded and answers decoded by msgspec, only the fields
-we need; see `mesh.llm.stainless` for why.
+API: https://docs.anthropic.com/en/api/messages. The API requires that all results of one answer go back as
+blocks of one user message. Requests are encoded and answers decoded by msgspec, with only the fields that are
+used; `mesh.llm.stainless` says why.
 """
 
 import time
@@ -197,7 +197,7 @@ def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[dict[str,
     if isinstance(message, User):
         yield {"role": "user", "content": message.text}
     elif isinstance(message, Assistant):
-        # An answer that was empty is left out: the API refuses empty content.
+        # An empty answer is left out, because the API refuses empty content.
         if blocks := list(_blocks(message, offered)):
             yield {"role": "assistant", "content": blocks}
     else:
@@ -235,16 +235,16 @@ def _deltas(draft: Draft, event: _StreamEvent, offered: Offered[msgspec.Raw]) ->
 
 
 def _later(usage: _Usage, event: _StreamEvent) -> _Usage:
-    """The usage after an event: what the event says, and what was said before."""
+    """The usage after an event: its numbers replace those of earlier events, field by field."""
     news = event.message.usage if event.message is not None else event.usage
     if news is None:
         return usage
-    said = {name: value for name in news.__struct_fields__ if (value := getattr(news, name)) is not None}
-    return msgspec.structs.replace(usage, **said)
+    given = {name: value for name in news.__struct_fields__ if (value := getattr(news, name)) is not None}
+    return msgspec.structs.replace(usage, **given)
 
 
 def _usage(usage: _Usage) -> Usage:
-    # The API counts apart what was read from and written to its cache.
+    # The API counts what was read from its cache and written to it separately.
     cached = usage.cache_read_input_tokens or 0
     fresh = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     return Usage(fresh + cached, usage.output_tokens or 0, cached)

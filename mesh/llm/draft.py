@@ -1,4 +1,4 @@
-"""An answer while it is put together: every provider's pieces in, our events out."""
+"""Assembles an answer: takes the pieces of any provider and gives the mesh's events."""
 
 import random
 import time
@@ -14,14 +14,14 @@ LOCAL_ID = "local-"
 
 
 def local_id() -> str:
-    """An id for a call whose provider gave none."""
+    """Returns an id for a call to which the provider gave none."""
     return f"{LOCAL_ID}{random.getrandbits(64):016x}"
 
 
 def tool_call(call_id: str, name: str, arguments: str | dict[str, Any], opaque: str = "") -> ToolCall:
-    """A tool call from what the model wrote: JSON text, or arguments that are decoded already.
+    """Makes a tool call from the arguments that the model wrote, as JSON text or decoded already.
 
-    No text at all means no arguments; anything but a JSON object that can be journaled makes the call
+    An empty text means no arguments. Anything but a JSON object that can be journaled makes the call
     malformed.
     """
     decoded, why = _decoded(arguments)
@@ -40,7 +40,7 @@ def _raw(arguments: str | dict[str, Any]) -> str:
 
 
 def _decoded(arguments: str | dict[str, Any]) -> tuple[Any, str]:
-    """The value, or None and what the model should know about why it has none."""
+    """Returns the decoded arguments; or None, and the reason as the model should read it."""
     try:
         if isinstance(arguments, dict):
             return strict_json.checked(arguments), ""
@@ -52,12 +52,12 @@ def _decoded(arguments: str | dict[str, Any]) -> tuple[Any, str]:
 
 
 def sent_arguments(call: ToolCall) -> dict[str, Any]:
-    """The arguments to show the model when its own call goes back to it: always an object."""
+    """Returns the arguments of a call as the model sees them in its history. Providers require an object."""
     return {"malformed_arguments": call.malformed} if call.malformed else call.arguments
 
 
 class Draft:
-    """One answer. Tool calls are known by a key of the provider's: an index or an id."""
+    """One answer. A tool call in progress is identified by a key of the provider's: an index or an id."""
 
     def __init__(self, model: str, started: float) -> None:
         self.model = model
@@ -70,43 +70,43 @@ class Draft:
         self._calls: list[ToolCall] = []
 
     def text(self, piece: str) -> TextDelta:
-        """More text."""
+        """Adds text."""
         self._text.append(piece)
         self._length += len(piece)
         return TextDelta(text=piece, offset=self._length - len(piece))
 
     def add(self, call: ToolCall) -> ToolCallDelta:
-        """A call that came whole."""
+        """Adds a call that is complete."""
         self._calls.append(call)
         return ToolCallDelta(phase="ready", call_id=call.id, name=call.name, call=call)
 
     def knows(self, key: Any) -> bool:
-        """Whether a call of this key is open."""
+        """Whether a call with this key is in progress."""
         return key in self._open
 
     def start(self, key: Any, call_id: str, name: str) -> ToolCallDelta:
-        """The model begins to write a call."""
+        """Begins a call."""
         call_id = call_id or local_id()
         self._open[key] = (call_id, name, [])
         return ToolCallDelta(phase="started", call_id=call_id, name=name)
 
     def arguments(self, key: Any, piece: str) -> ToolCallDelta:
-        """More of the arguments' JSON text."""
+        """Adds to the JSON text of a call's arguments."""
         call_id, _, pieces = self._open[key]
         pieces.append(piece)
         return ToolCallDelta(phase="arguments", call_id=call_id, delta=piece)
 
     def end(self, key: Any) -> ToolCallDelta:
-        """The call is written."""
+        """Ends a call: its arguments are complete."""
         call_id, name, pieces = self._open.pop(key)
         return self.add(tool_call(call_id, name, "".join(pieces)))
 
     def end_all(self) -> list[ToolCallDelta]:
-        """Ends what is still open, in the order it was begun."""
+        """Ends the calls in progress, in the order in which they began."""
         return [self.end(key) for key in list(self._open)]
 
     def done(self, reason: FinishReason) -> LlmCall:
-        """The whole answer. "stop" becomes "tool_calls" when there are calls."""
+        """Returns the whole answer. The reason "stop" becomes "tool_calls" if there are calls."""
         if self.refused:
             reason = "refusal"
         elif reason == "stop" and self._calls:

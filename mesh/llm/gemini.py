@@ -109,7 +109,7 @@ class Gemini:
         last: LlmCall | None = None
         async with aclosing(self._responses(model, request, offered)) as responses:
             async for response in responses:
-                # The counts of a later chunk include those of the earlier ones.
+                # The counts of a chunk include those of the chunks before it.
                 if response.usage_metadata is not None:
                     draft.usage = _usage(response.usage_metadata)
                 for event in _events(draft, response, offered):
@@ -175,7 +175,7 @@ def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[dict[str,
     elif isinstance(message, Assistant):
         parts = [{"text": message.text}] if message.text else []
         parts += [_sent_call(call, offered) for call in message.tool_calls]
-        # An answer that was empty is left out: the API refuses content without parts.
+        # An empty answer is left out, because the API refuses content without parts.
         if parts:
             yield {"role": "model", "parts": parts}
     else:
@@ -225,7 +225,7 @@ def _part_events(draft: Draft, part: _Part, offered: Offered[msgspec.Raw]) -> It
 
 
 def _broken_call(candidate: _Candidate, offered: Offered[msgspec.Raw]) -> ToolCall:
-    """Gemini tells of a call it could not parse in words only: ``Malformed function call: f(x=``."""
+    """A call that Gemini could not parse. It is reported as text only: ``Malformed function call: f(x=``."""
     message = candidate.finish_message or candidate.finish_reason or ""
     names = [name for name in re.findall(r"[\w-]+(?=\()", message) if offered.own(name) in offered.names]
     call = tool_call("", offered.own(names[0]) if names else "unknown", message)

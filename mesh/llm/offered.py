@@ -1,7 +1,7 @@
-"""The tools of a request in a provider's own form, encoded once per set of tools.
+"""The tools of a request in a provider's wire format, encoded once for each set of tools.
 
-Our names may hold what a provider refuses (dots; more than 64 characters); such a tool goes out
-under another name, and its calls come back under its own.
+Names of tools may have what providers refuse: dots, or more than 64 characters. Such a tool is sent under
+another name, and calls of that name are translated back.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class Offered(Generic[T]):
-    """One set of tools: ``encoded`` for the request, ``names`` (ours), and the two ways between the
-    names."""
+    """One set of tools: ``encoded`` for the request, and ``names`` as the mesh knows them. `wire` and `own`
+    translate between the names."""
 
     def __init__(
         self, tools: tuple[ToolSpec, ...], form: Callable[[list[tuple[str, ToolSpec]]], T], forbidden: str
@@ -32,11 +32,11 @@ class Offered(Generic[T]):
         self.encoded = form([(self._wire[tool.name], tool) for tool in tools])
 
     def wire(self, name: str) -> str:
-        """The provider's name of a tool, also of one that is not offered any more."""
+        """Returns the name to send for a tool, which may also be one that is no longer offered."""
         return self._wire.get(name) or self._wire_name(name)
 
     def own(self, name: str) -> str:
-        """Our name of the tool a provider named; its own when it made that up."""
+        """Returns the mesh's name for a tool that a model named. A name that the model invented stays."""
         return self._own.get(name, name)
 
     def _wire_name(self, name: str) -> str:
@@ -47,7 +47,7 @@ class Offered(Generic[T]):
 
 
 class OfferedCache(Generic[T]):
-    """The last sets of tools that were asked for."""
+    """The sets of tools that were used last: a node offers the same set in each call."""
 
     def __init__(self, form: Callable[[list[tuple[str, ToolSpec]]], T], forbidden: str) -> None:
         self._form = form
@@ -55,7 +55,7 @@ class OfferedCache(Generic[T]):
         self._known: deque[Offered[T]] = deque(maxlen=MOST_SETS)
 
     def of(self, tools: tuple[ToolSpec, ...]) -> Offered[T]:
-        """The set, encoded now if it is a new one."""
+        """Returns the set, which is encoded if it is new."""
         for offered in self._known:
             if offered.tools is tools or offered.tools == tools:
                 return offered

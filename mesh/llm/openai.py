@@ -1,7 +1,7 @@
 """OpenAI chat completions, and every endpoint that speaks them (OpenRouter, Ollama, …).
 
-API: https://platform.openai.com/docs/api-reference/chat. Requests are encoded and answers decoded
-by msgspec, only the fields we need; see `mesh.llm.stainless` for why.
+API: https://platform.openai.com/docs/api-reference/chat. Requests are encoded and answers decoded by msgspec,
+with only the fields that are used; `mesh.llm.stainless` says why.
 """
 
 import time
@@ -94,16 +94,16 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 
 class OpenAI:
-    """`Llm` over chat completions. ``name`` is the provider's, for messages to people.
+    """`Llm` over chat completions. ``name`` is the provider's name in error messages.
 
-    ``compatible``: the endpoint is not OpenAI's own, so the length is bounded by ``max_tokens``,
-    which OpenAI has replaced by ``max_completion_tokens``.
+    ``compatible``: the endpoint is not OpenAI's own. Such endpoints take the limit as ``max_tokens``, which
+    OpenAI has replaced by ``max_completion_tokens``.
     """
 
     def __init__(
         self, api_key: str, base_url: str | None, name: str = "openai", compatible: bool = False
     ) -> None:
-        # The SDK refuses an empty key; endpoints that need none ignore it.
+        # The SDK refuses an empty key. Endpoints that need no key ignore this one.
         self._client = openai.AsyncOpenAI(**client_options(api_key or "none", base_url))
         self._url = endpoint(self._client, _PATH)
         self._key = api_key
@@ -138,7 +138,7 @@ class OpenAI:
         draft.usage = _usage(response.usage)
         choice = response.choices[0] if response.choices else _Choice()
         answer = choice.message or _Answer()
-        _say(draft, answer)
+        _add_text(draft, answer)
         for call in answer.tool_calls or ():
             name = offered.own(call.function.name or "")
             draft.add(tool_call(call.id or "", name, _arguments(call)))
@@ -190,7 +190,7 @@ def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:
 
 
 def _messages(request: LlmRequest, offered: Offered[msgspec.Raw]) -> list[_Sent]:
-    # One loop without helpers: it runs over the whole conversation for each call.
+    # One loop without helper functions, because each call runs it over the whole conversation.
     sent = [_Sent("system", request.system)] if request.system else []
     for message in request.messages:
         if isinstance(message, User):
@@ -211,11 +211,11 @@ def _sent_call(call: ToolCall, offered: Offered[msgspec.Raw]) -> _SentCall:
 
 
 def _content(result: Result) -> str:
-    # The format has no field that says a tool failed.
+    # The wire format has no field that says that a tool failed.
     return f"Error: {result.content}" if result.is_error else result.content
 
 
-def _say(draft: Draft, answer: _Answer) -> list[Event]:
+def _add_text(draft: Draft, answer: _Answer) -> list[Event]:
     events: list[Event] = []
     if answer.content:
         events.append(draft.text(answer.content))
@@ -226,9 +226,9 @@ def _say(draft: Draft, answer: _Answer) -> list[Event]:
 
 
 def _deltas(draft: Draft, delta: _Answer, offered: Offered[msgspec.Raw]) -> Iterator[Event]:
-    yield from _say(draft, delta)
+    yield from _add_text(draft, delta)
     for call in delta.tool_calls or ():
-        # Endpoints that number no calls send each whole, with an id.
+        # Endpoints that do not number the calls send each call as a whole, with an id.
         key = call.index if call.index is not None else call.id
         if not draft.knows(key):
             yield from draft.end_all()

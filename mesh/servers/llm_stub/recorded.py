@@ -1,4 +1,5 @@
-"""The call log of the stub: a ring bounded in number and bytes, and an optional file."""
+"""The requests that the stub received: the last ones in memory, bounded in number and bytes, and all in an
+optional file."""
 
 from collections import deque
 from pathlib import Path
@@ -11,7 +12,8 @@ MOST_BYTES = 64 * 1024 * 1024
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
-    """One model call as it came. ``body`` is the JSON the client sent, ``status`` what was answered."""
+    """One model call as it was received. ``body`` is the JSON that the client sent, ``status`` that of the
+    response."""
 
     number: int
     format: str
@@ -34,11 +36,11 @@ class RequestLog:
         self._ring: deque[RecordedRequest] = deque()
         self._bytes = 0
         self._encoder = msgspec.json.Encoder()
-        # Unbuffered: whoever reads the file sees every call that was answered.
+        # Unbuffered, so that the file has every call that was answered when a test reads it.
         self._file: BinaryIO | None = file.open("ab", buffering=0) if file else None
 
     def add(self, call: RecordedRequest) -> None:
-        """Keeps a call; the oldest leave when there are too many."""
+        """Records a call, and drops the oldest ones beyond the bounds."""
         self._ring.append(call)
         self._bytes += len(call.body)
         while len(self._ring) > MOST_CALLS or self._bytes > MOST_BYTES:
@@ -47,7 +49,7 @@ class RequestLog:
             self._file.write(self._encoder.encode(call) + b"\n")
 
     def all(self) -> list[RecordedRequest]:
-        """What is kept, oldest first."""
+        """Returns the recorded calls, oldest first."""
         return list(self._ring)
 
     def to_json(self) -> bytes:
@@ -55,7 +57,7 @@ class RequestLog:
         return self._encoder.encode(self.all())
 
     def clear(self) -> None:
-        """Forgets what is kept (the file keeps it)."""
+        """Drops the recorded calls. The file keeps them."""
         self._ring.clear()
         self._bytes = 0
 
