@@ -152,3 +152,14 @@ def _bound(node: ast.stmt) -> list[str]:
             return [target.id for target in targets if isinstance(target, ast.Name)]
         case _:
             return []
+
+
+WALK_MOST_FILES = 20
+"""A newcomer follows one message. Each further file is one that they have to open, and to find their way in."""
+
+
+def test_the_walk_of_a_message_enters_few_files_and_each_of_them_once() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    walk = text.partition("## The walk of a message")[2].partition("\n## ")[0]
+    entered = [span for span in _CODE.findall(walk) if span.endswith(".py")]
+    assert len(entered) == len(set(entered)) <= WALK_MOST_FILES
