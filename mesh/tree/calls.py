@@ -123,6 +123,10 @@ class CallDriver:
         """See `Callee`."""
         return ""
 
+    def attempt(self, kind: ApprovalKindName, history: History) -> int:
+        """The number of the next approval of this kind in the step."""
+        return history.next_attempt(kind)
+
     def question(self, action: Ask) -> ApprovalRequired:
         """The question that asks a person to agree, without what only the loop knows."""
         raise NotImplementedError
@@ -335,7 +339,7 @@ class _DurableCall:
         question = msgspec.structs.replace(
             question,
             uuid=approval_id(self._steps.turn.conversation_id),
-            attempt=history.next_attempt(question.kind),
+            attempt=self._driver.attempt(question.kind, history),
             asked_by=settings.name,
             output_key=settings.output_key,
             expires_at="" if expires is None else moment(timedelta(seconds=expires)),

@@ -151,6 +151,10 @@ class _RemoteCall(CallDriver):
     def kind_of_approval(self) -> ApprovalKindName | None:
         return "tool_call" if self._tool.destructive and self._calls.settings.asks else None
 
+    def attempt(self, kind: ApprovalKindName, history: History) -> int:
+        # Journals number all questions of such a call together, whatever their kind.
+        return len(history.approvals)
+
     # -- effects
 
     async def claim(self, action: MakeClaim) -> ToolIntent | NotRun:
