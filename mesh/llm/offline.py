@@ -1,8 +1,8 @@
 """The offline model: deterministic, without network and key, for demonstrations and tests.
 
-It calls the offered tool whose name, description and schema fit the last message best (see
-`mesh.llm.offline_words`), and says in words what the tool gave. What is meant for another agent, or for the
-person, it passes on (`mesh.llm.offline_address`). It understands nothing.
+It calls the offered tool whose name, description and schema match the last message best (see
+`mesh.llm.offline_words`), and describes the tool's result in words. A message that is addressed to another
+agent or to the user is passed on (`mesh.llm.offline_address`). It understands nothing.
 """
 
 import re
@@ -55,12 +55,12 @@ def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
     last = request.messages[-1] if request.messages else User("")
     if isinstance(last, Results):
         return _bounded("\n\n".join(_say(result) for result in last.results)), ()
-    said = last.text
+    text = last.text
     if not request.tools:
-        return _bounded(f"{_I_AM} I have no tools here. You said: {said or '(nothing)'}"), ()
-    if told := addressed(said, request.tools):
-        return "", (ToolCall(_next_id(request.messages), told.tool.name, told.arguments),)
-    reading = read(said)
+        return _bounded(f"{_I_AM} I have no tools here. You said: {text or '(nothing)'}"), ()
+    if target := addressed(text, request.tools):
+        return "", (ToolCall(_next_id(request.messages), target.tool.name, target.arguments),)
+    reading = read(text)
     tool = choose(reading, request.tools)
     if tool is None:
         return f"{_I_AM} I found no tool that fits. I can call:\n{_listed(request.tools)}", ()
@@ -107,13 +107,13 @@ def _say(result: Result) -> str:
 
 
 def _rendered(value: Any) -> str:
-    """JSON for a person to read: scalars in a line, lists as rows."""
+    """Returns JSON as text for people: scalars in one line, lists as rows."""
     if isinstance(value, list):
         return _rows("results", value)
     if not isinstance(value, dict):
         return _scalar(value)
     lists = {key: each for key, each in value.items() if isinstance(each, list)}
-    # A count of the only list says nothing that the list does not.
+    # A field that counts the only list is left out, because the list is shown with its length.
     counts = {len(each) for each in lists.values()} if len(lists) == 1 else set()
     plain = {
         key: each

@@ -1,6 +1,6 @@
-"""How the offline model reads a sentence that is meant for somebody else: "ask b to list all resources".
+"""How the offline model reads a sentence that is addressed to somebody else: "ask b to list all resources".
 
-Somebody is a tool that takes one text and nothing else: another agent, or the person.
+An addressee is a tool that takes one text and nothing else: another agent, or ``ask_user``.
 """
 
 import re
@@ -17,40 +17,40 @@ _PERSON = ("user", "me")
 
 
 class Addressed(NamedTuple):
-    """The tool that is spoken to, and the arguments that say it."""
+    """The tool that a sentence is addressed to, and the arguments to call it with."""
 
     tool: ToolSpec
     arguments: dict[str, Any]
 
 
 def addressed(text: str, tools: tuple[ToolSpec, ...]) -> Addressed | None:
-    """Whom a sentence tells something, and what; None if it is none of the tools, or says nothing."""
+    """Returns the addressee of a sentence and what to tell it; None if no tool is addressed."""
     speaks = _SPEAKS.match(text)
     if speaks is None:
         return None
     for tool in tools:
         key = _only_text(tool)
-        rest = key and _behind(_names(tool), text[speaks.end() :])
+        rest = key and _text_after(_names(tool), text[speaks.end() :])
         if key and rest and is_valid(tool.input_schema, {key: rest}):
             return Addressed(tool, {key: rest})
     return None
 
 
 def _only_text(tool: ToolSpec) -> str:
-    """The argument of a tool that takes one text; empty for any other."""
+    """Returns the name of a tool's only argument if that is a text; otherwise an empty string."""
     keys = [*properties(tool.input_schema)]
     takes = len(keys) == 1 and required_of(tool.input_schema) == (keys[0],)
     return keys[0] if takes and any(word in keys[0].lower() for word in TEXTUAL) else ""
 
 
 def _names(tool: ToolSpec) -> tuple[str, ...]:
-    """What it is called: ``a2a_b`` is b, ``ask_user`` is the person who speaks."""
+    """Returns the names that address a tool: ``b`` for ``a2a_b``; ``user`` and ``me`` for ``ask_user``."""
     _, _, own = tool.name.partition("_")
     return (tool.name, *(_PERSON if own == _PERSON[0] else (own,)))
 
 
-def _behind(names: tuple[str, ...], text: str) -> str:
-    """What is said to the one of this name; empty: to somebody else, or nothing."""
+def _text_after(names: tuple[str, ...], text: str) -> str:
+    """Returns the text after one of the names; empty if there is no such name, or nothing follows."""
     for name in names:
         words = [re.escape(word) for word in _BREAK.split(name) if word]
         found = re.match(r"[\W_]+".join(words) + r"\b", text, re.I) if words else None

@@ -1,9 +1,9 @@
 """What a model call cost, in USD.
 
-A price the config gives (``llm.prices``) wins; else it is the provider's list price at the moment of the
-call, from the tables that ``genai-prices`` ships (no network). Known there: Claude, Gemini, GPT and what
-OpenRouter serves, with the bands that some have for long prompts. The offline model costs nothing. Any
-other model has no price: better none than a guess.
+A price in the config (``llm.prices``) comes first. Otherwise it is the provider's list price at the time of
+the call, from the tables that ``genai-prices`` ships (no network): they know Claude, Gemini, GPT and the
+models of OpenRouter, with the higher prices that some have for long prompts. The offline model costs nothing.
+Any other model has no price, since none is better than a guess.
 """
 
 import re
@@ -41,13 +41,13 @@ class Price(Protocol):
 
 
 class Prices:
-    """The prices that hold here: ``own`` of the config, by model as it names it, before the lists."""
+    """The prices in force: ``own`` are those of the config, by the names that it uses, and come first."""
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
         self._own = own or {}
 
     def cost(self, call: LlmCall) -> Decimal | None:
-        """USD of a call; None: the model has no known price."""
+        """Returns the cost of a call in USD, or None if the model has no known price."""
         usage = _sane(call.usage)
         for name in _names(call.model):
             if name in self._own:
@@ -56,12 +56,13 @@ class Prices:
 
 
 def source() -> str:
-    """Where list prices come from, for a person."""
+    """Returns where list prices come from, to be shown."""
     return f"list prices of genai-prices {version('genai-prices')}"
 
 
 def _names(model: str) -> list[str]:
-    """A model's name, and what else a price may know it by: without its provider, without its date.
+    """Returns a model's name and the other names that a price may be listed under: without the provider,
+    without the date.
 
     >>> _names("anthropic:claude-sonnet-4-5-20250929")[-1]
     'claude-sonnet-4-5'
@@ -102,7 +103,7 @@ def _listed(model: str, usage: Usage, time: str) -> Decimal | None:
 
 
 def _moment(time: str) -> datetime:
-    """When a call was; for one whose time cannot be read, now."""
+    """Returns the time of a call; the current time if it cannot be read."""
     try:
         moment = datetime.fromisoformat(time)
     except ValueError:
@@ -111,6 +112,6 @@ def _moment(time: str) -> datetime:
 
 
 def _sane(usage: Usage) -> Usage:
-    """The usage without what cannot be: a journal may come from anywhere."""
+    """Returns the usage with impossible numbers corrected: an imported journal may hold anything."""
     most = max(usage.input, 0)
     return Usage(most, max(usage.output, 0), min(max(usage.cached, 0), most))
