@@ -155,7 +155,7 @@ def _bound(node: ast.stmt) -> list[str]:
 
 
 WALK_MOST_FILES = 20
-"""A newcomer follows one message. Each further file is one that they have to open, and to find their way in."""
+"""A newcomer follows one message. Each further file is one to open, and to find the way in."""
 
 
 def test_the_walk_of_a_message_enters_few_files_and_each_of_them_once() -> None:
