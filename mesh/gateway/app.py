@@ -11,8 +11,7 @@ from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.config.model import Config
 from mesh.http import openapi
-from mesh.http.backend import Backend
-from mesh.http.backpressure import BoundedBackend
+from mesh.http.backend import Backend, BoundedBackend
 from mesh.http.events import EventRoutes
 from mesh.http.guard import OPEN, Guard
 from mesh.http.landing_page import LandingPage, Links

@@ -40,7 +40,7 @@ def index_app(entries: Sequence[AgentEntry], rules: Rules, keys: Keys | None = N
         return JSONResponse({"agents": agents}, headers=HEADERS)
 
     async def health(request: Request) -> JSONResponse:
-        # Whoever asks restarts a process that does not answer soon: so no agent is asked.
+        # A supervisor restarts a process that is slow to answer this, so no agent is asked.
         if is_unauthenticated(request.scope):
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "ok", "agents": [entry.name for entry in entries]})

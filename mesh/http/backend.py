@@ -1,7 +1,8 @@
-"""What the HTTP face needs of what is behind it."""
+"""The port from the gateway to the keepers, and its bound: how many requests are under way at once."""
 
 from typing import Any, Protocol, TypeVar
 
+from mesh.core.errors import Unavailable
 from mesh.keeper.replies import FollowedEvents, WatchedEvents
 from mesh.keeper.requests import Follow, RequestFor, Watch
 
@@ -44,3 +45,45 @@ class Backend(Protocol):
     async def unready(self) -> list[str]:
         """The names of the actors that do not answer; empty when all is well."""
         ...
+
+
+class BoundedBackend:
+    """A `Backend` with at most ``limit`` requests to keepers under way. Probes, tools and watchers
+    are not counted: a busy gateway is alive. Raises `Unavailable` (503, Retry-After) at once: nobody waits
+    to be refused."""
+
+    def __init__(self, backend: Backend, limit: int) -> None:
+        self._backend = backend
+        self._limit = limit
+        self._under_way = 0
+
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
+        if self._under_way >= self._limit:
+            raise Unavailable(
+                f"this gateway has {self._under_way} requests under way "
+                f"(limits.max_ongoing_requests); try again"
+            )
+        self._under_way += 1
+        try:
+            return await self._backend.ask(owner, request)
+        finally:
+            self._under_way -= 1
+
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
+        return await self._backend.ask_all(request)
+
+    async def watch(self, request: Watch) -> WatchedEvents:
+        return await self._backend.watch(request)
+
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
+        return await self._backend.follow(shard, request)
+
+    @property
+    def shards(self) -> int:
+        return self._backend.shards
+
+    async def tools(self) -> list[dict[str, Any]]:
+        return await self._backend.tools()
+
+    async def unready(self) -> list[str]:
+        return await self._backend.unready()

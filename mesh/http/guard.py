@@ -1,10 +1,10 @@
-"""What stands in front of every route of every face: which name was asked for, by which page, with what key.
+"""The checks in front of every route: the host that was asked for, the origin of the page, the API key.
 
     Host ──► Origin, Sec-Fetch-Site ──► CORS ──────────────► key ──► the routes
     421      403                        204 to a preflight   401
 
-Pure ASGI: a request of a program passes with a look at its headers. See `mesh.access` for what is checked. A
-key ends here: the routes see whose it is (`mesh.access.principal`), and not the key.
+Pure ASGI: a request of a program costs a look at its headers. `mesh.access` has the rules. The routes see
+whose key it is (`mesh.access.principal`), and never the key itself.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,9 +35,9 @@ _READ = frozenset(
     )
 )
 _LINKED = ("/", "/docs")
-"""Pages to read. A link on any page may open them, as an address that is typed does."""
+"""Pages to read. A link on any page may open them, just as typing their address does."""
 OPEN = ("/health", "/ready")
-"""Who asks whether a mesh is up is told that and nothing else."""
+"""Paths that need no key. They say whether the mesh is up, and to a client without a key nothing else."""
 _METHODS = "GET, POST, DELETE"
 _SAFE = ("GET", "HEAD")
 _NO_KEY = "this mesh asks for an API key: send it as X-API-Key, or as Authorization: Bearer mk_…"
@@ -70,8 +70,9 @@ _PREFLIGHT_S = 600
 
 
 class Guard:
-    """ASGI middleware: refuses what it must as JSON, answers preflights, and tells browsers what pages may
-    read. ``keys`` None: no key is asked for. ``open_paths`` need none in any case."""
+    """ASGI middleware: refuses requests with a JSON error, answers preflights, and sets the headers from
+    which browsers know what pages may read. ``keys`` None: no key is needed. ``open_paths`` never need
+    one."""
 
     def __init__(
         self, app: ASGIApp, rules: Rules, keys: Keys | None = None, open_paths: Collection[str] = OPEN
@@ -98,7 +99,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": "not spoken here"})
 
     def _answer(self, scope: Scope, headers: Mapping[str, str]) -> Response | None:
-        """The answer to what goes no further."""
+        """The response to a request that is refused, or answered here; None for one that passes."""
         rules, host = self._rules, self._host(scope, headers)
         if problem := rules.problem_with_host(host):
             return _problem(421, problem)
@@ -113,7 +114,7 @@ class Guard:
         return None if self._keys is None else self._unknown(self._keys, scope, headers)
 
     def _unknown(self, keys: Keys, scope: Scope, headers: Mapping[str, str]) -> Response | None:
-        """The answer to a request without a key that is valid; notes whose it is."""
+        """The response to a request without a valid key. Puts the key's principal into the scope."""
         key = _key(headers)
         principal = keys.principal(key) if key else None
         set_principal(scope, principal)
@@ -122,14 +123,14 @@ class Guard:
         return _problem(401, _NOT_KNOWN if key else _NO_KEY, **{"WWW-Authenticate": 'Bearer realm="mesh"'})
 
     def _host(self, scope: Scope, headers: Mapping[str, str]) -> str:
-        """What was asked for: of a proxy that the config names, or of us."""
+        """The host that the client asked for, of this server or of a proxy that the config names."""
         forwarded = headers.get("x-forwarded-host", "").partition(",")[0].strip()
         if forwarded and is_from_proxy(scope, self._rules.proxies):
             return forwarded
         return headers.get("host", "")
 
     def _is_link(self, scope: Scope, headers: Mapping[str, str]) -> bool:
-        """Whether somebody opens one of the pages that are only read, in a window of its own."""
+        """Whether a person follows a link to one of the pages to read, in a window of its own."""
         return (
             scope["method"] == "GET"
             and headers.get("sec-fetch-mode") == "navigate"
@@ -139,7 +140,7 @@ class Guard:
         )
 
     def _headed(self, send: Send, headers: Mapping[str, str]) -> Send:
-        """Sends with what browsers need to know; to programs as it is."""
+        """Adds the headers that browsers need; a response to a program is sent as it is."""
         origin = headers.get("origin", "")
         is_listed = origin in self._rules.origins
         # Over plain HTTP to another machine browsers say no Sec-Fetch-Site; of what they show, as frames too,
@@ -150,21 +151,21 @@ class Guard:
 
         async def send_headed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told = MutableHeaders(scope=message)
-                told["X-Content-Type-Options"] = "nosniff"
-                told["X-Frame-Options"] = "DENY"
+                response = MutableHeaders(scope=message)
+                response["X-Content-Type-Options"] = "nosniff"
+                response["X-Frame-Options"] = "DENY"
                 if self._rules.origins:
-                    told.add_vary_header("Origin")
+                    response.add_vary_header("Origin")
                 if is_listed:
-                    told["Access-Control-Allow-Origin"] = origin
-                    told["Access-Control-Expose-Headers"] = _EXPOSED
+                    response["Access-Control-Allow-Origin"] = origin
+                    response["Access-Control-Expose-Headers"] = _EXPOSED
             await send(message)
 
         return send_headed
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """The headers that are looked at. What came several times is joined, and so is like nothing expected."""
+    """The headers that are checked. A header that came several times is joined, and then matches nothing."""
     found: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         if raw_name in _READ:
@@ -182,7 +183,7 @@ def _key(headers: Mapping[str, str]) -> str:
 
 
 def _without_keys(scope: Scope, headers: Mapping[str, str]) -> Scope:
-    """The scope for those behind, who might pass on or log what they find in it."""
+    """The scope without API keys, since handlers may log headers or pass them on."""
     if not ("x-api-key" in headers or KEY_PREFIX in headers.get("authorization", "")):
         return scope
     return {**scope, "headers": [pair for pair in scope["headers"] if not _is_key_header(*pair)]}
@@ -205,7 +206,7 @@ def _is_preflight(scope: Scope, headers: Mapping[str, str]) -> bool:
 
 
 def _preflight(headers: Mapping[str, str]) -> Response:
-    """No credentials are allowed: nothing here goes by cookies."""
+    """The response to a preflight. Credentials are not allowed: nothing here uses cookies."""
     allowed = {
         "Access-Control-Allow-Methods": _METHODS,
         "Access-Control-Allow-Headers": _ACCEPTED,

@@ -36,7 +36,7 @@ _MOST_SHOWN = 200
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page. ``links`` are (name, address, what is said besides)."""
+    """A part of a page. ``links`` are (name, address, a text beside it)."""
 
     title: str
     links: tuple[tuple[str, str, str], ...] = ()

@@ -157,7 +157,7 @@ def listing_query(request: Request) -> tuple[int, str, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether this is a number of a size that somebody can mean: `int` refuses thousands of digits."""
+    """Whether this is a decimal number of reasonable size: `int` refuses thousands of digits."""
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 

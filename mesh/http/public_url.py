@@ -13,7 +13,7 @@ def public_url(request: Request, card: Card) -> str:
     """The agent's URL, without a slash at its end.
 
     What the config says; else what a proxy that the config names says it was asked for; else what this
-    request asked for. Never an address that means every interface: nobody can connect to it.
+    request asked for. Never an address that means every interface, to which no client can connect.
     """
     if card.url:
         return card.url.rstrip("/")

@@ -150,7 +150,7 @@ class Streams:
                     yield begin + frames or HEARTBEAT
                     begin = b""
         except MeshError as problem:
-            # The status was sent long ago: what went wrong is told as the stream's last event.
+            # The status was sent long ago: so the problem is the stream's last event.
             yield _cut_off(watch.id, str(problem), after)
 
     async def _followed(self, follow: Follow, cursors: list[int]) -> AsyncGenerator[bytes, None]:
@@ -212,7 +212,7 @@ class EventStream(Response):
         finally:
             leaving.cancel()
             writing.cancel()
-            # A client that stopped reading, or left: there is nobody to tell.
+            # The client stopped reading, or left: no response can reach it.
             with suppress(asyncio.CancelledError, TimeoutError, OSError):
                 await writing
 

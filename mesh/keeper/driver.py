@@ -65,7 +65,7 @@ class Driver:
         return loaded.driver
 
     async def run_to_completion(self, loaded: LoadedConversation) -> None:
-        """Runs passes until the open turn ends or waits for a person. Who waits here may be cancelled: the
+        """Runs passes until the open turn ends or waits for a person. A caller may be cancelled: the
         turn goes on."""
         while loaded.needs_pass:
             await asyncio.shield(self.start(loaded))

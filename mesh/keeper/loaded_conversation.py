@@ -2,7 +2,7 @@
 
 What is durable is in ``conversation``. The message that opens a turn may be only *held* for a moment
 (``held_message``): it becomes durable with the first append of its turn, which saves a write and an fsync per
-turn. Whoever asks for the conversation meanwhile calls `flush` first, so that no reply shows less than an
+turn. A request that shows the conversation meanwhile calls `flush` first, so that no reply shows less than an
 earlier one acknowledged.
 
 Appends go one at a time; each is deduplicated by event key, numbered, made durable, and only then applied.
@@ -99,7 +99,7 @@ class LoadedConversation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can be unloaded: everything about it is in its journal, and nobody is about to use
+        """Whether it can be unloaded: everything about it is in its journal, and nothing is about to use
         it."""
         is_used = (
             self.waiting_messages
@@ -113,7 +113,7 @@ class LoadedConversation:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keeps it loaded for somebody who is about to change it: a second `LoadedConversation` of the same
+        """Keeps it loaded for a request that is about to change it: a second `LoadedConversation` of the same
         conversation would not know of that change."""
         self._users += 1
         try:
@@ -128,7 +128,7 @@ class LoadedConversation:
 
     def hold(self, message: UserMessage) -> None:
         """Opens a turn. The message becomes durable with the first append, or after `SEND_AHEAD_S`; at once
-        where somebody watches, who is to see it first."""
+        where there is a watcher, which is to see it first."""
         self.held_message = message
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
         asyncio.get_running_loop().call_later(delay, self._flush_soon)

@@ -150,7 +150,8 @@ class Refusal(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 def refusal(problem: MeshError) -> Refusal:
-    """The refusal that stands for an error. Raises the error if it is none that a client can be told."""
+    """The refusal that stands for an error. Raises the error itself if no refusal does: then it is a
+    defect."""
     for kind, error in _ERRORS.items():
         if isinstance(problem, error):
             retry_after_s = problem.retry_after_s if isinstance(problem, Unavailable) else 0

@@ -27,7 +27,7 @@ class RequestFor(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who sends a request. ``token`` is for the turn's downstream calls: kept in memory, never written.
+    """The sender of a request. ``token`` is for the turn's downstream calls: kept in memory, never written.
 
     Two requests with one ``idempotency_key`` and one ``body_hash`` (of path and body) are the same request:
     see `mesh.keeper.idempotency`. ``by`` names who asks or decides, for the record.

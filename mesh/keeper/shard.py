@@ -21,7 +21,7 @@ _log = logging.getLogger("mesh.keeper")
 
 
 class Shard:
-    """Shard ``number`` of ``shards``. Keeps at most ``max_loaded`` conversations in memory that nobody uses;
+    """Shard ``number`` of ``shards``. Keeps at most ``max_loaded`` unused conversations in memory;
     the others are read from their journals when they are asked for.
 
     ``on_fenced`` is called when another keeper has opened the shard, ``on_append`` after every append, and
@@ -84,7 +84,8 @@ class Shard:
             return loaded
         if not self.owns(conversation_id):
             raise NotFound(f"there is no conversation {conversation_id[:64]!r}")
-        # One read for all who ask meanwhile, and none of them cancels it for the others: hence the shield.
+        # One read serves all requests that come meanwhile. The shield keeps one that is cancelled from
+        # cancelling it.
         if conversation_id not in self._loading:
             task = asyncio.create_task(self._load(conversation_id))
             task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))

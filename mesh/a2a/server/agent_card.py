@@ -80,7 +80,7 @@ def _secure(made: "pb.AgentCard", config: Config) -> None:
 
 
 def shown(card: "pb.AgentCard", *, only_1_0: bool = False) -> dict[str, Any]:
-    """The card as JSON; ``only_1_0``: to a reader who says that it knows that version."""
+    """The card as JSON; ``only_1_0``: for a client that asks for that version."""
     return MessageToDict(card) if only_1_0 else agent_card_to_dict(card)
 
 

@@ -185,7 +185,7 @@ class Handler(PushOperations):
         if decisions is None and state in TERMINAL and not request.is_plain:
             raise UnsupportedOperationError(f"task {view.id} has ended ({state}); start another one")
         if webhook := webhook_in(params.configuration, view.id, version):
-            await self._ask(view.id, SetWebhook(view.id, webhook))  # first: it is told what comes of it
+            await self._ask(view.id, SetWebhook(view.id, webhook))  # first, so that it gets what follows
         if not request.message_id and not has_decisions(message):
             return await self._take_words(shown, decisions, message, request, wait, watched)
         if decisions is None:

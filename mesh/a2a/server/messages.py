@@ -122,15 +122,15 @@ def decisions_in(
     return found
 
 
-def _exact(said: _ExactDecision) -> Decision:
+def _exact(data: _ExactDecision) -> Decision:
     """With the edited arguments as they were written."""
     try:
-        edited = exact(said.edited_args_json, said.edited_args)
+        edited = exact(data.edited_args_json, data.edited_args)
     except ValueError as problem:
         raise BadRequest(f"metadata {MESH}: edited_args_json is no JSON: {problem}") from None
     if not isinstance(edited, dict | None):
         raise BadRequest(f"metadata {MESH}: edited_args_json must be an object")
-    return Decision(said.uuid, said.choice, edited, said.reason, said.answer)
+    return Decision(data.uuid, data.choice, edited, data.reason, data.answer)
 
 
 def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) -> list[Decision]:
@@ -164,15 +164,15 @@ def _hitl(answer: _Approvals | _Answers, pending: Sequence[PendingApproval]) -> 
     ]
 
 
-def _answered(said: _Answers, pending: Sequence[PendingApproval]) -> Decision:
-    asked = next((asked for asked in pending if asked.uuid == said.id), None)
+def _answered(data: _Answers, pending: Sequence[PendingApproval]) -> Decision:
+    asked = next((asked for asked in pending if asked.uuid == data.id), None)
     if asked is None:
-        raise BadRequest(_not_pending(said.id, pending))
-    text = "\n".join(", ".join(each.answer) for each in said.answers)
+        raise BadRequest(_not_pending(data.id, pending))
+    text = "\n".join(", ".join(each.answer) for each in data.answers)
     choice = APPROVAL_KINDS[asked.kind].choice_in(text)
     if choice is None:
-        raise BadRequest(f"{HITL}: the answer to {said.id} is empty, or none that it can take")
-    return Decision(said.id, choice, answer=text if choice == "answer" else "")
+        raise BadRequest(f"{HITL}: the answer to {data.id} is empty, or none that it can take")
+    return Decision(data.id, choice, answer=text if choice == "answer" else "")
 
 
 def _converted(data: Mapping[str, Any], kind: Any, uri: str) -> Any:

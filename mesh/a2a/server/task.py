@@ -8,7 +8,7 @@
     what was said               history, without tools
 
 Pure. A turn that ended makes a task that ended; that a person rejected what it wanted to do is an answer
-(`Operation cancelled by user.`), that somebody called it off makes the task canceled.
+(`Operation cancelled by user.`); a turn that was cancelled on request makes the task canceled.
 """
 
 import json
