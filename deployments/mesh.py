@@ -163,7 +163,7 @@ class Mesh:
         )
         from ray.serve.api import RunTarget
 
-        from deployments import app, index
+        from deployments import agent_index, app
         from mesh.http.landing_page import Links
 
         dashboard = f"http://{self._dashboard}" if self._dashboard else ""
@@ -174,17 +174,17 @@ class Mesh:
             for agent, chat in zip(self._agents, chats, strict=True)
         ]
         if not self._is_alone:
-            built.append(index.build([agent.blueprint for agent in self._agents]))
+            built.append(agent_index.build([agent.blueprint for agent in self._agents]))
         with _edge_errors(self.logs):
             serve.run_many([RunTarget(a, *to) for a, to in zip(built, self._applications(), strict=True)])
 
     def _applications(self) -> list[tuple[str, str]]:
         """Returns the name of each Serve application, and the path below which it is served."""
-        from deployments import index
+        from deployments import agent_index
 
         found = [(agent.name, agent.path) for agent in self._agents]
         if not self._is_alone:
-            found.append((index.name_of([agent.blueprint for agent in self._agents]), "/"))
+            found.append((agent_index.name_of([agent.blueprint for agent in self._agents]), "/"))
         return found
 
     def _await_answer(self, stop: threading.Event) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from deployments.daemons import Daemons
-from deployments.driver import DriverFailed, DriverMessage, DriverProcess, MeshReady, StepDone
 from deployments.mesh import Mesh
+from deployments.ray_driver import DriverFailed, DriverMessage, DriverProcess, MeshReady, StepDone
 from deployments.restarts import RestartPolicy
 from deployments.web_chat import WebChat
 from mesh.config.model import Config

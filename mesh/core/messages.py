@@ -39,6 +39,10 @@ Message = User | Assistant | Results
 """Invariant: an `Assistant` with n tool calls is followed by `Results` with n results."""
 
 
+AGENT_TOOL_PREFIX = "a2a_"
+"""Begins the names of tools that are other agents."""
+
+
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool as a model sees it. ``input_schema`` is a JSON Schema of type object."""
 

@@ -4,11 +4,10 @@ place."""
 from collections.abc import Iterable, Mapping
 
 from mesh.core.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
+from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.places import ROOT, Place
 from mesh.display.text import one_line
 
-# `mesh.tree.remote_call.PREFIX`. Importing that module would make `mesh log` start slowly.
-_AGENT_TOOL = "a2a_"
 _MAX_NAME = 64
 
 
@@ -19,7 +18,7 @@ def short_name(name: str) -> str:
 
 def other_agent_of(tool: str) -> str:
     """Returns the name of the other agent behind a tool, or nothing if the tool is not an agent."""
-    return short_name(tool.removeprefix(_AGENT_TOOL)) if tool.startswith(_AGENT_TOOL) else ""
+    return short_name(tool.removeprefix(AGENT_TOOL_PREFIX)) if tool.startswith(AGENT_TOOL_PREFIX) else ""
 
 
 class NodeNames:

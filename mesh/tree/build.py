@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
+from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
@@ -21,7 +22,7 @@ from mesh.tree.loop import Loop
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
 from mesh.tree.plan import PlannedNode
-from mesh.tree.remote_call import PREFIX, AgentTool, RemoteCalls
+from mesh.tree.remote_call import AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
 from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import RunNode
@@ -153,7 +154,7 @@ def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
     shared = [
         agent
         for agent in config.a2a
-        if allowed is None or any(fnmatch(f"{PREFIX}{agent.name}", pattern) for pattern in allowed)
+        if allowed is None or any(fnmatch(f"{AGENT_TOOL_PREFIX}{agent.name}", pattern) for pattern in allowed)
     ]
     return [*shared, *planned.node.a2a]
 
@@ -161,7 +162,7 @@ def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
 def offered(planned: PlannedNode) -> list[str] | None:
     """The tools of MCP servers that an llm node may call: names or globs, None for all."""
     tools = planned.node.tools
-    return None if tools is None else [name for name in tools if not name.startswith(PREFIX)]
+    return None if tools is None else [name for name in tools if not name.startswith(AGENT_TOOL_PREFIX)]
 
 
 def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
@@ -171,4 +172,4 @@ def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
     must not decide whether another one is right.
     """
     built_in = {spec.name: "a built-in tool" for spec in (ASK_USER, EXIT_LOOP)}
-    return built_in | {f"{PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}
+    return built_in | {f"{AGENT_TOOL_PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}

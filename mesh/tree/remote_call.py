@@ -35,7 +35,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
-from mesh.core.messages import ToolSpec
+from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import StepKey
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
@@ -56,8 +56,6 @@ from mesh.tree.node import Outcome
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
 
-PREFIX = "a2a_"
-"""Begins the names of the tools that are other agents."""
 _IDS = UUID("6c1c5e0e-7d1b-4b7e-9d2c-0a6a2f4b8e11")
 _OUTCOME_OF_DECISION = "\n\nWhat came of the last decision: "
 _MOST_DESCRIPTION = 4_000
@@ -80,7 +78,7 @@ class AgentTool(msgspec.Struct, frozen=True):
     @property
     def tool(self) -> str:
         """The name of the tool."""
-        return f"{PREFIX}{self.name}"
+        return f"{AGENT_TOOL_PREFIX}{self.name}"
 
     @property
     def spec(self) -> ToolSpec:
@@ -90,7 +88,7 @@ class AgentTool(msgspec.Struct, frozen=True):
 
 def spec_of(name: str, description: str) -> ToolSpec:
     """An agent as models see it: a tool that takes a message."""
-    return ToolSpec(f"{PREFIX}{name}", description or f"Asks the agent {name}.", _SCHEMA)
+    return ToolSpec(f"{AGENT_TOOL_PREFIX}{name}", description or f"Asks the agent {name}.", _SCHEMA)
 
 
 class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +117,7 @@ class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     async def cancel(self, task: AbandonedTask) -> None:
         """See `Tree.cancel`."""
-        tool = self.agents.get(f"{PREFIX}{task.agent}")
+        tool = self.agents.get(f"{AGENT_TOOL_PREFIX}{task.agent}")
         if tool is not None:
             await tool.agent.cancel(
                 task.task_id, ForwardedHeaders(task.session_id, task.traceparent, task.token)
