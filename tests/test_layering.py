@@ -1,7 +1,9 @@
 """mesh/ is the agent system, deployments/ puts it on Ray: the first knows nothing of the second."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -31,3 +33,51 @@ def test_a_node_that_asks_nobody_else_does_not_pay_for_a2a() -> None:
     command = [sys.executable, "-c", look]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout) == (0, "[]\n"), run.stderr
+
+
+SAME_ROLE = {
+    "__init__.py": "what a package is",
+    "__main__.py": "what a package runs",
+    "agent_index.py": "the list of agents at /: its application, and Serve's",
+    "app.py": "an ASGI application",
+    "approvals.py": "approvals: the table of kinds, how they are shown, how they are decided",
+    "chat.py": "the terminal chat, and the command that starts it",
+    "errors.py": "errors: the tree of them, and how A2A says them",
+    "events.py": "events: the vocabulary, and how HTTP shows it",
+    "files.py": "an implementation of a port on files",
+    "http.py": "HTTP, as a room uses it",
+    "keeper.py": "the keeper, and its actor",
+    "memory.py": "an implementation of a port in memory",
+    "messages.py": "messages: of a model, and of A2A",
+    "node.py": "a node, and its actor",
+    "port.py": "the port of a room",
+    "requests.py": "requests: to a keeper, and over A2A",
+    "responses.py": "responses of the REST API, written and read",
+    "rest.py": "the REST API, served and called",
+    "server.py": "a web server",
+    "up.py": "mesh up: the command, and what it runs",
+}
+"""Names that modules of different rooms share, because they mean the same thing in each."""
+TWO_SIDES = {"ConversationPage"}
+"""Classes of one JSON object, at the server and at the client that does not import the server."""
+
+
+def test_no_module_is_named_like_one_that_is_something_else() -> None:
+    rooms: dict[str, list[str]] = {}
+    for path in _modules():
+        rooms.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in rooms.items() if len(found) > 1 and name not in SAME_ROLE} == {}
+
+
+def test_no_public_class_is_named_like_another_one() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in _modules():
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in homes.items() if len(found) > 1 and name not in TWO_SIDES} == {}
+
+
+def _modules() -> Iterator[Path]:
+    for package in ("mesh", "deployments"):
+        yield from sorted((ROOT / package).rglob("*.py"))

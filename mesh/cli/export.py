@@ -71,7 +71,7 @@ def _of_file(source: JournalSource, conversation: str, faults: FaultWarnings) ->
 
 async def _of_mesh(url: str, token: str, key: str, conversation: str, faults: FaultWarnings) -> list[bytes]:
     from mesh.journal.portable import Reader
-    from mesh.log.remote import conversation_id, entries
+    from mesh.log.remote_journal import conversation_id, entries
 
     async with client_of(url, token, key) as client:
         wanted = await conversation_id(client, conversation, without_secrets(url))

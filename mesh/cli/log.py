@@ -86,7 +86,7 @@ async def _of_mesh(
     mesh: "MeshClient", shown_url: str, conversation: str, output: "LogOutput", follow: bool
 ) -> None:
     from mesh.journal.portable import Reader
-    from mesh.log.remote import conversation_id, entries, followed
+    from mesh.log.remote_journal import conversation_id, entries, followed
 
     async with mesh as client:
         wanted = await conversation_id(client, conversation, shown_url)

@@ -25,7 +25,7 @@ from mesh.core.errors import JournalError, WrongSequence
 from mesh.core.events import AnyEvent, encode
 from mesh.disk.atomic import reason, replace
 from mesh.disk.fence import Fences
-from mesh.journal.on_disk import JournalFiles, Tail
+from mesh.journal.on_disk import JournalEnd, JournalFiles
 from mesh.journal.port import Append
 
 _BATCH = 256
@@ -132,7 +132,7 @@ class FileJournal:
         acknowledged.
         """
         journals = _group(batch, lambda one: one.append.conversation_id)
-        ends: dict[str, Tail] = {}
+        ends: dict[str, JournalEnd] = {}
         for conversation_id, appends in journals.items():
             with _reporting_to(appends):
                 end, lines = _accept(self._files.tail(shard, conversation_id), appends)
@@ -174,7 +174,7 @@ def _group(
     return groups
 
 
-def _accept(tail: Tail, appends: Iterable[_WaitingAppend]) -> tuple[Tail, bytes]:
+def _accept(tail: JournalEnd, appends: Iterable[_WaitingAppend]) -> tuple[JournalEnd, bytes]:
     """Decides which of these appends follow the last event of the journal. Returns where the journal ends
     after them, and the lines to write; gives every append its outcome."""
     end, lines = tail, b""
@@ -187,7 +187,7 @@ def _accept(tail: Tail, appends: Iterable[_WaitingAppend]) -> tuple[Tail, bytes]
             )
             continue
         lines += waiting.lines
-        end = Tail(end.seq + len(append.events), end.size + len(waiting.lines))
+        end = JournalEnd(end.seq + len(append.events), end.size + len(waiting.lines))
         waiting.outcome = end.size
     return end, lines
 

@@ -36,7 +36,7 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _log = logging.getLogger("mesh.journal")
 
 
-class Tail(NamedTuple):
+class JournalEnd(NamedTuple):
     """Where a journal ends: its last sequence number, and its size in bytes."""
 
     seq: int
@@ -47,7 +47,7 @@ class _UnknownEnd(NamedTuple):
     """A journal of ``shard`` whose content after ``tail`` is unknown; it was not acknowledged."""
 
     shard: int
-    tail: Tail
+    tail: JournalEnd
 
 
 class JournalFiles:
@@ -55,14 +55,14 @@ class JournalFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._tails: OrderedDict[str, Tail] = OrderedDict()  # durable
+        self._tails: OrderedDict[str, JournalEnd] = OrderedDict()  # durable
         self._unknown_ends: OrderedDict[str, _UnknownEnd] = OrderedDict()
         self._fds: OrderedDict[str, int] = OrderedDict()
 
     def read(self, conversation_id: str) -> list[AnyEvent]:
         """Returns all events of a journal, each of them durable. Raises `JournalDamaged`, `OSError`."""
         path, unknown = self._path(conversation_id), self._unknown_ends.get(conversation_id)
-        tail = unknown.tail if unknown else self._tails.get(conversation_id, Tail(0, 0))
+        tail = unknown.tail if unknown else self._tails.get(conversation_id, JournalEnd(0, 0))
         content = _content(path)[: tail.size] if unknown else _durable_content(path, tail.size)
         events, size = parse(content, path.name)
         if size < tail.size:
@@ -71,10 +71,10 @@ class JournalFiles:
                 f"is left as it is"
             )
         if not unknown:
-            self._tails[conversation_id] = Tail(len(events), size)
+            self._tails[conversation_id] = JournalEnd(len(events), size)
         return events
 
-    def tail(self, shard: int, conversation_id: str) -> Tail:
+    def tail(self, shard: int, conversation_id: str) -> JournalEnd:
         """Returns where the next append goes. Raises `JournalError`, `OSError`.
 
         Invariant: the caller is behind the fence, so that no other process is in the middle of a write, and a
@@ -98,7 +98,7 @@ class JournalFiles:
         with self._end_unknown_on_failure(shard, conversation_id):
             write_all(fd, lines)
 
-    def sync(self, shard: int, conversation_id: str, end: Tail) -> None:
+    def sync(self, shard: int, conversation_id: str, end: JournalEnd) -> None:
         """Makes durable what was written after the `tail`; from then on that is ``end``. Raises `OSError`;
         then the tail stays what it was."""
         with self._end_unknown_on_failure(shard, conversation_id):

@@ -11,9 +11,9 @@ from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch,
 from mesh.core.events import AnyEvent
 from mesh.core.ids import is_id, shard_of, tail
 from mesh.journal.port import Journal
+from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.index import Index
 from mesh.keeper.loaded_conversation import LoadedConversation
-from mesh.keeper.snapshots import Snapshots
 from mesh.runtime.logs import fields
 
 _RUN_BITS = 32

@@ -3,7 +3,7 @@
 Above: `mesh.mcp.session`, whose owner task opens a connection, uses it and leaves it. Below: the SDK. One
 task must enter, use and leave a connection, because the SDK cancels the task that entered it when an HTTP
 connection breaks. A connection knows no queue and no deadline of a call. It is never repaired: it ends with
-`ConnectionLost`, or with an exception group of the SDK's, and a new one is opened.
+`McpConnectionLost`, or with an exception group of the SDK's, and a new one is opened.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class McpTransport(Protocol):
     async def __aexit__(self, *exc_info: Any) -> bool | None: ...
 
 
-class ConnectionLost(Exception):
+class McpConnectionLost(Exception):
     """The connection cannot be used any more. The message says why."""
 
 
@@ -135,7 +135,7 @@ CALL_RESULT: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = Typ
 )
 
 
-class Connection:
+class McpConnection:
     """See the module. `is_stale`: the server said that its tools changed. `has_ended`: so did its output."""
 
     def __init__(self, server: ServerSpec, wake: Callable[[], None], file: SessionFile | None) -> None:
@@ -147,7 +147,7 @@ class Connection:
         self.session: ClientSession
 
     async def tools(self) -> tuple[Tool, ...]:
-        """Returns the server's tools, of all pages. Raises `ConnectionLost`."""
+        """Returns the server's tools, of all pages. Raises `McpConnectionLost`."""
         self.is_stale = False
         found: list[Tool] = []
         cursor: str | None = None
@@ -157,10 +157,10 @@ class Connection:
             cursor = page.next_cursor
             if not cursor:
                 return tuple(found)
-        raise ConnectionLost(f"its list of tools has more than {MAX_PAGES} pages")
+        raise McpConnectionLost(f"its list of tools has more than {MAX_PAGES} pages")
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolOutcome:
-        """Calls a tool and waits as long as the server takes. Raises `ConnectionLost`.
+        """Calls a tool and waits as long as the server takes. Raises `McpConnectionLost`.
 
         Not by the SDK's `call_tool`, which turns a call that succeeded into an error if the result does not
         match the tool's output schema.
@@ -172,7 +172,7 @@ class Connection:
         except MCPError as error:
             return self._refused(error)
         except ValidationError as error:
-            raise ConnectionLost(
+            raise McpConnectionLost(
                 f"its result breaks the protocol ({error.error_count()} problems)"
             ) from error
         if isinstance(result, types.InputRequiredResult):
@@ -180,7 +180,7 @@ class Connection:
         return outcome_of(result, self._server.max_result_bytes)
 
     async def check(self) -> None:
-        """Raises `ConnectionLost` unless the server answers within `PING_TIMEOUT_S`."""
+        """Raises `McpConnectionLost` unless the server answers within `PING_TIMEOUT_S`."""
         with anyio.move_on_after(PING_TIMEOUT_S):
             try:
                 if self._modern:
@@ -191,7 +191,7 @@ class Connection:
                 self._refused(error)  # any answer of the server shows that it is alive
             return
         self.transport.abort("it hangs: it did not answer its last call, nor a ping")
-        raise ConnectionLost(self.transport.problem)
+        raise McpConnectionLost(self.transport.problem)
 
     async def watch(self) -> None:
         """Keeps a subscription to changes of the list open, where the protocol has one (2026-07-28)."""
@@ -243,16 +243,21 @@ class Connection:
             if self._modern and "x-mcp-header" in json.dumps([t.input_schema for t in page.tools]):
                 await self.session.list_tools(params=params)  # for the SDK to learn which headers to send
         except MCPError as error:
-            raise ConnectionLost(self.transport.problem or f"it does not list its tools: {error}") from error
+            raise McpConnectionLost(
+                self.transport.problem or f"it does not list its tools: {error}"
+            ) from error
         except ValidationError as error:
-            raise ConnectionLost(f"its list of tools breaks the protocol: {first_problem(error)}") from error
+            raise McpConnectionLost(
+                f"its list of tools breaks the protocol: {first_problem(error)}"
+            ) from error
         return page
 
     def _refused(self, error: MCPError) -> ToolOutcome:
-        """Returns a JSON-RPC error of the server's as an outcome. Raises `ConnectionLost` for any other."""
+        """Returns a JSON-RPC error of the server's as an outcome. Raises `McpConnectionLost` for any
+        other."""
         transport = self.transport
         if self.has_ended or transport.session_expired or not transport.is_from_server(error.error):
-            raise ConnectionLost(self.transport.problem or error.message) from error
+            raise McpConnectionLost(self.transport.problem or error.message) from error
         return ToolOutcome(content=f"the server refused the call: {error.message}", is_error=True)
 
 
@@ -264,12 +269,12 @@ def first_problem(error: ValidationError) -> str:
 @asynccontextmanager
 async def open_connection(
     server: ServerSpec, wake: Callable[[], None], file: SessionFile | None = None
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[McpConnection]:
     """Opens a connection and shakes hands. ``wake`` is called when `is_stale` or `has_ended` becomes true.
 
-    Raises `ToolSessionError` if there is no such command, and `ConnectionLost`.
+    Raises `ToolSessionError` if there is no such command, and `McpConnectionLost`.
     """
-    connection = Connection(server, wake, file)
+    connection = McpConnection(server, wake, file)
     try:
         async with AsyncExitStack() as stack:
             await shake_hands(connection, server, stack)
@@ -281,7 +286,7 @@ async def open_connection(
         raise unwrapped(error, connection.transport.problem) from error
 
 
-async def shake_hands(connection: Connection, server: ServerSpec, stack: AsyncExitStack) -> None:
+async def shake_hands(connection: McpConnection, server: ServerSpec, stack: AsyncExitStack) -> None:
     try:
         # A timeout of asyncio's, not anyio's: the cancel scopes entered inside stay open beyond it.
         async with asyncio.timeout(server.start_timeout_s):
@@ -293,9 +298,9 @@ async def shake_hands(connection: Connection, server: ServerSpec, stack: AsyncEx
             await negotiate(session, modern_first=bool(server.url))
     except TimeoutError:
         connection.transport.abort(f"no answer to the handshake within {server.start_timeout_s:g} s")
-        raise ConnectionLost(connection.transport.problem) from None
+        raise McpConnectionLost(connection.transport.problem) from None
     except (MCPError, RuntimeError, ValidationError) as error:
-        raise ConnectionLost(connection.transport.problem or f"the handshake failed: {error}") from error
+        raise McpConnectionLost(connection.transport.problem or f"the handshake failed: {error}") from error
 
 
 async def negotiate(session: ClientSession, modern_first: bool) -> None:
@@ -312,15 +317,15 @@ async def negotiate(session: ClientSession, modern_first: bool) -> None:
 
 
 def unwrapped(error: BaseException, problem: str) -> BaseException:
-    """Returns our own error in a group; otherwise a `ConnectionLost` if the group has only errors of a
+    """Returns our own error in a group; otherwise a `McpConnectionLost` if the group has only errors of a
     connection, or the group itself."""
     leaves = list(flatten(error))
     for leaf in leaves:
-        if isinstance(leaf, ConnectionLost | ToolSessionError):
+        if isinstance(leaf, McpConnectionLost | ToolSessionError):
             return leaf
     expected = all(isinstance(leaf, httpx2.HTTPError | OSError | MCPError) for leaf in leaves)
     why = problem or "; ".join(str(leaf) or type(leaf).__name__ for leaf in leaves)
-    return ConnectionLost(why) if expected else error
+    return McpConnectionLost(why) if expected else error
 
 
 def flatten(error: BaseException) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from mesh.core.errors import ToolSessionError
-from mesh.mcp.calls import ClaimedCalls, SessionCall
+from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome
 

@@ -22,9 +22,9 @@ from typing import Any
 import anyio
 
 from mesh.core.errors import ToolSessionError, Unavailable
-from mesh.mcp.calls import ClaimedCalls, SessionCall
+from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.catalogue import LatestCatalogue
-from mesh.mcp.connection import Connection, ConnectionLost, ServerSpec, open_connection
+from mesh.mcp.connection import McpConnection, McpConnectionLost, ServerSpec, open_connection
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.net.backoff import Backoff
@@ -47,7 +47,7 @@ class QueuedCall(SessionCall):
     def __init__(self, name: str, arguments: dict[str, Any], claim: Claim | None) -> None:
         super().__init__(name, arguments, claim)
         self.scope = anyio.CancelScope()
-        self.connection: Connection | None = None
+        self.connection: McpConnection | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -200,11 +200,11 @@ class McpSession:
             why = "its file was removed, and another session has lived meanwhile"
             raise ToolSessionError(self._message(why), may_have_run=False)
 
-    async def _step(self, connection: Connection) -> None:
+    async def _step(self, connection: McpConnection) -> None:
         # Invariant: cleared before the conditions are read, so that a wake-up is never lost.
         self._wake.clear()
         if connection.has_ended:
-            raise ConnectionLost(connection.transport.problem or "the connection ended")
+            raise McpConnectionLost(connection.transport.problem or "the connection ended")
         if connection.is_stale:
             await self._refresh(connection)
         elif self._queue:
@@ -212,20 +212,20 @@ class McpSession:
         else:
             await self._wake.wait()
 
-    async def _refresh(self, connection: Connection) -> None:
+    async def _refresh(self, connection: McpConnection) -> None:
         bound = self._server.start_timeout_s
         with anyio.move_on_after(bound) as timeout:
             self._latest.update(await connection.tools())
         if timeout.cancelled_caught:
             connection.transport.abort(f"it did not list its tools within {bound:g} s")
-            raise ConnectionLost(connection.transport.problem)
+            raise McpConnectionLost(connection.transport.problem)
 
-    async def _serve(self, connection: Connection, call: QueuedCall) -> None:
+    async def _serve(self, connection: McpConnection, call: QueuedCall) -> None:
         if call.answer.done():
             return
         if call.claim is not None and self._file is not None and self._file.is_removed:
             self._queue.appendleft(call)
-            raise ConnectionLost(f"the file of its session was removed from {self._file.folder}")
+            raise McpConnectionLost(f"the file of its session was removed from {self._file.folder}")
         try:
             self._claimed.begin(call)
         except ToolSessionError as problem:
@@ -245,7 +245,7 @@ class McpSession:
         """Ends what a connection left behind: the call in flight, and the wait for a catalogue."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._problem = str(error) if isinstance(error, ToolSessionError) else self._message(str(error))
-        if isinstance(error, ToolSessionError | ConnectionLost):
+        if isinstance(error, ToolSessionError | McpConnectionLost):
             logger.warning("%s", self._problem)
         else:
             logger.error("%s (a defect of the session)", self._problem, exc_info=error)

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from mesh.core.errors import BadRequest
-from mesh.net.addresses import host_and_port, is_public
+from mesh.net.address_guard import host_and_port, is_public
 from mesh.push.webhook import Webhook
 
 MAX_URL = 2_048

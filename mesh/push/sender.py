@@ -33,7 +33,7 @@ class WebhookSender:
     """The HTTP client for webhooks. Created in any event loop, used in one.
 
     ``named`` are hosts that may have private addresses, and ``resolver`` replaces the system's (see
-    `mesh.net.addresses`).
+    `mesh.net.address_guard`).
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class WebhookSender:
             # so that keepers without webhooks are spared it.
             await asyncio.to_thread(_import_client)
         if self._session is None:  # another task may have created it meanwhile
-            from mesh.net.addresses import guarded_session
+            from mesh.net.address_guard import guarded_session
 
             self._session = guarded_session(self._named, self._resolver)
         return self._session
 
 
 def _import_client() -> None:
-    import mesh.net.addresses  # noqa: F401
+    import mesh.net.address_guard  # noqa: F401
 
 
 def _headers(webhook: Webhook) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _result(response: "aiohttp.ClientResponse") -> SendResult:
 
 
 def _not_connected(problem: "aiohttp.ClientConnectorError") -> SendResult:
-    from mesh.net.addresses import AddressRefused
+    from mesh.net.address_guard import AddressRefused
 
     if isinstance(problem.os_error, AddressRefused):
         return SendResult("refused", "its address is not public, and card.push_hosts does not name it")

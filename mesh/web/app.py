@@ -25,7 +25,7 @@ from mesh.web.page_requests import (
     CancelTurn,
     CreateConversation,
     DecideApproval,
-    SendMessage,
+    MessageForm,
     cancel_request,
     checked_id,
     decision_request,
@@ -102,7 +102,7 @@ class _Routes:
         return await self._post(request, "/conversations", b"{}")
 
     async def send(self, request: Request) -> Response:
-        said = read(await self._body(request), SendMessage)
+        said = read(await self._body(request), MessageForm)
         return await self._post(request, *message_request(said))
 
     async def approve(self, request: Request) -> Response:

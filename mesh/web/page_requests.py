@@ -18,7 +18,7 @@ _FORWARDED = ("authorization", "idempotency-key", "x-session-id", "x-user", "tra
 T = TypeVar("T")
 
 
-class SendMessage(msgspec.Struct, forbid_unknown_fields=True):
+class MessageForm(msgspec.Struct, forbid_unknown_fields=True):
     """A message. Without ``conversation_id`` it opens a conversation."""
 
     message: str
@@ -69,7 +69,7 @@ def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in _FORWARDED if name in headers}
 
 
-def message_request(sent: SendMessage) -> tuple[str, bytes]:
+def message_request(sent: MessageForm) -> tuple[str, bytes]:
     """Path and body of a message."""
     path = (
         f"/conversations/{checked_id(sent.conversation_id)}/messages"

@@ -37,7 +37,7 @@ def serve_on(listening: socket.socket, config: WebConfig) -> None:
     """Serves the page on a socket that listens already, until SIGINT or SIGTERM."""
     settings = uvicorn.Config(
         app(config),
-        http=Connection,
+        http=WebConnection,
         log_level="critical",
         access_log=False,
         server_header=False,
@@ -48,7 +48,7 @@ def serve_on(listening: socket.socket, config: WebConfig) -> None:
     uvicorn.Server(settings).run(sockets=[listening])
 
 
-class Connection(HttpToolsProtocol):
+class WebConnection(HttpToolsProtocol):
     """A connection of uvicorn that bounds how long and how many connections wait for a request.
 
     uvicorn keeps the connection of a client that sends nothing for ever, until no file descriptor is left.

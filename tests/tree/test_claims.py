@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ApprovalRequired, Error, ToolIntent, ToolResult
 from mesh.keeper.requests import Cancel
-from mesh.mcp.calls import ClaimedCalls
+from mesh.mcp.call_records import ClaimedCalls
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import TurnInput, TurnOutput, UnsettledCall

@@ -17,11 +17,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from mesh.a2a.client.dialects import DialectRejected, Endpoint, ServerError, TokenRequired, result_of
+from mesh.a2a.client.dialects import AgentEndpoint, DialectRejected, ServerError, TokenRequired, result_of
 from mesh.a2a.client.discovery import AgentProfile, discover
 from mesh.a2a.client.input_requests import is_pending
 from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RemoteFailed, RemoteLost, RemoteTask
-from mesh.a2a.client.snapshots import TaskSnapshot, newest_of, snapshot_of
+from mesh.a2a.client.task_snapshots import TaskSnapshot, newest_of, snapshot_of
 from mesh.a2a.client.transport import MAX_BYTES, A2aTransport, HttpRequest, Unreachable, excerpt
 from mesh.a2a.extensions import MESH, OF_MESSAGE
 from mesh.net.backoff import Backoff
@@ -39,7 +39,7 @@ ATTEMPTS = 3
 GUESS_VALID_S = 10.0
 """How long a guess about an agent is used whose card could not be fetched."""
 MAX_DELIVERIES = 1_000
-BuildRequest = Callable[[Endpoint], HttpRequest | None]
+BuildRequest = Callable[[AgentEndpoint], HttpRequest | None]
 
 
 class StatusUnknown(RemoteFailed):

@@ -58,7 +58,7 @@ class TokenRequired(RemoteFailed):
     """HTTP 401 or 403. The text is the agent's."""
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class AgentEndpoint(msgspec.Struct, frozen=True):
     """A URL of an agent and the dialect to speak there."""
 
     url: str

@@ -3,7 +3,7 @@
 A card is believed about versions, paths and extensions, but not about hosts. Many a card names an address
 that only its author can reach, so the configured URL is tried first, in the dialect of the card. An interface
 on a host that the config does not name is tried last, without the token, and only at a public address
-(`mesh.net.addresses`).
+(`mesh.net.address_guard`).
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from a2a.types.a2a_pb2 import AgentCard, AgentInterface
 from google.protobuf.json_format import ParseDict, ParseError
 from yarl import URL
 
-from mesh.a2a.client.dialects import TOKEN_REQUIRED, Endpoint, TokenRequired
+from mesh.a2a.client.dialects import TOKEN_REQUIRED, AgentEndpoint, TokenRequired
 from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
 from mesh.a2a.client.transport import A2aTransport, HttpRequest, Unreachable, printable_url
 from mesh.a2a.extensions import MESH
-from mesh.net.addresses import host_and_port
+from mesh.net.address_guard import host_and_port
 
 CARD_TIMEOUT_S = 10.0
 _CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -39,7 +39,7 @@ class AgentProfile(msgspec.Struct, frozen=True):
     """What is known about an agent: its endpoints, best first, and the extensions that its card lists.
     ``is_sure`` is False if there may be a card that could not be fetched."""
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[AgentEndpoint, ...]
     extensions: frozenset[str] = frozenset()
     is_sure: bool = True
 
@@ -49,7 +49,7 @@ class AgentProfile(msgspec.Struct, frozen=True):
         do so."""
         return MESH in self.extensions or not self.is_sure
 
-    def preferring(self, endpoint: Endpoint) -> "AgentProfile":
+    def preferring(self, endpoint: AgentEndpoint) -> "AgentProfile":
         """Returns the profile with the given endpoint first."""
         others = (one for one in self.endpoints if one != endpoint)
         return msgspec.structs.replace(self, endpoints=(endpoint, *others))
@@ -76,7 +76,7 @@ async def discover(
                 continue
             if base == url.rstrip("/") or _describes(card, url):
                 return profile_of(transport, url, card)
-    guesses = (Endpoint(url, "1.0"), Endpoint(url, "0.3"), Endpoint(url, "plain"))
+    guesses = (AgentEndpoint(url, "1.0"), AgentEndpoint(url, "0.3"), AgentEndpoint(url, "plain"))
     return AgentProfile(guesses, is_sure=is_sure)
 
 
@@ -204,5 +204,5 @@ def _dialect(interface: AgentInterface) -> str:
     return ""
 
 
-def _endpoint(url: str, dialect: str, tenant: str) -> Endpoint:
-    return Endpoint(url, "0.3" if dialect == "0.3" else "1.0", dialect == "1.0 rest", tenant)
+def _endpoint(url: str, dialect: str, tenant: str) -> AgentEndpoint:
+    return AgentEndpoint(url, "0.3" if dialect == "0.3" else "1.0", dialect == "1.0 rest", tenant)

@@ -1,8 +1,8 @@
 """HTTP requests to one other agent: bounded, and careful about who receives which secret.
 
 Above: `mesh.a2a.client.dialects` says what to send, and `mesh.a2a.client.agent` when. Below: a session of
-`mesh.net.addresses`. This module does not know tasks. What it does know is whether a request may have been
-received, and it tells that by the type of the error:
+`mesh.net.address_guard`. This module does not know tasks. What it does know is whether a request may have
+been received, and it tells that by the type of the error:
 
     Unreachable   nothing was sent: no such host, connection refused, address not allowed
     RemoteLost    the request was sent, and the answer is not the agent's: cut off, or a gateway's 502-504
@@ -23,7 +23,7 @@ from yarl import URL
 
 from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
 from mesh.a2a.extensions import HITL, MESH
-from mesh.net.addresses import guarded_session, host_and_port
+from mesh.net.address_guard import guarded_session, host_and_port
 from mesh.net.bodies import BodyTooLarge, read_body
 
 MAX_BYTES = 4 * 1024 * 1024

@@ -21,7 +21,7 @@ from mesh.a2a.client.port import (
     RemoteTask,
 )
 from mesh.a2a.client.transport import HttpResponse
-from mesh.net.addresses import guarded_session, host_and_port
+from mesh.net.address_guard import guarded_session, host_and_port
 from tests.a2a.client.peers import (
     Agent,
     Fault,
@@ -34,7 +34,7 @@ from tests.a2a.client.peers import (
     replies,
     served,
 )
-from tests.net.test_addresses import Names
+from tests.net.test_address_guard import Names
 from tests.ports import free_port
 
 TOKEN = "secret-token-1234567890"

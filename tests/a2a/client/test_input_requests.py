@@ -8,11 +8,11 @@ from a2a.client.card_resolver import parse_agent_card
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.a2a.client.dialects import Endpoint
+from mesh.a2a.client.dialects import AgentEndpoint
 from mesh.a2a.client.discovery import profile_of, read_card
 from mesh.a2a.client.input_requests import input_request_of, is_pending, metadata_of, text_of
 from mesh.a2a.client.port import InputRequest, OutgoingMessage, RelayedDecision, RemoteApproval, RemoteFailed
-from mesh.a2a.client.snapshots import newest_of, snapshot_of
+from mesh.a2a.client.task_snapshots import newest_of, snapshot_of
 from mesh.a2a.client.transport import A2aTransport
 from mesh.a2a.extensions import HITL, MESH
 
@@ -240,7 +240,7 @@ def test_the_plain_form_sends_no_bare_yes_where_more_was_decided() -> None:
     decided = RelayedDecision(
         "a1", "approve", request_id="u1", protocol="mesh", ids=("u1",), edited_args={"n": 1}
     )
-    assert Endpoint("http://b", "plain").send(OutgoingMessage("i", "", "c", "t", decided), "bob") is None
+    assert AgentEndpoint("http://b", "plain").send(OutgoingMessage("i", "", "c", "t", decided), "bob") is None
 
 
 @pytest.mark.parametrize(

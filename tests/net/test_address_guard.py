@@ -11,7 +11,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.net.addresses import guarded_session, host_and_port, is_public
+from mesh.net.address_guard import guarded_session, host_and_port, is_public
 from tests.a2a.client.peers import served
 
 # From IANA's registries of special-purpose addresses, and multicast.

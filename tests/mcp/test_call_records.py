@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.core.errors import CallRevoked, ToolSessionError
-from mesh.mcp.calls import ClaimedCalls, SessionCall
+from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.port import Claim, ToolOutcome
 
 STEPS = 3
