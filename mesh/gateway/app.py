@@ -11,9 +11,9 @@ from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.config.model import Config
 from mesh.http import openapi
+from mesh.http.access_check import OPEN, AccessCheck
 from mesh.http.backend import Backend, BoundedBackend
 from mesh.http.events import EventRoutes
-from mesh.http.guard import OPEN, Guard
 from mesh.http.landing_page import LandingPage, Links
 from mesh.http.rest import RestApi
 from mesh.http.sessions import SessionApi
@@ -45,7 +45,7 @@ def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Lin
     # A card with a public part is for everybody to see.
     open_paths = OPEN if config.card.public_skills is None else (*OPEN, *a2a.CARDS)
     # Added last, and so the first that sees a request.
-    app.add_middleware(Guard, rules=rules_of([config]), keys=keys_of([config]), open_paths=open_paths)
+    app.add_middleware(AccessCheck, rules=rules_of([config]), keys=keys_of([config]), open_paths=open_paths)
     return app
 
 

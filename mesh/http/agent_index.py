@@ -14,7 +14,7 @@ from starlette.routing import Route
 from mesh.access.keyring import Keys
 from mesh.access.principal import is_unauthenticated
 from mesh.access.rules import Rules
-from mesh.http.guard import Guard
+from mesh.http.access_check import AccessCheck
 from mesh.http.html import HEADERS, Section, page, prefers_html
 from mesh.http.utf8 import Utf8Only
 
@@ -30,7 +30,7 @@ class AgentEntry:
 
 def index_app(entries: Sequence[AgentEntry], rules: Rules, keys: Keys | None = None) -> Starlette:
     """``/``, ``/health`` and ``/ready`` for these agents. Other paths are answered with where the agents are.
-    ``rules`` and ``keys``: see `Guard`."""
+    ``rules`` and ``keys``: see `AccessCheck`."""
     names = ", ".join(f"/{entry.name}" for entry in entries)
 
     async def index(request: Request) -> Response:
@@ -60,7 +60,7 @@ def index_app(entries: Sequence[AgentEntry], rules: Rules, keys: Keys | None = N
         return JSONResponse({"error": error}, problem.status_code, problem.headers)
 
     routes = [Route("/", index), Route("/health", health), Route("/ready", ready)]
-    middleware = [Middleware(Utf8Only), Middleware(Guard, rules=rules, keys=keys)]
+    middleware = [Middleware(Utf8Only), Middleware(AccessCheck, rules=rules, keys=keys)]
     return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: elsewhere})
 
 

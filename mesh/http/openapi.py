@@ -17,7 +17,7 @@ from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
 from mesh.core.events import Choice
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
-from mesh.http.schema import (
+from mesh.http.body_types import (
     ConversationPage,
     DecisionRequest,
     MessageRequest,

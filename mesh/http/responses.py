@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from mesh.core.errors import MeshError
 from mesh.core.view import ConversationView
-from mesh.http.schema import TurnBody
+from mesh.http.body_types import TurnBody
 from mesh.keeper.replies import ConversationReply, TurnAccepted, TurnReply
 from mesh.net.http_status import BUSY, retry_after_of, status_of
 from mesh.runtime.logs import fields

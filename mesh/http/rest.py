@@ -13,6 +13,7 @@ from starlette.routing import Route
 from mesh.access.principal import is_unauthenticated
 from mesh.config.model import Config
 from mesh.http.backend import Backend
+from mesh.http.body_types import ConversationPage
 from mesh.http.parsing import (
     caller_of,
     decision_in,
@@ -23,7 +24,6 @@ from mesh.http.parsing import (
     read_request,
 )
 from mesh.http.responses import error_response, json_response, route, turn_response
-from mesh.http.schema import ConversationPage
 from mesh.http.streams import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
 from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, SendMessage, Show

@@ -14,9 +14,9 @@ from mesh.config.model import Config
 from mesh.core.errors import BadRequest, Conflict, NotFound
 from mesh.core.ids import tail
 from mesh.http.backend import Backend
+from mesh.http.body_types import SessionBody
 from mesh.http.parsing import caller_of, decision_in, id_to_create, json_object, message_in, read_request
 from mesh.http.responses import json_response, route, session_header, turn_response
-from mesh.http.schema import SessionBody
 from mesh.http.streams import Streams, last_event_id
 from mesh.keeper.replies import NothingTaken, TurnAnswer, TurnReply
 from mesh.keeper.requests import Create, Decide, SendMessage, Show

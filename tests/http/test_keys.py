@@ -22,8 +22,8 @@ from mesh.config.model import Config, parse
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ConversationCreated, UserMessage
 from mesh.core.ids import new_id
 from mesh.gateway.app import http_app
+from mesh.http.access_check import AccessCheck
 from mesh.http.agent_index import AgentEntry, index_app
-from mesh.http.guard import Guard
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.transfer import exported_lines
 from tests.a2a.server.rpc import Rpc, said, state
@@ -302,7 +302,7 @@ async def test_an_app_hears_at_once_that_a_client_with_a_key_has_left(tmp_path: 
     config = config_of(tmp_path)
     headers = [(b"host", b"localhost"), (b"x-api-key", key.encode())]
     scope = {"type": "http", "method": "POST", "path": "/a2a", "headers": headers}
-    await Guard(app, rules_of([config]), keys_of([config]))(scope, receive, send)
+    await AccessCheck(app, rules_of([config]), keys_of([config]))(scope, receive, send)
     assert heard == [True]
 
 

@@ -69,7 +69,7 @@ _EXPOSED = (
 _PREFLIGHT_S = 600
 
 
-class Guard:
+class AccessCheck:
     """ASGI middleware: refuses requests with a JSON error, answers preflights, and sets the headers from
     which browsers know what pages may read. ``keys`` None: no key is needed. ``open_paths`` never need
     one."""
