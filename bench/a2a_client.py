@@ -19,7 +19,7 @@ from a2a.types import a2a_pb2 as pb
 
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage
-from tests.a2a.client.peers import Agent, served
+from tests.worlds.agents import Agent, served
 
 CALLS, AT_ONCE = 1_000, 4
 Send = Callable[[str], Awaitable[Any]]

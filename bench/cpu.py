@@ -4,7 +4,7 @@ from collections import Counter
 
 import psutil
 
-from tests.cluster.process import MeshProcess
+from tests.worlds.process import MeshProcess
 
 
 def seconds_by_name(mesh: MeshProcess) -> Counter[str]:

@@ -25,7 +25,7 @@ from mesh.core.messages import Assistant, User
 from mesh.llm.http import LlmHttp
 from mesh.llm.port import LlmRequest
 from mesh.llm.routing import provider_for
-from tests.llm.providers import FORMATS, MODELS, env_for
+from tests.worlds.providers import FORMATS, MODELS, env_for
 
 _AT_ONCE = 32
 _CALLS = 320

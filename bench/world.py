@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.cluster.process import MeshProcess
-from tests.ports import free_port
+from tests.worlds.ports import free_port
+from tests.worlds.process import MeshProcess
 
 _UP_WITHIN_S = 600.0
 TOOL_CALLS = {

@@ -11,9 +11,9 @@ import pytest
 from mesh.core.events import LlmCall
 from tests.chat.screen import CTRL_D, Screen, chat_env
 from tests.chat.test_pipe import chat
-from tests.live import LiveMesh, Spoken
-from tests.support import LocalMesh, calls, says
 from tests.tree.test_remote import Peers, asks, done
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import LocalMesh, calls, says
 
 TELL = calls(("a2a_b", {"message": "paint it"}))
 ASK = calls(("ask_user", {"question": "Which colour?"}))

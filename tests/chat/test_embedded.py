@@ -13,8 +13,8 @@ import pytest
 
 from mesh.chat.embedded import EmbeddedMeshFailed, embedded
 from tests.chat.screen import CTRL_D, MESH, WITHIN_S, Screen, chat_env
-from tests.live import LiveMesh, Spoken
-from tests.support import says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import says
 
 # Stands in for Ray where only the coming and going of `mesh up` is looked at: it serves until it is stopped.
 RUNTIME = """

@@ -14,8 +14,8 @@ from mesh.core.events import LlmCall, encode
 from mesh.keeper.requests import Page
 from mesh.llm.port import LlmRequest
 from tests.chat.screen import MESH, WITHIN_S, chat_env
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
 
 ADD = calls(("add", {"n": 3}))
 LOOK = calls(("look", {}))

@@ -14,8 +14,8 @@ import pytest
 from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
 from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
 
 Live = Callable[..., LiveMesh]
 ADD = calls(("add", {"n": 3}))

@@ -17,7 +17,7 @@ from mesh.cli import app
 from mesh.cli.preflight import obstacles
 from mesh.config.model import load, parse
 from mesh.config.several_agents import conflicts
-from tests.runtimes import offer_runtime
+from tests.worlds.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """

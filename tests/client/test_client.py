@@ -12,8 +12,8 @@ from mesh.client.rest import Connected, Disconnected, MeshClient, MeshUnreachabl
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired, Completed, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
 
 ADD = calls(("add", {"n": 3}))
 TOKEN = "s3cret"

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.cluster.model import Model
-from tests.cluster.process import running
 from tests.cluster.world import World
+from tests.worlds.process import running
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import psutil
 
 from mesh.core.events import AnyEvent, ApprovalRequired, ToolIntent
 from mesh.journal.on_disk import parse
-from tests.cluster.process import MeshProcess
+from tests.worlds.process import MeshProcess
 
 UP_AGAIN_WITHIN_S = 90.0
 RECOVERY_S = 10.0

@@ -14,9 +14,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.cluster.process import UP_WITHIN_S, edge_ports
-from tests.documents import ROOT
-from tests.ports import free_port
+from tests.worlds.documents import ROOT
+from tests.worlds.ports import free_port
+from tests.worlds.process import UP_WITHIN_S, edge_ports
 
 DOWN_WITHIN_S = 30.0
 ANSWER_WITHIN_S = 60.0

@@ -25,10 +25,10 @@ import pytest
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.person import Person, Told, judge
-from tests.cluster.process import running
 from tests.cluster.test_several_agents import Several, cluster_of
 from tests.cluster.world import ledger_config
-from tests.ports import free_port
+from tests.worlds.ports import free_port
+from tests.worlds.process import running
 
 PEOPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "7"))

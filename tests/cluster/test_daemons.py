@@ -10,9 +10,9 @@ import pytest
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.person import Person, judge
-from tests.cluster.process import MeshProcess
 from tests.cluster.rest import until
 from tests.cluster.world import World
+from tests.worlds.process import MeshProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

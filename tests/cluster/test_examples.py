@@ -13,8 +13,8 @@ from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
 from mesh.tree.plan import likely_mistakes
 from tests.cluster.terminal import Shown, Terminal
-from tests.documents import ROOT, blocks
-from tests.support import LocalMesh, ScriptedLlm
+from tests.worlds.documents import ROOT, blocks
+from tests.worlds.mesh import LocalMesh, ScriptedLlm
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))

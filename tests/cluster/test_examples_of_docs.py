@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.terminal import Shown, Terminal
-from tests.documents import MANUAL, blocks, name_of
+from tests.worlds.documents import MANUAL, blocks, name_of
 
 USUAL = "make run"
 """How a document that asks a mesh, and starts none itself, expects it to be started."""

@@ -18,7 +18,7 @@ from tests.cluster.person import Person
 from tests.cluster.rest import until
 from tests.cluster.test_lifecycle import refused
 from tests.cluster.world import World
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from tests.cluster.model import Model
-from tests.cluster.process import UP_WITHIN_S, MeshProcess
 from tests.cluster.rest import until
 from tests.cluster.world import World
-from tests.ports import free_port
+from tests.worlds.ports import free_port
+from tests.worlds.process import UP_WITHIN_S, MeshProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

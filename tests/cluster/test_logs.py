@@ -14,9 +14,9 @@ from mesh.journal.files import FileJournal
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.person import Person, Told
-from tests.cluster.process import running
 from tests.cluster.rest import until
 from tests.cluster.world import World
+from tests.worlds.process import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.a2a.server.rpc import Json, Rpc, said, state
 from tests.cluster.model import Model
 from tests.cluster.rest import until
 from tests.cluster.world import World
-from tests.push.receiver import short
+from tests.worlds.receiver import short
+from tests.worlds.rpc import Json, Rpc, said, state
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -16,10 +16,10 @@ import yaml
 from mesh.client.rest import Connected, MeshClient
 from mesh.core.events import Completed
 from tests.cluster.model import Model
-from tests.cluster.process import MeshProcess, running
 from tests.cluster.rest import Body, contents, created, problem
 from tests.cluster.test_join import actors
 from tests.cluster.world import ledger_config
+from tests.worlds.process import MeshProcess, running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.process import MeshProcess, running
+from tests.worlds.process import MeshProcess, running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-HOSTILE = Path(__file__).parents[1] / "mcp" / "hostile.py"
+HOSTILE = Path(__file__).parents[1] / "worlds" / "hostile.py"
 REPORTS = """
 import json, os, pathlib, runpy, sys
 pathlib.Path(sys.argv[1]).write_text(json.dumps(dict(os.environ)))

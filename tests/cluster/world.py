@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.model import Model
-from tests.cluster.process import MeshProcess
+from tests.worlds.process import MeshProcess
 
 SERVER = Path(__file__).with_name("ledger_server.py")
 

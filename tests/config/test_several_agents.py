@@ -9,8 +9,8 @@ import pytest
 
 from mesh.config.model import Config, parse
 from mesh.config.several_agents import RESERVED_NAMES, conflicts, path_of, shared_data_dirs, with_one_address
-from tests.ports import free_port
-from tests.runtimes import offer_runtime
+from tests.worlds.ports import free_port
+from tests.worlds.runtimes import offer_runtime
 
 MESH = Path(sys.executable).parent / "mesh"
 RUNTIME = """

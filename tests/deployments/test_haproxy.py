@@ -22,7 +22,7 @@ from starlette.routing import Mount
 from deployments import edge
 from deployments.haproxy import confined, guarded, launcher
 from mesh.http.utf8 import for_serve_alone
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 BEFORE_SERVE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 CONFIG = """\

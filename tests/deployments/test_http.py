@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from mesh.config.model import Config, parse
 from mesh.core.events import LlmCall
 from mesh.gateway.app import http_app
-from tests.live import LocalBackend
-from tests.support import LocalMesh, ScriptedLlm, says
+from tests.worlds.live import LocalBackend
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
 
 
 def config_with(**limits: int) -> Config:

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mesh.cli import app
-from tests.documents import DOCUMENTS, ROOT, blocks, name_of
+from tests.worlds.documents import DOCUMENTS, ROOT, blocks, name_of
 
 README_MOST_LINES = 150
 

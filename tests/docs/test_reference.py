@@ -31,7 +31,7 @@ from mesh.gateway.app import http_app
 from mesh.http.backend import Backend
 from mesh.llm.models import API_KEY_VARIABLES, Provider
 from mesh.web.config import WebConfig
-from tests.documents import MANUAL, ROOT, name_of
+from tests.worlds.documents import MANUAL, ROOT, name_of
 
 CONFIGURE = ROOT / "docs/configure.md"
 TREES = ROOT / "docs/trees.md"

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, says
 
 WITHIN_S = 10
 PUBLIC = """

@@ -10,9 +10,9 @@ import pytest
 
 from mesh.a2a.extensions import MESH
 from mesh.http import parsing as reading
-from tests.a2a.server.rpc import Rpc
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
+from tests.worlds.rpc import Rpc
 
 WITHIN_S = 10
 INVALID_PARAMS, NO_JSON, WRONG_VERSION = -32602, -32700, -32009

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, calls, says
 from tests.web import chromium
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -24,8 +24,8 @@ from mesh.http.rest import RestApi
 from mesh.http.sessions import SessionApi
 from mesh.http.streams import Streams
 from tests.http.a2a_document import document
-from tests.live import LiveMesh, LocalBackend, Spoken
-from tests.support import SIMPLE, LocalMesh, says
+from tests.worlds.live import LiveMesh, LocalBackend, Spoken
+from tests.worlds.mesh import SIMPLE, LocalMesh, says
 
 CHECKS = [
     not_a_server_error,

@@ -12,8 +12,8 @@ from mesh.gateway.app import http_app
 from mesh.llm.port import LlmRequest
 from tests.http.asgi import Answer, Request, call
 from tests.http.mutations import Known, mutated, templates, valid
-from tests.live import LocalBackend, Spoken
-from tests.support import SIMPLE, LocalMesh, calls, says
+from tests.worlds.live import LocalBackend, Spoken
+from tests.worlds.mesh import SIMPLE, LocalMesh, calls, says
 
 MUTATIONS = 10_000
 A_ROUND = 250

@@ -13,8 +13,8 @@ from mesh.gateway.app import http_app
 from mesh.http.html import prefers_html
 from mesh.http.landing_page import Links
 from mesh.keeper.requests import RequestFor
-from tests.live import LiveMesh, LocalBackend, Spoken
-from tests.support import SIMPLE, LocalMesh, calls, says
+from tests.worlds.live import LiveMesh, LocalBackend, Spoken
+from tests.worlds.mesh import SIMPLE, LocalMesh, calls, says
 
 WITHIN_S = 10
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from mesh.core.events import ApprovalResolved
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
 
 WITHIN_S = 10
 KEY = {"Idempotency-Key": "k1"}

@@ -26,9 +26,9 @@ from mesh.http.access_check import AccessCheck
 from mesh.http.agent_index import AgentEntry, index_app
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.transfer import exported_lines
-from tests.a2a.server.rpc import Rpc, said, state
-from tests.live import LiveMesh, LocalBackend, Spoken
-from tests.support import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.live import LiveMesh, LocalBackend, Spoken
+from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.rpc import Rpc, said, state
 
 WITHIN_S = 10
 CARD = "/.well-known/agent-card.json"

@@ -15,8 +15,8 @@ from mesh.core.events import LlmCall, decode
 from mesh.http import streams
 from mesh.keeper import event_feeds
 from mesh.llm.port import LlmRequest
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
 
 WITHIN_S = 10
 LIVE = {"Accept": "text/event-stream"}

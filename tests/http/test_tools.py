@@ -2,8 +2,8 @@
 
 import httpx
 
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, says
 
 TREE = """
 name: test

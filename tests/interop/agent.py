@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from mesh.core.events import LlmCall
 from mesh.core.messages import Results, User
 from mesh.llm.port import LlmRequest
-from tests.live import LiveMesh, Spoken
-from tests.ports import free_port
-from tests.push.receiver import Receiver
-from tests.support import SIMPLE, calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
+from tests.worlds.ports import free_port
+from tests.worlds.receiver import Receiver
 
 
 class Model(Spoken):

@@ -16,8 +16,8 @@ from mesh.core.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.on_disk import parse
 from mesh.journal.port import Append
-from tests.full_disk import files_of_at_most, names
 from tests.journal.test_conformance import created, turn
+from tests.worlds.full_disk import files_of_at_most, names
 
 
 async def filled(folder: Path) -> tuple[str, Path]:

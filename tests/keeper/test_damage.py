@@ -7,7 +7,7 @@ import pytest
 from mesh.journal.files import FileJournal
 from mesh.keeper.requests import Export, Show
 from mesh.net.backoff import Backoff
-from tests.support import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
 
 ADD = ("add", {"n": 1})
 NEWER = b'{"type":"from_the_future","seq":6,"turn":1}\n'

@@ -16,7 +16,7 @@ from mesh.journal.files import FileJournal
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import Show
 from mesh.net.backoff import Backoff
-from tests.support import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
 
 ADD = ("add", {"n": 1})
 EXPIRING = "name: test\nllm: {model: scripted}\napproval_timeout_s: 0.5\n"

@@ -15,7 +15,7 @@ from mesh.journal.port import Append
 from mesh.keeper.replies import JournalLines, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, SendMessage, Watch
 from mesh.tree.turn import TurnInput, TurnOutput
-from tests.support import LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
 
 ADD = ("add", {"n": 1})
 

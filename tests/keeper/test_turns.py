@@ -11,7 +11,7 @@ from mesh.core.ids import id_for_key
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.tree.turn import TurnInput, TurnOutput
-from tests.support import (
+from tests.worlds.mesh import (
     Caller,
     Complete,
     Create,

@@ -15,8 +15,8 @@ from mesh.keeper.replies import Refusal, TurnAccepted, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, SendMessage, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
-from tests.live import Spoken
-from tests.support import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.live import Spoken
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
 
 WITHIN_S = 10
 CALLER = Caller(session_id="s1")

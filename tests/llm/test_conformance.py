@@ -12,7 +12,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.retry import ATTEMPTS
-from tests.llm.providers import DOTTED, FORMATS, KEY, WEATHER, answer_of, events_of, provider, request
+from tests.worlds.providers import DOTTED, FORMATS, KEY, WEATHER, answer_of, events_of, provider, request
 
 pytestmark = [
     pytest.mark.parametrize("wire", FORMATS),

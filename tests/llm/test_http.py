@@ -9,7 +9,7 @@ import pytest
 from mesh.core.errors import LlmError
 from mesh.llm import http
 from mesh.llm.routing import provider_for
-from tests.llm.providers import FORMATS, KEY, MODELS, answer_of, env_for, provider, request
+from tests.worlds.providers import FORMATS, KEY, MODELS, answer_of, env_for, provider, request
 
 ANSWERS = {
     "openai": b'{"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}]}',

@@ -13,8 +13,8 @@ from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.offline import Offline
 from mesh.llm.port import LlmRequest
-from tests.live import LiveMesh
-from tests.llm.providers import WEATHER, answer_of, events_of
+from tests.worlds.live import LiveMesh
+from tests.worlds.providers import WEATHER, answer_of, events_of
 
 TEXT = {"type": "string"}
 OPTIONAL_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}

@@ -11,7 +11,7 @@ from mesh.llm.models import Route, bare_model, check_key, resolve
 from mesh.llm.port import LlmRequest
 from mesh.llm.routing import provider_for
 from mesh.servers.llm_stub import LlmStub
-from tests.llm.providers import answer_of, env_for
+from tests.worlds.providers import answer_of, env_for
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from mesh.access import keys
 from mesh.cli import app
 from mesh.journal.portable import read_lines
-from tests.live import LiveMesh
-from tests.support import SIMPLE, ScriptedLlm, calls, says
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import SIMPLE, ScriptedLlm, calls, says
 
 MESH = Path(sys.executable).parent / "mesh"
 WITHIN_S = 30

@@ -9,8 +9,7 @@ import pytest
 
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.port import Claim, ToolOutcome, ToolSession
-
-from .worlds import WORLDS
+from tests.worlds.tool_servers import WORLDS
 
 
 @pytest.fixture(params=list(WORLDS))

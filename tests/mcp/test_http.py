@@ -15,9 +15,8 @@ from mcp.shared.exceptions import MCPError
 from mesh.core.errors import ToolSessionError
 from mesh.mcp.http import shown
 from mesh.mcp.session import McpSession
-from tests.ports import free_port
-
-from .worlds import Spec, sdk_server, served, without_discover
+from tests.worlds.ports import free_port
+from tests.worlds.tool_servers import Spec, sdk_server, served, without_discover
 
 
 @asynccontextmanager

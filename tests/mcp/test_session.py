@@ -22,8 +22,7 @@ from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp import session as session_module
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.mcp.session import McpSession
-
-from .worlds import Spec, hostile
+from tests.worlds.tool_servers import Spec, hostile
 
 
 @asynccontextmanager

@@ -16,17 +16,16 @@ from mesh.mcp import session_file
 from mesh.mcp.port import Claim
 from mesh.mcp.session import McpSession
 from mesh.mcp.session_file import SessionFile
-from tests.full_disk import files_of_at_most
+from tests.mcp.test_session import alive
 from tests.processes.test_guard import ROOT, all_gone
-
-from .test_session import alive
-from .worlds import hostile
+from tests.worlds.full_disk import files_of_at_most
+from tests.worlds.tool_servers import hostile
 
 HOLDER = """
 import asyncio, json, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.mcp.worlds import hostile
+from tests.worlds.tool_servers import hostile
 from mesh.mcp.port import Claim
 from mesh.mcp.session import McpSession
 from mesh.mcp.session_file import SessionFile

@@ -14,8 +14,7 @@ from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Catalogue, Tool, ToolOutcome
 from mesh.mcp.session import McpSession
 from mesh.mcp.toolbox import NAME, Toolbox, merge
-
-from .worlds import Spec
+from tests.worlds.tool_servers import Spec
 
 
 def tool(name: str, server: str = "a", description: str = "") -> Tool:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.net.address_guard import guarded_session, host_and_port, is_public
-from tests.a2a.client.peers import served
+from tests.worlds.agents import served
 
 # From IANA's registries of special-purpose addresses, and multicast.
 SPECIAL_V4 = [

@@ -15,12 +15,12 @@ import pytest
 from mesh.mcp.session import McpSession
 from mesh.processes import guard
 from tests.mcp.test_session import alive, pids, until
-from tests.mcp.worlds import HOSTILE, hostile
+from tests.worlds.tool_servers import HOSTILE, hostile
 
 PARENT = """
 import asyncio, json, sys
 sys.path.insert(0, {root!r})
-from tests.mcp.worlds import hostile
+from tests.worlds.tool_servers import hostile
 from mesh.mcp.session import McpSession
 
 async def main():

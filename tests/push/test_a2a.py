@@ -8,10 +8,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.a2a.server.rpc import Json, Rpc, said, state
-from tests.live import LiveMesh, Spoken
-from tests.push.receiver import Receiver
-from tests.support import SIMPLE, calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
+from tests.worlds.receiver import Receiver
+from tests.worlds.rpc import Json, Rpc, said, state
 
 SETTING = SIMPLE + "card: {push_hosts: [127.0.0.1]}\n"
 CONFIGS = "/a2a/tasks/{}/pushNotificationConfigs"

@@ -23,8 +23,8 @@ from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.webhook import Webhook
-from tests.push.receiver import Receiver, status
-from tests.support import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.receiver import Receiver, status
 
 CONFIG = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
 SOON = RetryPolicy(first_s=0.01, max_s=0.05)

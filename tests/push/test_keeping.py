@@ -16,9 +16,9 @@ from mesh.push.limits import MAX_PER_HOST, DeliveryLimits
 from mesh.push.memory import MemoryPushStore
 from mesh.push.registry import WebhookKey
 from mesh.push.webhook import Webhook
-from tests.ports import free_port
-from tests.push.receiver import Receiver
-from tests.support import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.ports import free_port
+from tests.worlds.receiver import Receiver
 
 URL = "https://hooks.example.com/"
 LONG_AGO = moment(-timedelta(days=8))

@@ -21,7 +21,7 @@ from mesh.push.port import EventNotifications
 from mesh.push.registry import WebhookRegistry
 from mesh.push.sender import WebhookSender
 from mesh.push.webhook import Webhook
-from tests.push.receiver import short
+from tests.worlds.receiver import short
 
 TIME = "2026-01-01T00:00:00.000Z"
 

@@ -13,7 +13,7 @@ from mesh.push.files import FilePushStore
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
 from mesh.push.webhook import Webhook
-from tests.full_disk import files_of_at_most, names
+from tests.worlds.full_disk import files_of_at_most, names
 
 FULL = Webhook("w", "https://example.com/s3cret", "s3cret", "Bearer", "s3cret", "0.3", "2026-01-01", 7, 1)
 OTHER = Webhook("o", "https://example.org/")

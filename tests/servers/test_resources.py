@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from mesh.mcp.schema import problems
 from mesh.mcp.session import McpSession
 from mesh.servers.resources import MAX_INTEGER, TOOLS, Refused, Resources, address
-
-from ..mcp.worlds import Spec
+from tests.worlds.tool_servers import Spec
 
 SERVER = [sys.executable, "-m", "mesh.servers.resources"]
 HOSTILE_NAMES = ["'; DROP TABLE resources; --", '" OR 1=1', "%", "_", "a\nb", "ключ", "🦆", "\\", "a" * 1024]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from tests.tree.trees import Node, config
+from tests.worlds.trees import Node, config
 
 Verdict = Literal["approve", "edit", "reason", "reject"]
 VERDICTS: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject")

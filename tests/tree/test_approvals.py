@@ -12,8 +12,8 @@ from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Decide, Page
-from tests.support import LocalMesh, calls, says, until
-from tests.tree.trees import ByNode, add, config, llm, loop, parallel, sequential
+from tests.worlds.mesh import LocalMesh, calls, says, until
+from tests.worlds.trees import ByNode, add, config, llm, loop, parallel, sequential
 
 Body = dict[str, Any]
 

@@ -12,8 +12,8 @@ from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
-from tests.support import LocalMesh, Page, calls, says
-from tests.tree.trees import ByNode, add, config, llm, loop, parallel, sequential
+from tests.worlds.mesh import LocalMesh, Page, calls, says
+from tests.worlds.trees import ByNode, add, config, llm, loop, parallel, sequential
 
 LOOK = calls(("look", {}))
 SPENT = "6 model calls, as many as limits.max_llm_calls allows"

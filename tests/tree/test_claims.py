@@ -17,7 +17,7 @@ from mesh.mcp.call_records import ClaimedCalls
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import TurnInput, TurnOutput, UnsettledCall
-from tests.support import Ledger, LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import Ledger, LocalMesh, ScriptedLlm, calls, says, until
 
 ADD = ("add", {"n": 1})
 

@@ -11,8 +11,8 @@ from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
-from tests.support import LocalMesh, says
-from tests.tree.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
+from tests.worlds.mesh import LocalMesh, says
+from tests.worlds.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 
 
 async def run(tree: dict[str, Any], model: ByNode, message: str = "go", **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mesh.config.model import Config, parse
 from mesh.core.places import Place
 from mesh.tree.plan import PlannedNode, likely_mistakes, tree_of
 from mesh.tree.template import BUILT_IN
-from tests.tree.trees import Node, config, llm, loop, parallel, sequential
+from tests.worlds.trees import Node, config, llm, loop, parallel, sequential
 
 
 def read(tree: Node, **more: Any) -> Config:

@@ -28,8 +28,8 @@ from mesh.tree import steps
 from mesh.tree.plan import tree_of
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Script, Trouble, cases, troubles
-from tests.tree.trees import llm, parallel
 from tests.tree.world import Final, World, final
+from tests.worlds.trees import llm, parallel
 
 PEACE = Trouble()
 # After a rejection without a reason, what others may still do depends on who is first.

@@ -15,8 +15,8 @@ from mesh.a2a.client.port import (
 from mesh.config.model import A2aAgent
 from mesh.core.events import ToolIntent
 from mesh.keeper.requests import Cancel, Page
-from tests.support import LocalMesh, calls, says
-from tests.tree.trees import ByNode, config, llm, parallel, sequential
+from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.trees import ByNode, config, llm, parallel, sequential
 
 Body = dict[str, Any]
 TELL = calls(("a2a_b", {"message": "do it"}))

@@ -39,8 +39,8 @@ from mesh.keeper.requests import Caller, Complete, Create, Decide, Request, Watc
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, TurnInput, TurnOutput
-from tests.support import LocalMesh, ScriptedLlm, says
 from tests.tree.generated import Case, Script, Trouble
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
 
 T = TypeVar("T")
 LIMIT_S = 30.0

@@ -9,10 +9,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, async_playwright
 
 from mesh.llm.port import Llm
-from tests.live import LiveMesh
-from tests.support import SIMPLE
 from tests.web import chromium
 from tests.web.world import WITHIN_MS, Person, serving
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import SIMPLE
 
 OpenStage = Callable[..., Awaitable[tuple[LiveMesh, Person]]]
 

@@ -13,10 +13,10 @@ from typing import Any
 from playwright.async_api import Browser, async_playwright, expect
 
 from mesh.llm.port import Llm
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
 from tests.web import chromium
 from tests.web.world import WITHIN_MS, Cast, Gate, Person, serving
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
 
 FOLDER = Path(__file__).parents[2] / "docs/screenshots"
 DESKTOP, TALL, PHONE = ({"width": w, "height": h} for w, h in ((1280, 800), (1280, 900), (390, 800)))

@@ -12,7 +12,7 @@ import pytest
 
 from mesh.core.errors import ConfigError
 from mesh.web.config import load, parse
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 MESH = str(Path(sys.executable).parent / "mesh")

@@ -6,10 +6,10 @@ import pytest
 from playwright.async_api import Request, expect
 
 from mesh.core.events import LlmCall
-from tests.live import Spoken
-from tests.support import calls, says
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Person
+from tests.worlds.live import Spoken
+from tests.worlds.mesh import calls, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,10 +9,10 @@ from playwright.async_api import Route, expect
 from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Cast, Gate
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

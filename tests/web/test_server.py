@@ -12,10 +12,10 @@ import pytest
 
 from mesh.access import keys
 from mesh.web.listening import listen_nearby
-from tests.live import LiveMesh, Spoken
-from tests.ports import free_port
-from tests.support import SIMPLE, calls, says
 from tests.web.world import serving
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
+from tests.worlds.ports import free_port
 
 ADD = calls(("add", {"n": 1}))
 

@@ -12,8 +12,8 @@ import httpx
 import psutil
 
 from mesh.web.server import MAX_PENDING
-from tests.ports import free_port
 from tests.web.world import serving
+from tests.worlds.ports import free_port
 
 MESH = Path(sys.executable).with_name("mesh")
 IDLE = 600

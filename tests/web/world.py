@@ -12,8 +12,8 @@ from mesh.core.events import Event, LlmCall
 from mesh.llm.port import LlmRequest
 from mesh.web.app import app
 from mesh.web.config import WebConfig
-from tests.live import Spoken
-from tests.ports import free_port
+from tests.worlds.live import Spoken
+from tests.worlds.ports import free_port
 
 WITHIN_S = 10.0
 WITHIN_MS = WITHIN_S * 1000

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.a2a.client.peers import Agent, served
+from tests.worlds.agents import Agent, served
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mesh.a2a.client.port import (
     RemoteLost,
     RemoteTask,
 )
-from tests.a2a.client.peers import Agent, cut, served
+from tests.worlds.agents import Agent, cut, served
 
 FORWARDED = ForwardedHeaders(
     session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"

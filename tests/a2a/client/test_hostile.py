@@ -22,7 +22,8 @@ from mesh.a2a.client.port import (
 )
 from mesh.a2a.client.transport import HttpResponse
 from mesh.net.address_guard import guarded_session, host_and_port
-from tests.a2a.client.peers import (
+from tests.net.test_address_guard import Names
+from tests.worlds.agents import (
     Agent,
     Fault,
     Handler,
@@ -34,8 +35,7 @@ from tests.a2a.client.peers import (
     replies,
     served,
 )
-from tests.net.test_address_guard import Names
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 TOKEN = "secret-token-1234567890"
 FORWARDED = ForwardedHeaders(

@@ -15,10 +15,10 @@ from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RemoteLost, RemoteTask
 from mesh.core.events import ApprovalRequired, LlmCall
 from mesh.llm.port import LlmRequest
-from tests.a2a.client.peers import Agent, Handler, cut_before, served
-from tests.live import LiveMesh, Spoken
-from tests.support import LocalMesh, calls, says
-from tests.tree.trees import ByNode, add, config, llm, parallel
+from tests.worlds.agents import Agent, Handler, cut_before, served
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.trees import ByNode, add, config, llm, parallel
 
 WITHIN_S = 10
 Body = dict[str, Any]

@@ -18,8 +18,8 @@ from mesh.a2a.client.port import (
 from mesh.core.events import LlmCall
 from mesh.core.messages import Results
 from mesh.llm.port import LlmRequest
-from tests.live import LiveMesh
-from tests.support import ScriptedLlm, calls, says
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import ScriptedLlm, calls, says
 
 FORWARDED = ForwardedHeaders(
     session_id="s1", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"

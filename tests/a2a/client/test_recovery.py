@@ -19,7 +19,7 @@ from mesh.a2a.client.port import (
     RemoteLost,
     RemoteTask,
 )
-from tests.a2a.client.peers import (
+from tests.worlds.agents import (
     Agent,
     Fault,
     Handler,
@@ -31,7 +31,7 @@ from tests.a2a.client.peers import (
     replies,
     served,
 )
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 CRASHED = answers(500, text="Internal Server Error")
 FORWARDED = ForwardedHeaders(session_id="s1")

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RelayedDecision
 from mesh.a2a.extensions import HITL
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 FORWARDED = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")
 TOOLS = [{"id": "tool-1", "call_id": "call-1", "name": "deploy", "args": {"n": 3, "to": "prod"}}]

@@ -15,7 +15,7 @@ from mesh.a2a.client.port import (
     RemoteLost,
     RemoteTask,
 )
-from tests.a2a.client.peers import Agent, answers, cut, cut_before, no_fault, replies, served
+from tests.worlds.agents import Agent, answers, cut, cut_before, no_fault, replies, served
 
 FORWARDED = ForwardedHeaders(session_id="s1")
 TOKEN = ForwardedHeaders(session_id="s1", token="t0ken-t0ken")

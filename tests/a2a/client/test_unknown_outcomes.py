@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.a2a.client.peers import Agent, answers, cut_before, served
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
-from tests.tree.trees import config, llm
+from tests.worlds.agents import Agent, answers, cut_before, served
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
+from tests.worlds.trees import config, llm
 
 CRASHED = answers(500, text="Internal Server Error")
 WITHIN_S = 10

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from mesh.journal.memory import MemoryJournal
-from tests.a2a.server.rpc import Json, Rpc
-from tests.live import LiveMesh, Spoken
-from tests.support import SIMPLE, calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
+from tests.worlds.rpc import Json, Rpc
 
 ADD = calls(("add", {"n": 7}))
 

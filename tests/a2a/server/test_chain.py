@@ -13,10 +13,10 @@ import yaml
 
 from mesh.access import keys
 from mesh.core.events import AnyEvent, ApprovalResolved, UserMessage
-from tests.a2a.server.rpc import Rpc, answer, said, state
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
-from tests.tree.trees import ByNode, add, config, llm, parallel
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
+from tests.worlds.rpc import Rpc, answer, said, state
+from tests.worlds.trees import ByNode, add, config, llm, parallel
 
 Body = dict[str, Any]
 

@@ -12,11 +12,11 @@ import pytest
 from mesh.a2a.extensions import HITL, MESH
 from mesh.core.events import ApprovalRequired, ApprovalResolved, LlmCall
 from mesh.llm.port import LlmRequest
-from tests.a2a.server.rpc import Json, Rpc, answer, question, said, state
 from tests.a2a.server.serving import ADD, rest_messages, served
-from tests.live import LiveMesh, Spoken
-from tests.support import calls, says
-from tests.tree.trees import ByNode, add, config, llm, parallel, sequential
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
+from tests.worlds.rpc import Json, Rpc, answer, question, said, state
+from tests.worlds.trees import ByNode, add, config, llm, parallel, sequential
 
 ACTIVATE = {"A2A-Extensions": HITL}
 ASKS_B = calls(("a2a_b", {"message": "do it"}))

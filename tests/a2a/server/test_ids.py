@@ -3,8 +3,8 @@
 import hashlib
 import uuid
 
-from tests.a2a.server.rpc import said
 from tests.a2a.server.serving import served
+from tests.worlds.rpc import said
 
 
 def test_the_id_of_a_task_cannot_be_computed_from_the_id_of_its_message() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from mesh.core.events import ApprovalRequired, LlmCall
 from mesh.llm.port import LlmRequest
-from tests.a2a.server.rpc import WITHIN_S, Json, Rpc, said, state
 from tests.a2a.server.serving import served
-from tests.live import LiveMesh
-from tests.support import calls, says
-from tests.tree.trees import ByNode, add, config, llm, parallel
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import calls, says
+from tests.worlds.rpc import WITHIN_S, Json, Rpc, said, state
+from tests.worlds.trees import ByNode, add, config, llm, parallel
 
 ONE, TWO = calls(("add", {"n": 1})), calls(("add", {"n": 2}))
 AT_ONCE = {"blocking": False}

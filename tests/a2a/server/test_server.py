@@ -14,11 +14,11 @@ from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.requests import RequestFor
 from mesh.llm.port import LlmRequest
-from tests import live as live_mesh
-from tests.a2a.server.rpc import Json, Rpc, answer, question, said, state, text_part
 from tests.a2a.server.serving import ADD, rest_messages, served
-from tests.live import LiveMesh, LocalBackend, Spoken
-from tests.support import SIMPLE, calls, says
+from tests.worlds import live as live_mesh
+from tests.worlds.live import LiveMesh, LocalBackend, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
+from tests.worlds.rpc import Json, Rpc, answer, question, said, state, text_part
 
 CARD = "/.well-known/agent-card.json"
 

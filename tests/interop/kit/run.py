@@ -19,11 +19,11 @@ import yaml
 from starlette.applications import Starlette
 
 from mesh.servers.llm_stub import LlmStub
-from tests.cluster.process import MeshProcess
 from tests.interop import foreign
 from tests.interop.kit.front import front
 from tests.interop.kit.vault import vault
-from tests.ports import free_port
+from tests.worlds.ports import free_port
+from tests.worlds.process import MeshProcess
 
 _HERE = Path(__file__).parent
 _WITHIN_S = 1200.0

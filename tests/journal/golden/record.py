@@ -31,8 +31,8 @@ from mesh.journal.files import FileJournal
 from mesh.keeper.requests import Caller, Complete, Create
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
-from tests.support import SIMPLE, LocalMesh, ScriptedLlm, calls, says
-from tests.tree.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
+from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 
 HERE = Path(__file__).parent
 ID = "00000000-0000-4000-8000-0000feedbeef"

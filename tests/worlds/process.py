@@ -16,7 +16,7 @@ import httpx
 import psutil
 import yaml
 
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 UP_WITHIN_S = 120.0
 DOWN_WITHIN_S = 15.0

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(ROOT.glob("examples/*/README.md"))
 MANUAL = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 DOCUMENTS = [*MANUAL, ROOT / "examples/README.md", *EXAMPLES]

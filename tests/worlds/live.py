@@ -21,8 +21,8 @@ from mesh.journal.memory import MemoryJournal
 from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.llm.port import Llm, LlmRequest
-from tests.ports import free_port
-from tests.support import SIMPLE, LocalMesh, ScriptedLlm
+from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm
+from tests.worlds.ports import free_port
 
 _WITHIN_S = 10.0
 T = TypeVar("T")

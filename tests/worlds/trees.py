@@ -10,7 +10,7 @@ import yaml
 from mesh.core.events import Event, LlmCall
 from mesh.core.messages import Results
 from mesh.llm.port import LlmRequest
-from tests.support import calls, says
+from tests.worlds.mesh import calls, says
 
 Node = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.ports import free_port
+from tests.worlds.ports import free_port
 
 WITHIN_S = 10.0
 Answer = Callable[[web.Request], Awaitable[web.Response]]
