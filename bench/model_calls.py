@@ -20,6 +20,7 @@ import httpx2
 import msgspec
 import openai
 import uvloop
+from google import genai
 
 from mesh.core.messages import Assistant, User
 from mesh.llm.http import LlmHttp
@@ -71,6 +72,28 @@ async def typed(wire: str, url: str, http: httpx2.AsyncClient, *, raw: bool) -> 
     return call, client.close
 
 
+async def google(url: str, *, extra_body: bool) -> tuple[Call, Close]:
+    """Google's SDK with typed answers; the request typed too, or given as ``extra_body``."""
+    http = LlmHttp()
+    options = genai.types.HttpOptions(base_url=url, httpx_async_client=http)
+    client = genai.Client(api_key="k", vertexai=False, http_options=options)
+    alone = {"automatic_function_calling": {"disable": True}, "automatic_continuation": False}
+
+    async def call(request: LlmRequest) -> None:
+        body = _body("gemini", request)
+        given: dict[str, Any] = {"model": "m", **body, "config": alone}
+        if extra_body:
+            http_options = genai.types.HttpOptions(extra_body=body)
+            given |= {"contents": ".", "config": {**alone, "http_options": http_options}}
+        if request.deltas:
+            async for _ in await client.aio.models.generate_content_stream(**given):
+                pass
+        else:
+            await client.aio.models.generate_content(**given)
+
+    return call, http.aclose
+
+
 async def without_sdk(wire: str, url: str) -> tuple[Call, Close]:
     """The least that a call can cost with aiohttp."""
     session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
@@ -107,6 +130,11 @@ def candidates(wire: str, url: str) -> dict[str, Awaitable[tuple[Call, Close]]]:
             "with_raw_response, our HTTP client": typed(wire, url, LlmHttp(), raw=True),
             "typed create, DefaultAioHttpClient": typed(wire, url, aiohttp_client(limits=_LIMITS), raw=False),
             "typed create, httpx2": typed(wire, url, sdk.DefaultAsyncHttpxClient(limits=_LIMITS), raw=False),
+        }
+    else:
+        found |= {
+            "SDK, typed": google(url, extra_body=False),
+            "SDK, extra_body, typed answers": google(url, extra_body=True),
         }
     return found | {"aiohttp, no SDK": without_sdk(wire, url)}
 

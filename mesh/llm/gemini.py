@@ -1,19 +1,26 @@
 """Gemini generateContent.
 
-API: https://ai.google.dev/api/generate-content. The requests are sent without Google's SDK, because its
-public methods cannot carry what this provider needs: they drop ``finishMessage`` (the text of a tool call
-that X ``docs/decisions/llm-clients.md``.
+API: https://ai.google.dev/api/generate-content. A call goes through the public methods of Google's SDK, which
+bring its keys, URLs, headers and errors. Two things do not pass through its models. The request is given as
+``extra_body``, so that pydantic does not walk the whole conversation for each call. And the answer is taken
+where it arrives, in our own HTTP client: the SDK drops ``finishMessage``, the text of a tool call that Gemini
+could not parse and the model has to see, and it gives no raw answer for streams. Answers are decoded by
+msgspec, with only the fields that are used. ``docs/decisions/llm-clients.md`` has the numbers.
 """
 
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+import httpx2
 import msgspec
+from google import genai
+from google.genai import errors, types
 
 from mesh.core.events import Event, FinishReason, LlmCall, ToolCall, Usage
 from mesh.core.messages import Assistant, Message, Result, ToolSpec, User
@@ -25,8 +32,6 @@ from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried, status_failure
 from mesh.net.sse import data_of_events
 
-_BASE_URL = "https://generativelanguage.googleapis.com"
-_API_VERSION = "v1beta"
 _FILTERED = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
 _FINISH: dict[str | None, FinishReason] = {
     "MAX_TOKENS": "length",
@@ -34,7 +39,12 @@ _FINISH: dict[str | None, FinishReason] = {
 }
 _BROKEN_CALL = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 
-_encode = msgspec.json.Encoder().encode
+# What the SDK would do by itself: call functions, and ask again when an answer stops in the middle.
+_NOTHING_BY_ITSELF = {"automatic_function_calling": {"disable": True}, "automatic_continuation": False}
+# The SDK wants some contents. These never leave the process, because those of ``extra_body`` replace them.
+_REPLACED = "."
+
+Tools = list[dict[str, Any]]
 
 
 class _FunctionCall(msgspec.Struct):
@@ -86,11 +96,21 @@ class Gemini:
     """`Llm` over generateContent."""
 
     def __init__(self, api_key: str, base_url: str | None) -> None:
-        self._http = LlmHttp()
-        self._models = f"{(base_url or _BASE_URL).rstrip('/')}/{_API_VERSION}/models"
-        self._headers = {"x-goog-api-key": api_key, "Content-Type": "application/json"}
+        self._http = _RawAnswers()
+        options = types.HttpOptions(
+            base_url=base_url,
+            # The SDK's default, v1, lacks the models whose names end in -latest.
+            api_version="v1beta",
+            httpx_async_client=self._http,
+            # Never used. Without it the SDK makes a client of its own and loads certificates for it (75 ms).
+            httpx_client=httpx2.Client(transport=httpx2.BaseTransport()),
+            # Retries are `mesh.llm.retry`'s.
+            retry_options=types.HttpRetryOptions(attempts=1),
+        )
+        # ``vertexai`` is given, because the environment decides otherwise.
+        self._client = genai.Client(api_key=api_key, vertexai=False, http_options=options)
         self._key = api_key
-        self._offered: OfferedCache[msgspec.Raw] = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
+        self._offered: OfferedCache[Tools] = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         """See `mesh.llm.port.Llm`."""
@@ -100,10 +120,13 @@ class Gemini:
 
     async def close(self) -> None:
         """See `mesh.llm.port.Llm`."""
+        # The SDK does not close an HTTP client that it was given.
         await self._http.aclose()
+        await self._client.aio.aclose()
+        self._client.close()
 
     async def _attempt(
-        self, model: str, request: LlmRequest, offered: Offered[msgspec.Raw], started: float
+        self, model: str, request: LlmRequest, offered: Offered[Tools], started: float
     ) -> AsyncGenerator[Event, None]:
         draft = Draft(request.model, started)
         last: LlmCall | None = None
@@ -122,24 +145,66 @@ class Gemini:
         yield msgspec.structs.replace(last, usage=draft.usage)
 
     async def _responses(
-        self, model: str, request: LlmRequest, offered: Offered[msgspec.Raw]
+        self, model: str, request: LlmRequest, offered: Offered[Tools]
     ) -> AsyncGenerator[_Response, None]:
-        method = "streamGenerateContent?alt=sse" if request.deltas else "generateContent"
-        async with self._http.stream(
-            "POST",
-            f"{self._models}/{quote(model, safe='/')}:{method}",
-            content=_body(request, offered),
-            headers=self._headers,
-            timeout=request.timeout_s,
-        ) as response:
-            if response.status_code != 200:
-                await response.aread()
-                raise status_failure(response.status_code, message_of(response), response.headers)
+        async with self._answer(model, request, offered) as answer:
             if request.deltas:
-                async for data in data_of_events(response):
+                async for data in data_of_events(answer):
                     yield _decode(data)
             else:
-                yield _whole(_decode(await response.aread()))
+                yield _whole(_decode(answer.content))
+
+    @asynccontextmanager
+    async def _answer(
+        self, model: str, request: LlmRequest, offered: Offered[Tools]
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        answers: list[httpx2.Response] = []
+        try:
+            await self._ask(answers, model, request, offered)
+            yield answers[0]
+        finally:
+            for answer in answers:
+                await answer.aclose()
+
+    async def _ask(
+        self, answers: list[httpx2.Response], model: str, request: LlmRequest, offered: Offered[Tools]
+    ) -> None:
+        """Sends a request through the SDK; `_RawAnswers` adds its answer to ``answers``."""
+        http_options = types.HttpOptions(
+            timeout=max(1, round(request.timeout_s * 1000)), extra_body=_body(request, offered)
+        )
+        # A dict, because the SDK copies a `GenerateContentConfig` with everything in it, for each call.
+        config: Any = {**_NOTHING_BY_ITSELF, "http_options": http_options}
+        models, name = self._client.aio.models, quote(model, safe="/")
+        # Set and reset in this coroutine: in an async generator, the caller would see the variable as well.
+        token = _answers_of_call.set(answers)
+        try:
+            if request.deltas:
+                chunks = await models.generate_content_stream(model=name, contents=_REPLACED, config=config)
+                # The request is sent when the first chunk is asked for. There is none.
+                async for _ in chunks:
+                    pass
+            else:
+                await models.generate_content(model=name, contents=_REPLACED, config=config)
+        finally:
+            _answers_of_call.reset(token)
+
+
+# Where `_RawAnswers` puts the answer to the call that this task is making. The SDK passes nothing from a call
+# on to the HTTP client by which the two could be matched.
+_answers_of_call: ContextVar[list[httpx2.Response]] = ContextVar("answers_of_call")
+
+
+class _RawAnswers(LlmHttp):
+    """Keeps each answer of status 200 for `Gemini`, and gives the SDK an empty one in its place. Any other
+    answer goes to the SDK, which raises its error."""
+
+    async def send(self, request: httpx2.Request, *, stream: bool = False, **more: Any) -> httpx2.Response:
+        response = await super().send(request, stream=stream, **more)
+        if response.status_code != 200:
+            return response
+        _answers_of_call.get().append(response)
+        return httpx2.Response(200, request=request, content=b"")
 
 
 def _whole(response: _Response) -> _Response:
@@ -149,7 +214,7 @@ def _whole(response: _Response) -> _Response:
     return response
 
 
-def _body(request: LlmRequest, offered: Offered[msgspec.Raw]) -> bytes:
+def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
     contents = [sent for message in request.messages for sent in _sent(message, offered)]
     body: dict[str, Any] = {"contents": contents}
     if request.system:
@@ -158,18 +223,18 @@ def _body(request: LlmRequest, offered: Offered[msgspec.Raw]) -> bytes:
         body["tools"] = offered.encoded
     if request.max_tokens is not None:
         body["generationConfig"] = {"maxOutputTokens": request.max_tokens}
-    return _encode(body)
+    return body
 
 
-def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:
+def _tools(tools: list[tuple[str, ToolSpec]]) -> Tools:
     declared = [
         {"name": name, "description": tool.description, "parametersJsonSchema": tool.input_schema}
         for name, tool in tools
     ]
-    return msgspec.Raw(_encode([{"functionDeclarations": declared}]))
+    return [{"functionDeclarations": declared}]
 
 
-def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[dict[str, Any]]:
+def _sent(message: Message, offered: Offered[Tools]) -> Iterator[dict[str, Any]]:
     if isinstance(message, User):
         yield {"role": "user", "parts": [{"text": message.text}]}
     elif isinstance(message, Assistant):
@@ -182,13 +247,13 @@ def _sent(message: Message, offered: Offered[msgspec.Raw]) -> Iterator[dict[str,
         yield {"role": "user", "parts": [_sent_result(result, offered) for result in message.results]}
 
 
-def _sent_call(call: ToolCall, offered: Offered[msgspec.Raw]) -> dict[str, Any]:
+def _sent_call(call: ToolCall, offered: Offered[Tools]) -> dict[str, Any]:
     function = {"name": offered.wire(call.name), "args": sent_arguments(call), **_sent_id(call.id)}
     part: dict[str, Any] = {"functionCall": function}
     return {**part, "thoughtSignature": call.opaque} if call.opaque else part
 
 
-def _sent_result(result: Result, offered: Offered[msgspec.Raw]) -> dict[str, Any]:
+def _sent_result(result: Result, offered: Offered[Tools]) -> dict[str, Any]:
     response = {"error" if result.is_error else "result": result.content}
     return {
         "functionResponse": {
@@ -203,7 +268,7 @@ def _sent_id(call_id: str) -> dict[str, str]:
     return {} if call_id.startswith(LOCAL_ID) else {"id": call_id}
 
 
-def _events(draft: Draft, response: _Response, offered: Offered[msgspec.Raw]) -> Iterator[Event]:
+def _events(draft: Draft, response: _Response, offered: Offered[Tools]) -> Iterator[Event]:
     if response.prompt_feedback is not None and response.prompt_feedback.block_reason:
         yield draft.done("content_filter")
         return
@@ -216,7 +281,7 @@ def _events(draft: Draft, response: _Response, offered: Offered[msgspec.Raw]) ->
             yield draft.done(_FINISH.get(candidate.finish_reason, "stop"))
 
 
-def _part_events(draft: Draft, part: _Part, offered: Offered[msgspec.Raw]) -> Iterator[Event]:
+def _part_events(draft: Draft, part: _Part, offered: Offered[Tools]) -> Iterator[Event]:
     if part.function_call is not None:
         call = part.function_call
         yield draft.add(tool_call(call.id, offered.own(call.name), call.args or {}, part.thought_signature))
@@ -224,7 +289,7 @@ def _part_events(draft: Draft, part: _Part, offered: Offered[msgspec.Raw]) -> It
         yield draft.text(part.text)
 
 
-def _broken_call(candidate: _Candidate, offered: Offered[msgspec.Raw]) -> ToolCall:
+def _broken_call(candidate: _Candidate, offered: Offered[Tools]) -> ToolCall:
     """A call that Gemini could not parse. It is reported as text only: ``Malformed function call: f(x=``."""
     message = candidate.finish_message or candidate.finish_reason or ""
     names = [name for name in re.findall(r"[\w-]+(?=\()", message) if offered.own(name) in offered.names]
@@ -238,4 +303,9 @@ def _usage(usage: _Usage) -> Usage:
 
 
 def _failure_of(error: Exception) -> Failure | None:
-    return error if isinstance(error, Failure) else read_failure(error)
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, errors.APIError) and isinstance(error.response, httpx2.Response):
+        response = error.response
+        return status_failure(response.status_code, message_of(response), response.headers)
+    return read_failure(error)

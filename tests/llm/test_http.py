@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mesh.core.errors import LlmError
+from mesh.core.events import ToolCall
+from mesh.core.messages import Assistant, Result, Results, ToolSpec, User
 from mesh.llm import http
 from mesh.llm.routing import provider_for
 from tests.worlds.providers import FORMATS, KEY, MODELS, answer_of, env_for, provider, request
@@ -85,3 +87,33 @@ async def test_an_answer_without_end_is_refused(
     async with provider(wire, endless) as (_, llm):
         with pytest.raises(LlmError, match="over 5000 bytes"):
             await answer_of(llm, request(wire, deltas=deltas))
+
+
+async def test_the_keys_of_a_request_are_sent_as_they_are() -> None:
+    """Google's SDK renames keys to and fro; a tool's schema and the arguments of a call are not its own."""
+    properties = {name: {"type": "string"} for name in ("max_output_tokens", "maxOutputTokens", "_url")}
+    tool = ToolSpec("ask", "Asks.", {"type": "object", "properties": properties})
+    call = ToolCall("id-1", "ask", dict.fromkeys(properties, "x"))
+    async with provider("gemini", None) as (stub, llm):
+        said = (User("Go"), Assistant("", (call,)), Results((Result("id-1", "ask", "done"),)))
+        await answer_of(llm, request("gemini", *said, tools=(tool,), max_tokens=9))
+    sent = stub.calls[0].json
+    assert sent.keys() == {"contents", "systemInstruction", "tools", "generationConfig"}
+    assert sent["tools"][0]["functionDeclarations"][0]["parametersJsonSchema"] == tool.input_schema
+    assert sent["contents"][1]["parts"][0]["functionCall"]["args"] == call.arguments
+    assert sent["generationConfig"] == {"maxOutputTokens": 9}
+
+
+async def test_gemini_is_called_in_the_version_that_has_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_GENAI_API_VERSION", "v1")
+    async with provider("gemini", None) as (stub, llm):
+        await answer_of(llm, request("gemini"))
+    assert stub.calls[0].path == "/v1beta/models/gemini-test:generateContent"
+
+
+async def test_an_error_that_is_no_json_is_shown_as_it_came() -> None:
+    async with server("403 Forbidden", "content-type: text/html\r\n", b"<h1>Blocked here</h1>") as (url, _):
+        llm = provider_for(MODELS["gemini"], env_for(url))
+        with pytest.raises(LlmError, match="HTTP 403: <h1>Blocked here</h1>"):
+            await answer_of(llm, request("gemini"))
+        await llm.close()
