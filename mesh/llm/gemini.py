@@ -41,8 +41,8 @@ _BROKEN_CALL = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 
 # What the SDK would do by itself: call functions, and ask again when an answer stops in the middle.
 _NOTHING_BY_ITSELF = {"automatic_function_calling": {"disable": True}, "automatic_continuation": False}
-# The SDK wants some contents. These never leave the process, because those of ``extra_body`` replace them.
-_REPLACED = "."
+# The SDK wants some contents. These are never sent, because those of ``extra_body`` replace them.
+_REPLACED = types.Content()
 
 Tools = list[dict[str, Any]]
 

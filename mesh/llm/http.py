@@ -1,11 +1,11 @@
 """The HTTP client under the providers: httpx2 on the outside, aiohttp inside.
 
-The SDKs take an `httpx2.AsyncClient` and call two of its methods, ``build_request`` and ``send``. They are
-overridden here, because what httpx2 does in them for each request (it parses URLs, merges headers three
-times, keeps cookies, runs auth flows and redirects) costs more CPU than the rest of a model call together,
-and so does its transport: see ``docs/decisions/llm-clients.md``. The aiohttp clients of the OpenAI and
-Anthropic SDKs are no replacement: they bound the time between two chunks only, and neither the whole time nor
-the size of an answer.
+The SDKs take an `httpx2.AsyncClient`, and every call of theirs goes through two of its methods,
+``build_request`` and ``send``. They are overridden here, because what httpx2 does in them for each request
+(it parses URLs, merges headers three times, keeps cookies, runs auth flows and redirects) costs more CPU than
+the rest of a model call together, and so does its transport: see ``docs/decisions/llm-clients.md``. The
+aiohttp clients of the OpenAI and Anthropic SDKs are no replacement: they bound the time between two chunks
+only, and neither the whole time nor the size of an answer.
 
 This module knows no provider and does not retry. Deliberately absent are cookies and redirects (an API that
 redirects a POST is misconfigured, and keys must not follow), and headers and parameters of the client.
