@@ -138,11 +138,11 @@ class LlmWork:
         on."""
         if steps.of(step):
             return await self._call(steps, step, call)
-        said = (
+        refusal = (
             f"You made more than {self._settings.max_tool_calls} tool calls in one answer "
             "(limits.max_tool_calls); none of them was run. Make fewer calls at a time."
         )
-        result = ToolResult(call_id=call.id, tool=call.name, content=said, is_error=True, skipped=True)
+        result = ToolResult(call_id=call.id, tool=call.name, content=refusal, is_error=True, skipped=True)
         return steps.record(step, result)
 
     async def _call(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:

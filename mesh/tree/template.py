@@ -40,7 +40,7 @@ def render(template: str, turn: TurnInput) -> str:
         "iteration": str(turn.iteration),
     }
     if "history" in asked:
-        values["history"] = _told(turn.history)
+        values["history"] = _as_text(turn.history)
     return fill(template, values)
 
 
@@ -53,7 +53,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
 
 
-def _told(history: Sequence[Message]) -> str:
+def _as_text(history: Sequence[Message]) -> str:
     lines: list[str] = []
     for message in history:
         match message:
