@@ -1,4 +1,4 @@
-"""How the offline model fills in a tool's arguments from a sentence, by the tool's schema."""
+"""How the offline model takes the arguments of a tool call from a sentence, by the tool's schema."""
 
 import re
 from typing import Any
@@ -18,18 +18,18 @@ _LIKE = re.compile(r"\b(?:matching|like|containing)\s+[\"'`]?([^\s\"'`,;]+)", re
 _ALL = re.compile(r"\b(?:all|every|everything)\b", re.I)
 _SPECIAL = re.compile(r"([.^$*+?{}\[\]\\|()])")
 TEXTUAL = ("text", "message", "query", "content", "prompt", "input", "question", "body")
-"""An argument with such a name takes a sentence."""
+"""An argument whose name contains one of these takes a whole sentence."""
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """The arguments as far as the sentence gives them, and the names of those it does not give."""
+    """The arguments that the sentence gives, and the names of those that are needed and not given."""
 
     arguments: dict[str, Any]
     missing: tuple[str, ...] = ()
 
 
 def fill(tool: ToolSpec, reading: Reading) -> Filled:
-    """Arguments for a tool. ``missing`` is empty only when they satisfy the tool's schema."""
+    """The arguments for a call of a tool. ``missing`` is empty only if they satisfy the tool's schema."""
     known = properties(tool.input_schema)
     words = _Words(tool, reading, known)
     needed = required_of(tool.input_schema)
@@ -40,7 +40,7 @@ def fill(tool: ToolSpec, reading: Reading) -> Filled:
             arguments[key] = value
     missing = tuple(key for key in needed if key not in arguments)
     if not missing and known and not arguments and verb_of(tool) not in ("", "list"):
-        # A tool that changes things, and nothing that says which.
+        # The tool changes something, and the sentence does not say what: better to ask than to guess.
         missing = tuple(known)
     if not missing and not is_valid(tool.input_schema, arguments):
         missing = tuple(key for key in known if key not in arguments) or ("arguments",)
@@ -48,15 +48,15 @@ def fill(tool: ToolSpec, reading: Reading) -> Filled:
 
 
 def is_valid(schema: Any, value: Any, root: dict[str, Any] | None = None) -> bool:
-    """Whether a value satisfies a schema, whose references look into ``root``. A schema that is
-    broken is satisfied by nothing."""
+    """Whether a value satisfies a schema, whose references lead into ``root``. No value satisfies a schema
+    that is not valid itself."""
     if root is not None and "$defs" in root and isinstance(schema, dict):
         schema = {**schema, "$defs": root["$defs"]}
     return not problems(schema, value)
 
 
 class _Words:
-    """The parts of a sentence that may be values; each number and name is used once."""
+    """The parts of a sentence that can be values of arguments. A number is used for one argument only."""
 
     def __init__(self, tool: ToolSpec, reading: Reading, known: dict[str, Any]) -> None:
         self._reading = reading
@@ -69,7 +69,7 @@ class _Words:
         self._quotes = ["".join(groups) for groups in _QUOTED.findall(reading.text)]
 
     def value(self, key: str, schema: dict[str, Any], required: bool) -> Any:
-        """What the sentence gives for a property; None for nothing."""
+        """The value that the sentence gives for a property; None if it gives none."""
         said = self._said(key)
         if (enum := schema.get("enum")) and isinstance(enum, list):
             tokens = {token.lower() for token in self._reading.tokens}
@@ -87,7 +87,7 @@ class _Words:
         return self._string(key, said, schema, required)
 
     def _said(self, key: str) -> str | None:
-        """The word after a property's name: ``with value 42``, ``name=web-1``, ``size: large``."""
+        """The word that follows a property's name: ``with value 42``, ``name=web-1``, ``size: large``."""
         spelled = re.escape(key).replace("_", r"[_\s-]?")
         found = re.search(
             rf"\b{spelled}\b\s*(?:is|of|to|as|=|:)?\s*(\"[^\"]*\"|'[^']*'|[^\s,;\"']+)", self._text, re.I
@@ -136,7 +136,7 @@ class _Words:
         return ".*" if not self._reads and _ALL.search(self._text) else None
 
     def _names(self) -> list[str]:
-        """What looks like a name: quoted, or a word with digits, hyphens or underscores."""
+        """What looks like a name: text in quotes, and words with digits, hyphens or underscores."""
         looks = (
             token for token in self._reading.tokens if _NAME.fullmatch(token) and not _ID.fullmatch(token)
         )
@@ -160,7 +160,7 @@ class _Words:
         return rest[-1] if rest else None
 
     def _rest(self) -> str | None:
-        """The sentence, without a first word that only asked for the tool."""
+        """The sentence without its first word, if that one only asks for the tool."""
         text = self._text.strip()
         first, _, rest = text.partition(" ")
         if not self._has_verb and singular(first) not in self._nouns:
@@ -169,7 +169,7 @@ class _Words:
 
 
 def _escaped(text: str) -> str:
-    # Not `re.escape`: it escapes hyphens too, which other engines refuse.
+    # Not `re.escape`, which escapes hyphens as well: some engines of other languages refuse that.
     return _SPECIAL.sub(r"\\\1", text)
 
 
@@ -183,6 +183,6 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def required_of(schema: Any) -> tuple[str, ...]:
-    """The properties that an object must have; only what is well formed."""
+    """The properties that an object schema requires. What is not well formed is left out."""
     found = schema.get("required") if isinstance(schema, dict) else None
     return tuple(key for key in found if isinstance(key, str)) if isinstance(found, list) else ()

@@ -1,7 +1,7 @@
-"""How the offline model reads: which of the offered tools does a sentence ask for?
+"""How the offline model reads a sentence, and which of the offered tools it chooses for it.
 
-It knows English verbs, and nothing of any tool but what the request says about it: name,
-description and schema.
+It knows some English verbs. About a tool it knows only what the request says: the name, the description and
+the schema.
 """
 
 import re
@@ -36,8 +36,11 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A sentence: ``verb`` is the group of its first verb ("" for none), ``words`` its other plain
-    words in singular, ``tokens`` everything as it was written."""
+    """A sentence as it was read.
+
+    ``verb``: the group of its first verb, "" if it has none. ``words``: its other words, except fillers, in
+    the singular. ``tokens``: everything, as it was written.
+    """
 
     text: str
     verb: str
@@ -45,7 +48,10 @@ class Reading(msgspec.Struct, frozen=True):
     tokens: tuple[str, ...]
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _ToolWords(msgspec.Struct, frozen=True):
+    """The words of a tool: the groups of the verbs and the nouns of its name, the words of its description,
+    and those of its schema's properties."""
+
     verbs: frozenset[str]
     nouns: frozenset[str]
     described: frozenset[str]
@@ -53,7 +59,8 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def singular(word: str) -> str:
-    """
+    """A noun in lower case and in the singular, as far as a rule of thumb goes.
+
     >>> singular("Resources"), singular("entries"), singular("class")
     ('resource', 'entry', 'class')
     """
@@ -64,12 +71,12 @@ def singular(word: str) -> str:
 
 
 def is_filler(word: str) -> bool:
-    """Whether a word carries no meaning of its own, or is a verb."""
+    """Whether a word says nothing about which thing is meant: an article, a pronoun, a verb."""
     return word.lower() in _STOP or word.lower() in _VERBS
 
 
 def read(text: str) -> Reading:
-    """Reads a sentence."""
+    """Reads what a user wrote."""
     tokens = tuple(token.strip(".,;:!?()'\"`") for token in text.split())
     plain = [token.lower() for token in tokens if token.isalpha()]
     verb = next((_VERBS[word] for word in plain if word in _VERBS), "")
@@ -78,35 +85,35 @@ def read(text: str) -> Reading:
 
 
 def choose(reading: Reading, tools: tuple[ToolSpec, ...]) -> ToolSpec | None:
-    """The tool that fits best, the first of equals; None when none is meant."""
+    """The tool that fits a sentence best, the first one of those that fit equally; None if none fits."""
     best, best_score = None, 0.0
     for tool in tools:
-        score = _score(reading, _known(tool))
+        score = _score(reading, _tool_words(tool))
         if score > best_score:
             best, best_score = tool, score
     return best
 
 
 def verb_of(tool: ToolSpec) -> str:
-    """The group of the verb in a tool's name, "" for none."""
-    return min(_known(tool).verbs, default="")
+    """The group of the verb in a tool's name, "" if it has none."""
+    return min(_tool_words(tool).verbs, default="")
 
 
 def words_of(tool: ToolSpec) -> frozenset[str]:
     """The nouns of a tool's name."""
-    return _known(tool).nouns
+    return _tool_words(tool).nouns
 
 
-def _score(reading: Reading, known: _Known) -> float:
-    nouns = len(reading.words & known.nouns)
-    hints = len(reading.words & known.schema) + 0.5 * len(reading.words & known.described)
-    if reading.verb and known.verbs:
-        # The wrong verb is the wrong tool, whatever else fits.
-        return 5.0 + 2 * nouns + hints if reading.verb in known.verbs else 0.0
-    if not nouns and (known.verbs or hints < 1.5):
+def _score(reading: Reading, tool: _ToolWords) -> float:
+    nouns = len(reading.words & tool.nouns)
+    hints = len(reading.words & tool.schema) + 0.5 * len(reading.words & tool.described)
+    if reading.verb and tool.verbs:
+        # A tool that does something else is the wrong one, however many nouns fit.
+        return 5.0 + 2 * nouns + hints if reading.verb in tool.verbs else 0.0
+    if not nouns and (tool.verbs or hints < 1.5):
         return 0.0
-    # Nobody said what to do: looking does no harm.
-    return 2.0 * nouns + hints + ("list" in known.verbs)
+    # The sentence does not say what to do. A tool that only lists things does no harm.
+    return 2.0 * nouns + hints + ("list" in tool.verbs)
 
 
 @lru_cache(512)
@@ -114,12 +121,12 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text)))
 
 
-def _known(tool: ToolSpec) -> _Known:
+def _tool_words(tool: ToolSpec) -> _ToolWords:
     name = _words(tool.name)
     said = [
         word for key, schema in properties(tool.input_schema).items() for word in (key, *_enum_words(schema))
     ]
-    return _Known(
+    return _ToolWords(
         verbs=frozenset(_VERBS[word] for word in name if word in _VERBS),
         nouns=frozenset(singular(word) for word in name if not is_filler(word)),
         described=frozenset(singular(word) for word in _words(tool.description) if not is_filler(word)),
@@ -128,7 +135,8 @@ def _known(tool: ToolSpec) -> _Known:
 
 
 def properties(schema: Any) -> dict[str, dict[str, Any]]:
-    """The properties of an object schema; only what is well formed."""
+    """The properties of an object schema. What is not well formed is left out, because schemas come from
+    servers that may send anything."""
     found = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(found, dict):
         return {}

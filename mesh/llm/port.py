@@ -1,8 +1,8 @@
-"""The port to language models: what a node asks of one, whoever makes it.
+"""The port to language models: what a tree node asks of a provider.
 
-Above: a tree node that keeps the conversation. Below: one file per provider, its official SDK.
-A model knows no conversation, no journal, no approval and no tool session: it turns messages into
-text and tool calls, and never runs anything.
+There is one module for each provider, over its official SDK, and the offline model. A provider knows no
+conversation, journal, approval or tool session. It turns messages into text and tool calls, and runs nothing
+itself.
 """
 
 from collections.abc import AsyncIterator
@@ -17,9 +17,9 @@ from mesh.core.messages import Message, ToolSpec
 class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model call.
 
-    ``max_tokens`` None: the provider's default (for Anthropic, which requires one, 4096).
-    ``timeout_s`` bounds each HTTP request; the retries have their own bound.
-    ``deltas`` False: nobody watches, so that a provider need not stream.
+    ``max_tokens`` None: the provider's default (4096 for Anthropic, whose API requires a number).
+    ``timeout_s`` bounds each HTTP request, the body of its response included; `mesh.llm.retry` bounds the
+    number of requests. ``deltas`` False: nobody watches, so that the provider need not stream.
     """
 
     model: str
@@ -34,20 +34,19 @@ class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Llm(Protocol):
     """A provider.
 
-    Promises: events come in the order the model made them; a stream that ends without raising has
-    ended with exactly one `LlmCall`, whose ``latency_ms`` counts from the first attempt; a refusal,
-    a content filter, an empty answer and malformed tool arguments are such answers, not errors.
-    Raises `LlmError` when there is no answer.
+    Events come in the order in which the model made them. A stream that ends without an exception has ended
+    with exactly one `LlmCall`, whose ``latency_ms`` is counted from the first attempt. A refusal, a content
+    filter, an empty answer and malformed tool arguments are answers too, not errors. `LlmError` is raised
+    when there is no answer.
 
-    Does not promise: that deltas come at all (``deltas`` False, or a retry after some came: what
-    counts is the `LlmCall`), that two equal requests give equal answers, that a tool the model
-    names was offered.
+    Deltas are a preview, and only the `LlmCall` counts: deltas may be missing, and those of an attempt that
+    broke off are followed by those of the next one. A tool that the model names need not have been offered.
     """
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
-        """`TextDelta`, `ToolCallDelta` and `Trace` as they come, one `LlmCall` at the end."""
+        """Yields `TextDelta`, `ToolCallDelta` and `Trace` as they come, and one `LlmCall` at the end."""
         ...
 
     async def close(self) -> None:
-        """Gives back connections. The provider is not used after."""
+        """Closes the connections. The provider must not be used afterwards."""
         ...

@@ -1,4 +1,8 @@
-"""Anthropic messages, as the stub speaks it."""
+"""The wire format of Anthropic messages: see `mesh.servers.llm_stub.wire.WireFormat`.
+
+API: https://docs.anthropic.com/en/api/messages. Requests are decoded with only the fields that a script can
+match.
+"""
 
 from typing import Any
 
@@ -61,6 +65,7 @@ def plain(call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:
 
 def chunks(call: ModelRequest, answer: ScriptedAnswer, number: int) -> list[bytes]:
     usage = _usage(call, answer)
+    # The API reports tokens as they are made: one at the start of the stream, all of them at its end.
     start = {
         **_envelope(call, number),
         "content": [],

@@ -1,4 +1,8 @@
-"""Gemini generateContent, as the stub speaks it."""
+"""The wire format of Gemini generateContent: see `mesh.servers.llm_stub.wire.WireFormat`.
+
+API: https://ai.google.dev/api/generate-content. Requests are decoded with only the fields that a script can
+match.
+"""
 
 import re
 from typing import Any
@@ -89,7 +93,7 @@ def error(status: int, message: str) -> bytes:
 
 
 def _event(data: bytes) -> bytes:
-    # Gemini ends its lines with CR LF. JSON holds no line break outside of an escape.
+    # Gemini ends lines with CR LF. Nothing within the data changes: JSON has line breaks only as escapes.
     return encode(data).replace(b"\n", b"\r\n")
 
 
@@ -111,6 +115,7 @@ def _candidate(answer: ScriptedAnswer, parts: list[dict[str, Any]]) -> dict[str,
     candidate: dict[str, Any] = {"index": 0, "finishReason": _finish(answer)}
     if parts:
         candidate["content"] = {"role": "model", "parts": parts}
+    # Gemini reports a call that it could not parse as text only.
     if broken := [each for each in answer.tool_calls if each.malformed]:
         candidate["finishReason"] = "MALFORMED_FUNCTION_CALL"
         candidate["finishMessage"] = f"Malformed function call: {broken[0].name}({broken[0].malformed}"

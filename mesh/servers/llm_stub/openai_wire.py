@@ -1,4 +1,8 @@
-"""OpenAI chat completions, as the stub speaks it."""
+"""The wire format of OpenAI chat completions: see `mesh.servers.llm_stub.wire.WireFormat`.
+
+API: https://platform.openai.com/docs/api-reference/chat. Requests are decoded with only the fields that a
+script can match.
+"""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""What the three wire formats of the stub share, and how a format is chosen.
+"""What the three wire formats of the stub share.
 
-A format reads the body of a request into a `ModelRequest` and writes a `ScriptedAnswer` as one body or as the
-chunks of a stream of server-sent events. It knows no socket and no rule.
+A format reads the body of a request into a `ModelRequest` and writes a `ScriptedAnswer` as one body, or as
+the chunks of a stream of server-sent events. It knows neither sockets nor the rules of a script.
 """
 
 import re
@@ -28,24 +28,24 @@ class WireFormat(Protocol):
     """One wire format."""
 
     def read(self, path: str, body: bytes) -> ModelRequest:
-        """Raises `msgspec.DecodeError` for what is no request of this format."""
+        """A request in this format. Raises `msgspec.DecodeError` if the body is none."""
         ...
 
     def plain(self, call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:
-        """The body of an answer that does not stream."""
+        """An answer as one body. ``number`` is that of the call, and makes ids unique."""
         ...
 
     def chunks(self, call: ModelRequest, answer: ScriptedAnswer, number: int) -> list[bytes]:
-        """The same as server-sent events."""
+        """The same answer as a stream, one server-sent event for each element."""
         ...
 
     def error(self, status: int, message: str) -> bytes:
-        """The body of an error."""
+        """The body of an answer with an error status."""
         ...
 
 
 def usage_of(call: ModelRequest, answer: ScriptedAnswer) -> ScriptedUsage:
-    """The scripted usage, or a rough count: four bytes a token in, a word a token out."""
+    """The scripted usage, or a rough count: a token for four bytes of request or one word of text."""
     if answer.usage is not None:
         return answer.usage
     words = len((answer.text or answer.refusal).split())
@@ -55,12 +55,12 @@ def usage_of(call: ModelRequest, answer: ScriptedAnswer) -> ScriptedUsage:
 
 
 def pieces(text: str) -> list[str]:
-    """Text cut behind each run of white space, so that it joins to itself again."""
+    """The words of a text with the white space around them. Joined, they are the text again."""
     return re.findall(r"\s*\S+\s*", text) or ([text] if text else [])
 
 
 def halves(text: str) -> list[str]:
-    """Argument text in two pieces, as models write it in pieces."""
+    """Arguments in two pieces, because models stream them in pieces."""
     middle = len(text) // 2
     return [piece for piece in (text[:middle], text[middle:]) if piece]
 
