@@ -175,7 +175,7 @@ class Gemini:
         )
         # A dict, because the SDK copies a `GenerateContentConfig` with everything in it, for each call.
         config: Any = {**_NOTHING_BY_ITSELF, "http_options": http_options}
-        models, name = self._client.aio.models, quote(model, safe="/")
+        models, name = self._client.aio.models, _sent_name(model)
         # Set and reset in this coroutine: in an async generator, the caller would see the variable as well.
         token = _answers_of_call.set(answers)
         try:
@@ -212,6 +212,13 @@ def _whole(response: _Response) -> _Response:
     response.candidates = response.candidates or [_Candidate()]
     response.candidates[0].finish_reason = response.candidates[0].finish_reason or "STOP"
     return response
+
+
+def _sent_name(model: str) -> str:
+    # The SDK refuses such a name as well, but with a plain ValueError, which could mean anything.
+    if ".." in model:
+        raise Failure("no such model", transient=False)
+    return quote(model, safe="/")
 
 
 def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:

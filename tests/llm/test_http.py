@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from mesh.core.errors import LlmError
@@ -109,6 +110,13 @@ async def test_gemini_is_called_in_the_version_that_has_all_models(monkeypatch: 
     async with provider("gemini", None) as (stub, llm):
         await answer_of(llm, request("gemini"))
     assert stub.calls[0].path == "/v1beta/models/gemini-test:generateContent"
+
+
+async def test_a_model_whose_name_the_sdk_refuses_is_an_error_of_the_call() -> None:
+    async with provider("gemini", None) as (stub, llm):
+        with pytest.raises(LlmError, match=r"gemini model up/\.\./down: no such model"):
+            await answer_of(llm, msgspec.structs.replace(request("gemini"), model="google:up/../down"))
+    assert stub.calls == []
 
 
 async def test_an_error_that_is_no_json_is_shown_as_it_came() -> None:
