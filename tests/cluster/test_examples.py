@@ -10,6 +10,7 @@ import pytest
 from mesh.config.model import load
 from mesh.llm.offline import Offline
 from mesh.mcp.session import McpSession
+from mesh.servers.llm_stub.script import load as load_script
 from mesh.tree.local import LocalTree
 from mesh.tree.plan import likely_mistakes
 from tests.cluster.terminal import Shown, Terminal
@@ -73,6 +74,11 @@ def test_the_index_names_every_example() -> None:
 @pytest.mark.parametrize("config", [*EXAMPLES.glob("*/agent.yaml")], ids=lambda config: config.parent.name)
 def test_the_check_of_an_example_has_nothing_to_say(config: Path) -> None:
     assert likely_mistakes(load(config, {})) == []
+
+
+@pytest.mark.parametrize("script", [*EXAMPLES.glob("*/script.yaml")], ids=lambda script: script.parent.name)
+def test_the_script_of_an_example_is_one_that_the_model_stub_takes(script: Path) -> None:
+    load_script(script)
 
 
 @pytest.mark.parametrize(
