@@ -1,1 +1,1 @@
-"""The HTTP face, without Ray: REST, streams, documents, guards."""
+"""HTTP without Ray: REST, sessions, streams, documents, guards."""

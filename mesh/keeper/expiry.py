@@ -71,7 +71,7 @@ class Expiry:
                     async with asyncio.timeout(left):
                         await self._earlier.wait()
                 except TimeoutError:
-                    pass  # the deadline has passed, which the next round finds
+                    pass  # the deadline has passed, which the loop finds next
                 continue
             self._known.discard(heappop(self._deadlines))
             if conversation_id in self._running:

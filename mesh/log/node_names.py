@@ -45,12 +45,12 @@ class NodeNames:
                     pass
 
     def of(self, node: str) -> str:
-        """A node's name, with its round in a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
+        """A node's name, with its iteration of a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
         place = Place(node)
         path = place.path or ROOT.path
         name = short_name(self._names.get(path) or f"node {path}")
-        rounds = ".".join(place.iterations)
-        return f"{name} #{short_name(rounds)}" if rounds else name
+        iterations = ".".join(place.iterations)
+        return f"{name} #{short_name(iterations)}" if iterations else name
 
 
 def depth_of(node: str) -> int:

@@ -156,7 +156,7 @@ class PushNotifications:
                 try:
                     await self._check_conversation(conversation_id)
                 except JournalError as problem:
-                    # The other conversations go on; this one is checked again at the next round.
+                    # The other conversations go on; this one is checked again next time.
                     _log.error(
                         "event=push_unread conversation=%s %s", conversation_id, fields(message=problem)
                     )

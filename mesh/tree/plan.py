@@ -81,7 +81,7 @@ def _unset(
     node = planned.node
     written = {below.node.output_key for below in planned.walk() if below.node.output_key}
     if node.type == "loop":
-        before |= written  # by the round before
+        before |= written  # by the iteration before
     where = config.location(*(loc if node.prompt else ()), "prompt")
     for name in sorted(placeholders(planned.prompt) - before):
         found.append(

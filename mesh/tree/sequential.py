@@ -21,7 +21,7 @@ class Sequential:
             if done.status == "failed":
                 return Outcome("failed", done.text)
             written |= done.state
-            if done.exits:  # the loop around this node ends: what would follow in this round does not run
+            if done.exits:  # the loop around this node ends: the rest of this iteration does not run
                 return Outcome("completed", done.text or text, written, exits=True)
             text = done.text
         return Outcome("completed", text, written)

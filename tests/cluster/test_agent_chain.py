@@ -126,7 +126,7 @@ def test_whatever_dies_at_whichever_agent_nothing_is_lost_and_nothing_done_twice
     victims = [
         f"{agent}{kind}"
         for agent in ("top", "middle", "bottom")
-        for kind in ("@", "/keeper/0", "#Gateway")  # a node of any version, the keeper, the HTTP face
+        for kind in ("@", "/keeper/0", "#Gateway")  # a node of any version, the keeper, the gateway
     ] * ROUNDS
     dice = random.Random(SEED)
     dice.shuffle(victims)

@@ -8,7 +8,7 @@
     │  └─ c, d         read the ledger
     ├─ rounds (loop, inline)
     │  ├─ draft        appends a line; does not ask
-    │  └─ check        ends the loop in the second round
+    │  └─ check        ends the loop in the second iteration
     └─ report          says back what it sees of the session state
 
 Twelve nodes on three levels. A turn has 28 steps: 19 model calls and 9 tool calls, 5 of them appends.
@@ -41,7 +41,7 @@ APPENDS = ("0.1", "0.2.0", "0.2.1", "0.3.0#1", "0.3.0#2")
 LOOK = "look"
 """A message that has the ledger read, and nothing written."""
 _THINKS_S = 0.03
-_LAST_ROUND = 2
+_LAST_ITERATION = 2
 _PLACES = {
     "plan": "0.0",
     "write": "0.1",
@@ -101,8 +101,8 @@ def said(name: str, iteration: int, message: str) -> str:
 
 def seen(name: str, iteration: int, message: str) -> str:
     """What a node must see of the session state, each key as its node wrote it last."""
-    rounds = {"draft": iteration if name == "check" else _LAST_ROUND}
-    return "\n".join(f"{key}: {said(key, rounds.get(key, 0), message)}" for key in _SEES.get(name, ()))
+    iterations = {"draft": iteration if name == "check" else _LAST_ITERATION}
+    return "\n".join(f"{key}: {said(key, iterations.get(key, 0), message)}" for key in _SEES.get(name, ()))
 
 
 def line(place: str, message: str) -> str:
@@ -185,7 +185,7 @@ def _answer(asked: Asked) -> ScriptedAnswer:
     is_looking = asked.message == LOOK
     if asked.name == "report":
         return ScriptedAnswer(text=f"{text}\n{asked.saw}")
-    if asked.name == "check" and (is_looking or asked.iteration == _LAST_ROUND):
+    if asked.name == "check" and (is_looking or asked.iteration == _LAST_ITERATION):
         return ScriptedAnswer(tool_calls=(ScriptedCall(name="exit_loop"),))
     if asked.results == 0 and asked.name in _READING:
         return ScriptedAnswer(tool_calls=(ScriptedCall(name="ledger_read"),))

@@ -20,7 +20,7 @@ def reached(steps: list[tuple[int, int]]) -> Place:
 
 @settings(deadline=None)
 @given(STEPS)
-def test_the_path_of_a_place_is_the_place_without_its_rounds(steps: list[tuple[int, int]]) -> None:
+def test_the_path_of_a_place_is_the_place_without_its_iterations(steps: list[tuple[int, int]]) -> None:
     assert reached(steps).path == ".".join(["0", *(str(index) for index, _ in steps)])
 
 

@@ -1,4 +1,4 @@
-"""The HTTP face before a keeper in this process: what does not need the whole stack to be seen."""
+"""The gateway before a keeper in this process: what does not need the whole stack to be seen."""
 
 import asyncio
 import json

@@ -112,7 +112,7 @@ class TestWhoAndWhat:
         assert "writer: x" in shown(said, names=NodeNames({"0.1": "writer"}, "d1"))
         assert "node 0.1: x" in shown(said, names=NodeNames({"0.1": "writer"}, "d2"))
 
-    def test_rounds_of_loops_are_told_apart(self) -> None:
+    def test_iterations_of_loops_are_told_apart(self) -> None:
         done = [NodeCompleted(turn=1, time=at(2), step=step, name="work") for step in ("0.1#2", "0.1#2.0#3")]
         assert [
             line.split("  [")[0].strip() for line in shown([asked(), *done]).splitlines() if "done" in line

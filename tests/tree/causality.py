@@ -76,7 +76,7 @@ def _within(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
     """What an event depends on in its own node, or of its own turn."""
     match event:
         case LlmCall():
-            return _rounds(event.turn, event.node, _ordinal(event)[0], past)
+            return _first_answers(event.turn, event.node, _ordinal(event)[0], past)
         case ToolIntent() | ToolResult() | ApprovalRequired():
             return _call(event, past) | _person(event, past)
         case ApprovalResolved():
@@ -112,7 +112,7 @@ def _earlier_nodes(event: AnyEvent, root: PlannedNode) -> Iterator[str]:
         planned, at = planned.children[index], f"{at}.{part}"
 
 
-def _rounds(turn: int, node: str, answers: int, past: Past) -> set[str]:
+def _first_answers(turn: int, node: str, answers: int, past: Past) -> set[str]:
     """The first ``answers`` answers of a node's model, with the results of what they asked for."""
     needs: set[str] = set()
     for i in range(answers):
@@ -130,7 +130,7 @@ def _call(event: AnyEvent, past: Past) -> set[str]:
     if isinstance(answer, LlmCall) and j >= len(answer.tool_calls):
         return {NEVER}
     before = {f"{event.turn}|{event.node}/tool/{i}.{k}|ToolResult" for k in range(j)}
-    return {asked, *before, *_rounds(event.turn, event.node, i, past)}
+    return {asked, *before, *_first_answers(event.turn, event.node, i, past)}
 
 
 def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> set[str]:
@@ -178,14 +178,14 @@ def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]
         planned = planned.children[int(part.partition("#")[0])]
     if not planned.children:
         answers = [e for e in past.values() if _is_answer(e, event.turn, at)]
-        return _rounds(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
+        return _first_answers(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
     done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
     if planned.node.type == "parallel":
         return {_done(event, Place(at).child(index).text) for index in range(len(planned.children))}
     if done and done[-1].exits:
         return set()
-    rounds = planned.node.max_iterations if planned.node.type == "loop" else 0
-    return {_done(event, Place(at).child(len(planned.children) - 1, rounds).text)}
+    iteration = planned.node.max_iterations if planned.node.type == "loop" else 0
+    return {_done(event, Place(at).child(len(planned.children) - 1, iteration).text)}
 
 
 def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:

@@ -10,7 +10,7 @@ from tests.worlds.trees import Node, config
 
 Verdict = Literal["approve", "edit", "reason", "reject"]
 VERDICTS: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject")
-MAX_ROUNDS = 2 * 2 * 2
+MAX_ITERATIONS = 2 * 2 * 2
 """How often a node may run in one turn, at most: in as many loops as a tree is deep."""
 Call = Literal["add", "look", "exit_loop", "nothing"]
 
@@ -18,7 +18,7 @@ Call = Literal["add", "look", "exit_loop", "nothing"]
 @dataclass(frozen=True)
 class Script:
     """What an llm node says: an answer with tool calls for each of ``answers``, then text. ``fails``: instead
-    of its text it fails. It calls ``exit_loop`` from round ``exits_in`` on."""
+    of its text it fails. It calls ``exit_loop`` from iteration ``exits_in`` on."""
 
     answers: tuple[tuple[Call, ...], ...] = ()
     fails: bool = False

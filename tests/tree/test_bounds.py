@@ -74,7 +74,7 @@ async def test_an_answer_with_too_many_calls_does_not_end_the_loop_either(exits:
 # -- model calls of a turn
 
 
-async def test_a_turn_makes_no_more_model_calls_than_its_bound_over_all_rounds_of_a_loop() -> None:
+async def test_a_turn_makes_no_more_model_calls_than_its_bound_over_all_iterations_of_a_loop() -> None:
     model = ByNode(a=[LOOK, says("again")])
     tree = sequential(llm("first"), loop(llm("a"), max_iterations=100), llm("last"))
     async with LocalMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:

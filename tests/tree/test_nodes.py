@@ -128,7 +128,7 @@ async def test_a_loop_ends_after_max_iterations_with_the_last_answer() -> None:
     assert response(await run(tree, model)) == "a says 3 a says 2 a says 1 {got}"
 
 
-async def test_exit_loop_ends_the_loop_and_what_follows_in_its_round_but_not_the_pipeline() -> None:
+async def test_exit_loop_ends_the_loop_and_what_follows_in_its_iteration_but_not_the_pipeline() -> None:
     model = ByNode(judge=EXIT)
     check = sequential(llm("judge", can_exit_loop=True), llm("never"), name="check")
     tree = sequential(loop(llm("work", output_key="work"), check), llm("last", "{work}"))

@@ -27,7 +27,7 @@ from mesh.keeper import event_feeds
 from mesh.tree import steps
 from mesh.tree.plan import tree_of
 from tests.tree.causality import violations
-from tests.tree.generated import MAX_ROUNDS, VERDICTS, Case, Script, Trouble, cases, troubles
+from tests.tree.generated import MAX_ITERATIONS, VERDICTS, Case, Script, Trouble, cases, troubles
 from tests.tree.world import Final, World, final
 from tests.worlds.trees import llm, parallel
 
@@ -161,7 +161,7 @@ def test_a_run_without_trouble_asks_each_model_once_for_each_step(case: Case) ->
     assert set(run.world.model_calls.values()) <= {1}
     journaled = {e.step for e in run.events if isinstance(e, LlmCall)}
     failed = run.world.model_calls.keys() - journaled
-    assert len(failed) <= sum(script.fails for script in case.scripts.values()) * MAX_ROUNDS
+    assert len(failed) <= sum(script.fails for script in case.scripts.values()) * MAX_ITERATIONS
     assert journaled <= run.world.model_calls.keys()
 
 

@@ -88,14 +88,14 @@ class _Model(ScriptedLlm):
             yield says(f"{name} {zlib.crc32(request.system.encode()):08x}")
 
 
-def _rounds(at: str) -> list[int]:
+def _iterations(at: str) -> list[int]:
     return [int(part.partition("#")[2] or 0) for part in at.split(".")]
 
 
 def _calls(script: Script, seen: int, at: str) -> LlmCall:
     """The calls of an answer. Each ``add`` in the whole turn has another number."""
     made: list[ToolCall] = []
-    leave = max(_rounds(at)) >= script.exits_in
+    leave = max(_iterations(at)) >= script.exits_in
     for j, name in enumerate(script.answers[seen]):
         tool = "look" if name == "exit_loop" and not leave else name
         arguments = {"n": zlib.crc32(f"{at}/{seen}.{j}".encode())} if tool == "add" else {}

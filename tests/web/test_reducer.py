@@ -170,7 +170,7 @@ async def test_any_prefix_of_a_journal_and_any_nonsense_is_a_conversation(page: 
     assert folded["turns"][0]["items"] == []
 
 
-async def test_rounds_of_a_loop_light_the_same_node_and_are_counted(page: Page) -> None:
+async def test_iterations_of_a_loop_light_the_same_node_and_are_counted(page: Page) -> None:
     lit = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
       const { statuses } = await import("/static/js/tree-status.js");
