@@ -12,7 +12,7 @@ from mesh.core.events import ToolCall, ToolResult
 from mesh.llm.routing import provider_for
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import tree_of
-from mesh.tree.turn import AbandonedTask, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, UnsettledCall
 
 
 class NodeActor(Actor):
@@ -31,12 +31,12 @@ class NodeActor(Actor):
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
         self._serve(NODE, self, blueprint)
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         with self._idle:
             try:
                 await self.ready()
             except ToolSessionError as problem:
-                return TurnOutput("interrupted", str(problem))
+                return PassOutput("interrupted", str(problem))
             return await self._built.node.run(turn, self._recorder)
 
     async def problems(self, call: ToolCall) -> str:

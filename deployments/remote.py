@@ -26,7 +26,7 @@ from mesh.disk import atomic as durable
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, UnsettledCall
 
 _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
@@ -119,7 +119,7 @@ class RemoteNode:
         self._replicas = [node_stub(blueprint, path, replica) for replica in range(replicas)]
         self._calls = count()
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         return await self._next().run(turn)
 
     async def problems(self, call: ToolCall) -> str:
@@ -152,11 +152,11 @@ class RemoteTree:
         self._versions = {blueprint.digest: blueprint}
         self._nodes: dict[tuple[str, str], RemoteNode] = {}
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         try:
             root = self._node(turn.digest, ROOT.path)
         except ConfigError as problem:
-            return TurnOutput("failed", str(problem))
+            return PassOutput("failed", str(problem))
         return await root.run(turn)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:

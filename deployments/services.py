@@ -12,7 +12,7 @@ from mesh.core.events import ToolCall, ToolResult
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
 from mesh.keeper.requests import Follow, Request, Watch
 from mesh.mcp.port import ToolSession
-from mesh.tree.turn import AbandonedTask, Recorder, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 
 class KeeperService(Recorder, Protocol):
@@ -34,7 +34,7 @@ class KeeperService(Recorder, Protocol):
 class NodeService(Protocol):
     """A node of the tree, as its parent and the keepers see it. For other methods than `run` see `Tree`."""
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         """See `RunNode`."""
         ...
 

@@ -25,10 +25,10 @@ import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import (
-    Answered,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
+    ApprovalShown,
     Artifact,
     Completed,
     ConversationCompleted,
@@ -214,7 +214,7 @@ class Conversation:
         """Applies the next event of the journal."""
         self.seq = event.seq
         self._seen.add(event.key)
-        if not isinstance(event, Answered):  # it changes nothing that a client sees
+        if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
             self.updated_at = event.time or self.updated_at
         match event:
             case ConversationCreated():
@@ -231,7 +231,7 @@ class Conversation:
                     self.pending
                 ):  # else all of it was decided meanwhile, so that the turn goes on and nobody was answered
                     self.pauses.append(event.seq)
-            case Answered():
+            case ApprovalShown():
                 self._answered(event)
             case (
                 LlmCall()
@@ -305,7 +305,7 @@ class Conversation:
             case _:
                 pass
 
-    def _answered(self, event: Answered) -> None:
+    def _answered(self, event: ApprovalShown) -> None:
         if event.uuid:
             self._shown.setdefault(event.uuid, event.seq)
         if event.idempotency_key:

@@ -27,7 +27,7 @@ it, and asks for the next one.
 A claim that was made or recovered ends in one of these ways, and each leads to the next event:
 
     it returned, or failed                                                   tool_result
-    it did not begin, and never will        as if it had not been claimed: `History.before` that claim
+    it did not begin, and never will        `action_after_not_begun`: another claim, if that is still right
     nobody knows                            approval_required, kind unknown_outcome
     the callee asks                         approval_required, with its question
 
@@ -147,8 +147,12 @@ class History:
         return original
 
     def before(self, claim: ToolIntent) -> "History":
-        """The same step without a claim and all that came of it."""
-        return History(self._all[: self._all.index(claim)])
+        """The same step without a claim, and without the claims right before it: each of them was made
+        because the one before it was known not to have begun."""
+        events = list(self._all[: self._all.index(claim)])
+        while events and isinstance(events[-1], ToolIntent):
+            events.pop()
+        return History(events)
 
     def check(self, event: AnyEvent) -> None:
         """Raises `IllegalTransition` if this event must not be recorded now."""
@@ -213,11 +217,12 @@ class Stop(msgspec.Struct, frozen=True):
 
 class Refuse(msgspec.Struct, frozen=True):
     """The call is not run; its result says why. ``reason`` is the person's; without one the call cannot be
-    made, for this ``problem``. ``was_approved``: a person had agreed to it. ``cancels`` as in `Stop`."""
+    made, for this ``problem``. ``was_allowed``: the call had been approved, or
+    claimed, before. ``cancels`` as in `Stop`."""
 
     problem: str = ""
     reason: str = ""
-    was_approved: bool = False
+    was_allowed: bool = False
     cancels: str = ""
 
 
@@ -272,6 +277,24 @@ def next_action(history: History, callee: Callee) -> Action:
     return action
 
 
+def action_after_not_begun(history: History, recovered: Recover, callee: Callee) -> Action:
+    """What to do next when the claim to be recovered has not begun, and never will.
+
+    A retry was decided, so it is claimed again. Otherwise it is as if the claim had not been made, but for
+    two things: what was claimed once is not run without a claim, and a refusal says that the call was not
+    run.
+    """
+    if recovered.is_retry:
+        return MakeClaim(history.arguments(callee.arguments), recovered.claim.answers)
+    match next_action(history.before(recovered.claim), callee):
+        case Run(arguments=arguments):
+            return MakeClaim(arguments)
+        case Refuse(problem=problem) if problem:
+            return Refuse(problem, was_allowed=True)
+        case action:
+            return action
+
+
 def _wanted(history: History, callee: Callee) -> Action:
     match history.state:
         case State.NEW:
@@ -319,7 +342,7 @@ def _decided(history: History, callee: Callee) -> Action:
 
 def _approved(history: History, callee: Callee, arguments: dict[str, Any]) -> Action:
     if problem := callee.problem(arguments):
-        return Refuse(problem, was_approved=True)
+        return Refuse(problem, was_allowed=True)
     if changes := callee.changes_since(history.asked):
         return Ask("tool_call", arguments, changes)
     return MakeClaim(arguments, history.last_claim.answers if history.claims else "")

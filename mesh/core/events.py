@@ -325,7 +325,7 @@ class Paused(Event, frozen=True):
         return f"{self.turn}|Paused|{self.run}"
 
 
-class Answered(Event, frozen=True):
+class ApprovalShown(Event, frozen=True, tag="answered"):
     """A client was told how the turn stands. ``uuid`` is the approval that was described to it: from here on,
     a word without an id may decide that approval. ``key`` is set for a message that came too early to decide
     anything: when it is sent again, it gets the same answer."""
@@ -374,7 +374,7 @@ AnyEvent = (
     | ApprovalResolved
     | NodeCompleted
     | Paused
-    | Answered
+    | ApprovalShown
     | Completed
     | Error
     | ConversationCompleted

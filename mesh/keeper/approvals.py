@@ -184,7 +184,8 @@ def _choice(asked: ApprovalRequired, decision: Decision) -> Choice:
     """The choice that a decision makes. Raises `BadRequest` for a choice that this approval does not take."""
     kind = kind_of(asked)
     choice = "answer" if kind.is_question and decision.answer else decision.choice
-    if choice not in kind.choices or (choice == "answer" and not decision.answer):
+    is_empty = choice == "answer" and not decision.answer and not kind.is_question
+    if choice not in kind.choices or is_empty:
         choices = " or ".join(kind.choices)
         raise BadRequest(f"approval {asked.uuid} takes {choices}, not {decision.choice}: {asked.description}")
     return choice

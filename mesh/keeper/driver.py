@@ -17,7 +17,7 @@ from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
 from mesh.tree.node import CANCELLED
-from mesh.tree.turn import AbandonedTask, Tree, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Tree, UnsettledCall
 
 _log = logging.getLogger("mesh.keeper")
 _CANCEL_WITHIN_S = 5.0
@@ -174,7 +174,7 @@ class Driver:
             about = fields(agent=task.agent, task=task.task_id, message=problem)
             _log.warning("event=not_called_off %s", about)
 
-    async def _output(self, loaded: LoadedConversation, turn: TurnInput) -> TurnOutput:
+    async def _output(self, loaded: LoadedConversation, turn: PassInput) -> PassOutput:
         """Runs a pass and returns its output. A defect of a node ends the turn: another pass would meet it
         again."""
         loaded.running_pass = asyncio.create_task(self._tree.run(turn))
@@ -187,12 +187,12 @@ class Driver:
             raise
         except TimeoutError:
             limit = f"{self._turn_timeout_s:g} s (limits.turn_timeout_s)"
-            return TurnOutput("failed", f"the turn took longer than {limit}")
+            return PassOutput("failed", f"the turn took longer than {limit}")
         except (Unavailable, JournalError):
             raise
         except Exception as problem:  # noqa: BLE001 - it fails the turn, and the log has its traceback
             _log.exception("event=pass_failed conversation=%s turn=%d", turn.conversation_id, turn.turn)
-            return TurnOutput("failed", f"internal error: {problem}; the log has more")
+            return PassOutput("failed", f"internal error: {problem}; the log has more")
         finally:
             loaded.running_pass = None
 
@@ -227,7 +227,7 @@ def _cancelled(turn: int) -> Completed:
     return Completed(turn=turn, response=CANCELLED, stopped_by_person=True, cancelled_on_request=True)
 
 
-def _closing(output: TurnOutput, turn: TurnInput) -> Sequence[AnyEvent]:
+def _closing(output: PassOutput, turn: PassInput) -> Sequence[AnyEvent]:
     """The events that a pass adds to the journal."""
     events = list(output.events)
     match output.status:

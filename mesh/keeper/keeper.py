@@ -21,8 +21,8 @@ from mesh.core.approvals import is_no
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
 from mesh.core.events import (
-    Answered,
     AnyEvent,
+    ApprovalShown,
     ConversationCompleted,
     ConversationCreated,
     UserMessage,
@@ -367,12 +367,12 @@ class Keeper:
         key, body_hash = request.caller.idempotency_key, request.caller.body_hash
         if request.message_id and body_hash:
             turn = loaded.conversation.turn
-            await loaded.append([Answered(turn=turn, idempotency_key=key, body_hash=body_hash)])
+            await loaded.append([ApprovalShown(turn=turn, idempotency_key=key, body_hash=body_hash)])
         return turn_answer(loaded.conversation)
 
     async def _note_approval_shown(self, request: NoteApprovalShown) -> NothingTaken:
         loaded = await self._shard.get(request.id)
-        shown = Answered(turn=loaded.conversation.turn, uuid=request.uuid)
+        shown = ApprovalShown(turn=loaded.conversation.turn, uuid=request.uuid)
         await loaded.append(
             [shown], only_if=lambda: any(e.uuid == shown.uuid for e in loaded.conversation.pending)
         )

@@ -33,7 +33,7 @@ from mesh.keeper.audience import Audience
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.steps import SEND_AHEAD_S
-from mesh.tree.turn import Decisions, TurnInput, TurnOutput
+from mesh.tree.turn import Decisions, PassInput, PassOutput
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -65,7 +65,7 @@ class LoadedConversation:
         # Of the open turn: the task that drives it and the pass that runs now (both are the driver's), the
         # bearer token and trace context of whoever asked last. The token is never written.
         self.driver: asyncio.Task[None] | None = None
-        self.running_pass: asyncio.Task[TurnOutput] | None = None
+        self.running_pass: asyncio.Task[PassOutput] | None = None
         self.turn_to_cancel = 0
         self.token = ""
         self.traceparent = ""
@@ -133,7 +133,7 @@ class LoadedConversation:
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
         asyncio.get_running_loop().call_later(delay, self._flush_soon)
 
-    async def begin_pass(self) -> TurnInput:
+    async def begin_pass(self) -> PassInput:
         """The input of the next pass over the tree. From here on, no older pass can claim or record anything;
         an append that one of them is just making is waited for, so that the new pass knows it."""
         if self.audience.is_there:  # a watcher sees the message before what it leads to
@@ -144,9 +144,9 @@ class LoadedConversation:
             self._wake_listeners()
             return self._turn_input()
 
-    def _turn_input(self) -> TurnInput:
+    def _turn_input(self) -> PassInput:
         conversation, held = self.conversation, self.held_message
-        return TurnInput(
+        return PassInput(
             conversation_id=conversation.id,
             session_id=held.session_id or conversation.session_id if held else conversation.turn_session_id,
             digest=conversation.digest,

@@ -1,7 +1,7 @@
 """The a2a node asks another agent, whose answer is its response."""
 
 from mesh.core.events import ToolCall
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.remote_call import AgentTool, RemoteCalls
 from mesh.tree.steps import Steps
 from mesh.tree.template import render
@@ -15,11 +15,11 @@ class A2aWork:
         self._tool = tool
         self._calls = calls
 
-    async def __call__(self, steps: Steps) -> Outcome:
+    async def __call__(self, steps: Steps) -> PassEnd:
         turn = steps.turn
         message = render(self._template, turn) if self._template else turn.user_message
         call = ToolCall("a2a", self._tool.tool, {"message": message})
         done = await self._calls.run(steps, turn.place.agent_call(), call)
-        if isinstance(done, Outcome):
+        if isinstance(done, PassEnd):
             return done
-        return Outcome("failed" if done.is_error else "completed", done.content)
+        return PassEnd("failed" if done.is_error else "completed", done.content)

@@ -9,7 +9,7 @@ from mesh.core.events import ApprovalKindName, ApprovalRequired, ToolCall, ToolR
 from mesh.core.messages import ToolSpec
 from mesh.core.places import StepKey
 from mesh.tree.calls import CallDriver, CallSettings, NotRun, bounded, run_call
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
 _MOST = 4_000
@@ -29,7 +29,7 @@ class QuestionCalls(msgspec.Struct, frozen=True):
 
     settings: CallSettings
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `run_call`."""
         return await run_call(_QuestionCall(self, call), steps, step, call, self.settings)
 

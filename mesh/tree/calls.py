@@ -32,6 +32,7 @@ from mesh.core.durable_call import (
     Skip,
     Stop,
     Wait,
+    action_after_not_begun,
     next_action,
 )
 from mesh.core.events import (
@@ -45,12 +46,12 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
-from mesh.tree.node import PAUSED, REJECTED, Outcome
+from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 _MOST_CLAIMS = 5
-"""Claims in one pass. Each further one means that the session ended between the claim and the call."""
+"""Claims in one pass. Each but the first means that the session ended between a claim and its call."""
 MOST_SHOWN = 2_000
 """Bytes of what a question shows of a call."""
 _EARLIER = "\nIt is not known whether an earlier attempt ran."
@@ -102,6 +103,8 @@ class CallDriver:
     is_repeatable = False
     lacks_token = False
     may_know_later = False
+    leaves_doubt = False
+    """Whether an unknown outcome stays unknown, so that the result of a later claim has to tell of it."""
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
@@ -217,7 +220,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 async def run_call(
     driver: CallDriver, steps: Steps, step: StepKey, call: ToolCall, settings: CallSettings
-) -> ToolResult | Outcome:
+) -> ToolResult | PassEnd:
     """The call's result, recorded; or how the node's pass ends, if there is none yet."""
     return await _DurableCall(driver, steps, step, call, settings).run()
 
@@ -239,31 +242,33 @@ class _DurableCall:
     def _history(self) -> History:
         return History(self._steps.of(self._step))
 
-    async def run(self) -> ToolResult | Outcome:
+    async def run(self) -> ToolResult | PassEnd:
         history = self._history
-        for _ in range(_MOST_CLAIMS + 1):
-            action = next_action(history, self._driver)
-            match action:
-                case MakeClaim():
-                    claim = await self._claim(action)
-                    if isinstance(claim, NotRun):
-                        return self._not_run(claim)
-                    settle = partial(self._driver.settle, claim)
-                    done = await run_to_completion(
-                        self._effect(self._driver.run_claimed(claim), claim), settle
-                    )
-                case Recover(claim=claim, is_retry=is_retry):
-                    effect = self._driver.recover(claim, is_retry=is_retry)
-                    done = await run_to_completion(self._effect(effect, claim))
-                case _:
-                    return await self._act(action)
+        action = next_action(history, self._driver)
+        if isinstance(action, Recover):
+            effect = self._driver.recover(action.claim, is_retry=action.is_retry)
+            done = await run_to_completion(self._effect(effect, action.claim))
             if done is not None:
                 return done
-            history = self._history.before(claim)
+            action = action_after_not_begun(history, action, self._driver)
+        if isinstance(action, MakeClaim):
+            return await self._claim_and_run(action)
+        return await self._act(action)
+
+    async def _claim_and_run(self, action: MakeClaim) -> ToolResult | PassEnd:
+        """Claims the call and makes it; again if its session ended between the two."""
+        for _ in range(_MOST_CLAIMS):
+            claim = await self._claim(action)
+            if isinstance(claim, NotRun):
+                return self._not_run(claim)
+            effect, settle = self._driver.run_claimed(claim), partial(self._driver.settle, claim)
+            done = await run_to_completion(self._effect(effect, claim), settle)
+            if done is not None:
+                return done
         why = f"{self._call.name} could not be started: its session ends again and again"
         return self._not_run(NotRun(why))
 
-    async def _act(self, action: Action) -> ToolResult | Outcome:
+    async def _act(self, action: Action) -> ToolResult | PassEnd:
         """Everything but claims."""
         driver = self._driver
         match action:
@@ -304,7 +309,7 @@ class _DurableCall:
 
     async def _effect(
         self, effect: Coroutine[Any, Any, Ended], claim: ToolIntent
-    ) -> ToolResult | Outcome | None:
+    ) -> ToolResult | PassEnd | None:
         """Awaits an effect of a claimed call and records how it ended. None: it did not begin.
 
         What came of it is journaled at once: while it is not, a crash leaves an outcome that nobody knows.
@@ -319,7 +324,7 @@ class _DurableCall:
 
     def _recorded(
         self, ended: Returned | NotRun | Unknown | Asks | Stopped, claim: ToolIntent
-    ) -> ToolResult | Outcome:
+    ) -> ToolResult | PassEnd:
         match ended:
             case Returned():
                 return self._returned(ended)
@@ -332,7 +337,7 @@ class _DurableCall:
             case Stopped():
                 return REJECTED
 
-    def _ask(self, question: ApprovalRequired) -> Outcome:
+    def _ask(self, question: ApprovalRequired) -> PassEnd:
         """Records a question; the pass pauses then."""
         history, settings = self._history, self._settings
         expires = settings.expire_after_s if APPROVAL_KINDS[question.kind].expires else None
@@ -353,7 +358,8 @@ class _DurableCall:
 
     def _not_run(self, ended: NotRun) -> ToolResult:
         """Records that the call was not run; if nobody knows that of an earlier attempt, says so."""
-        content = f"{ended.why}{_EARLIER}" if self._history.has_unknown_outcome else ended.why
+        is_in_doubt = self._driver.leaves_doubt and self._history.has_unknown_outcome
+        content = f"{ended.why}{_EARLIER}" if is_in_doubt else ended.why
         return self._record(content, is_error=True, skipped=ended.by_decision)
 
     def _record(self, content: str, **more: Any) -> ToolResult:

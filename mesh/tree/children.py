@@ -7,7 +7,7 @@ import msgspec
 
 from mesh.core.errors import Unavailable
 from mesh.core.events import NodeCompleted
-from mesh.tree.node import PAUSED, REJECTED, Outcome
+from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import RunNode
 
@@ -35,7 +35,7 @@ class Children:
 
     async def run(
         self, steps: Steps, index: int, state: Mapping[str, str], iteration: int = 0
-    ) -> NodeCompleted | Outcome:
+    ) -> NodeCompleted | PassEnd:
         """Runs a child, unless it has completed already. Returns its completion, or how the pass ended.
 
         ``iteration`` is that of the loop, if this is the child of one. Raises `Superseded`, `Unavailable`.

@@ -13,7 +13,7 @@ from mesh.core.places import ROOT, StepKey
 from mesh.llm.port import Llm, LlmRequest
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.remote_call import RemoteCalls
 from mesh.tree.steps import Steps
 from mesh.tree.template import render
@@ -32,7 +32,7 @@ _EXITED = "The loop ends here."
 class _KindOfCalls(Protocol):
     """The calls of one kind that a node makes."""
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `mesh.tree.calls.run_call`."""
         ...
 
@@ -61,7 +61,7 @@ class Tools:
             self._seen, self._specs = offered, (*offered, *self._own)
         return self._specs
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `mesh.tree.calls.run_call`."""
         return await self._kind_of(call).run(steps, step, call)
 
@@ -105,7 +105,7 @@ class LlmWork:
         self._llm = llm
         self._tools = tools
 
-    async def __call__(self, steps: Steps) -> Outcome:
+    async def __call__(self, steps: Steps) -> PassEnd:
         turn, limit = steps.turn, self._settings.max_iterations
         messages: list[Message] = [*(turn.history if turn.place == ROOT else ()), User(turn.user_message)]
         system = render(self._settings.prompt, turn)
@@ -114,25 +114,25 @@ class LlmWork:
             ask = partial(self._ask, steps, step, system, tuple(messages))
             answer = await steps.once(step, LlmCall, ask)
             if not answer.tool_calls:
-                return Outcome("completed", final_text(answer))
+                return PassEnd("completed", final_text(answer))
             results: list[Result] = []
             too_many = len(answer.tool_calls) > self._settings.max_tool_calls
             call_tool = self._refuse if too_many else self._call
             for j, call in enumerate(answer.tool_calls):
                 done = await call_tool(steps, step.tool_call(j), call)
-                if isinstance(done, Outcome):
+                if isinstance(done, PassEnd):
                     return done
                 results.append(Result(call.id, call.name, done.content, done.is_error))
             if not too_many and any(self._exits(call) for call in answer.tool_calls):
-                return Outcome("completed", answer.text, exits=True)
+                return PassEnd("completed", answer.text, exits=True)
             messages += [Assistant(answer.text, answer.tool_calls), Results(tuple(results))]
-        return Outcome(
+        return PassEnd(
             "completed",
             f"I stopped after {limit} model calls without a final answer (limits.max_tool_iterations). "
             f"What the tools did so far stands.",
         )
 
-    async def _refuse(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def _refuse(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """Refuses a call of an answer with too many calls. None of them is run, not even the first ones: they
         are one plan, and the model can make a smaller one. Calls that began before there was a bound go
         on."""
@@ -145,7 +145,7 @@ class LlmWork:
         result = ToolResult(call_id=call.id, tool=call.name, content=refusal, is_error=True, skipped=True)
         return steps.record(step, result)
 
-    async def _call(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def _call(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         if self._exits(call):
             return steps.known(step, ToolResult) or steps.record(
                 step, ToolResult(call_id=call.id, tool=call.name, content=_EXITED)

@@ -14,7 +14,7 @@ from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
 from mesh.tree.plan import tree_of
-from mesh.tree.turn import AbandonedTask, Recorder, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class LocalTree:
         for agent in self._agents:
             await agent.close()
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         node = self._nodes[turn.place.path].node
         output = await node.run(_received(turn), self._recorder)
         return _received(output)

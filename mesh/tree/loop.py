@@ -1,7 +1,7 @@
 """The loop node runs its children in order, again and again, until one of them ends the loop."""
 
 from mesh.tree.children import Children
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
 
@@ -13,19 +13,19 @@ class Loop:
         self._children = children
         self._max_iterations = max_iterations
 
-    async def __call__(self, steps: Steps) -> Outcome:
+    async def __call__(self, steps: Steps) -> PassEnd:
         written: dict[str, str] = {}
         text = ""
         for iteration in range(1, self._max_iterations + 1):
             for index in range(len(self._children)):
                 state = {**steps.turn.state, **written}
                 done = await self._children.run(steps, index, state, iteration)
-                if isinstance(done, Outcome):
+                if isinstance(done, PassEnd):
                     return done
                 if done.status == "failed":
-                    return Outcome("failed", done.text)
+                    return PassEnd("failed", done.text)
                 written |= done.state
                 text = done.text or text
                 if done.exits:
-                    return Outcome("completed", text, written)
-        return Outcome("completed", text, written)
+                    return PassEnd("completed", text, written)
+        return PassEnd("completed", text, written)

@@ -19,14 +19,14 @@ import msgspec
 from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import NodeStarted
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import Recorder, Status, TurnInput, TurnOutput
+from mesh.tree.turn import PassInput, PassOutput, Recorder, Status
 
 CANCELLED = "Operation cancelled by user."
 """The answer of a turn that a person cancelled, or whose operation a person rejected without a reason."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """How a pass ended: see `TurnOutput`. ``state`` is what was written, without the node's
+class PassEnd(msgspec.Struct, frozen=True):
+    """How a pass ended: see `PassOutput`. ``state`` is what was written, without the node's
     ``output_key``."""
 
     status: Status
@@ -35,14 +35,14 @@ class Outcome(msgspec.Struct, frozen=True):
     exits: bool = False
 
 
-PAUSED = Outcome("paused")
-REJECTED = Outcome("cancelled", CANCELLED)
+PAUSED = PassEnd("paused")
+REJECTED = PassEnd("cancelled", CANCELLED)
 
 
 class Work(Protocol):
     """The part in which the types of nodes differ."""
 
-    async def __call__(self, steps: Steps) -> Outcome:
+    async def __call__(self, steps: Steps) -> PassEnd:
         """Raises `Superseded`, `Unavailable`, `LlmError`; may be cancelled at any await."""
         ...
 
@@ -66,7 +66,7 @@ class Node:
         self._output_key = output_key
         self._timeout_s = timeout_s
 
-    async def run(self, turn: TurnInput, recorder: Recorder) -> TurnOutput:
+    async def run(self, turn: PassInput, recorder: Recorder) -> PassOutput:
         """Runs one pass. Known steps are not run again."""
         steps = Steps(turn, recorder)
         steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
@@ -74,12 +74,12 @@ class Node:
             outcome = await self._outcome(steps)
         except Superseded:
             await steps.close()
-            return TurnOutput("superseded")
+            return PassOutput("superseded")
         except asyncio.CancelledError:
             steps.abandon()
             raise
         events, sent = await steps.close()
-        return TurnOutput(
+        return PassOutput(
             outcome.status,
             outcome.text,
             events,
@@ -89,20 +89,20 @@ class Node:
             steps.llm_calls_made,
         )
 
-    async def _outcome(self, steps: Steps) -> Outcome:
+    async def _outcome(self, steps: Steps) -> PassEnd:
         try:
             async with asyncio.timeout(self._timeout_s) as bound:
                 return await self._work(steps)
         except TimeoutError:
             if not bound.expired():
                 raise
-            return Outcome("failed", f"{self._name} took longer than {self._timeout_s:g} s (timeout_s)")
+            return PassEnd("failed", f"{self._name} took longer than {self._timeout_s:g} s (timeout_s)")
         except Unavailable as problem:
-            return Outcome("interrupted", str(problem))
+            return PassEnd("interrupted", str(problem))
         except LlmError as problem:
-            return Outcome("failed", f"{self._name}: {problem}")
+            return PassEnd("failed", f"{self._name}: {problem}")
 
-    def _written(self, outcome: Outcome) -> Mapping[str, str]:
+    def _written(self, outcome: PassEnd) -> Mapping[str, str]:
         # A node that only ended its loop has said nothing: the state keeps its former value.
         says_nothing = outcome.exits and not outcome.text
         if self._output_key is None or outcome.status != "completed" or says_nothing:

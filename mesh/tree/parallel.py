@@ -12,10 +12,10 @@ from mesh.core.errors import Unavailable
 from mesh.core.events import NodeCompleted
 from mesh.core.places import StepKey
 from mesh.tree.children import Children
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
-Ended = NodeCompleted | Outcome
+Ended = NodeCompleted | PassEnd
 
 
 class Parallel:
@@ -25,22 +25,22 @@ class Parallel:
         self._children = children
         self._on_error = on_error
 
-    async def __call__(self, steps: Steps) -> Outcome:
+    async def __call__(self, steps: Steps) -> PassEnd:
         ended = await _Branches(self._children, steps).run()
         for status in ("cancelled", "paused"):
             for outcome in ended:
-                if isinstance(outcome, Outcome) and outcome.status == status:
+                if isinstance(outcome, PassEnd) and outcome.status == status:
                     return outcome
         return self._joined([done for done in ended if isinstance(done, NodeCompleted)])
 
-    def _joined(self, done: list[NodeCompleted]) -> Outcome:
+    def _joined(self, done: list[NodeCompleted]) -> PassEnd:
         failed = [child for child in done if child.status == "failed"]
         if failed and (self._on_error == "fail" or len(failed) == len(done)):
-            return Outcome("failed", "\n".join(child.text for child in failed))
+            return PassEnd("failed", "\n".join(child.text for child in failed))
         good = [child for child in done if child.status == "completed"]
         written = {key: text for child in good for key, text in child.state.items()}
         text = "\n".join(child.text for child in good)
-        return Outcome("completed", text, written, any(child.exits for child in good))
+        return PassEnd("completed", text, written, any(child.exits for child in good))
 
 
 class _Branches:
@@ -96,7 +96,7 @@ class _Branches:
             self._ended[index] = task.result()
 
     def _paused(self) -> list[int]:
-        return [i for i, end in self._ended.items() if isinstance(end, Outcome) and end.status == "paused"]
+        return [i for i, end in self._ended.items() if isinstance(end, PassEnd) and end.status == "paused"]
 
     def _go_on(self, decided: list[StepKey]) -> None:
         for index in self._paused():

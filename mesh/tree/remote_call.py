@@ -52,7 +52,7 @@ from mesh.tree.calls import (
     listed,
     run_call,
 )
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
 
@@ -97,7 +97,7 @@ class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
     agents: Mapping[str, AgentTool]
     settings: CallSettings = CallSettings()
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `run_call`."""
         driver = _RemoteCall(self, steps, step, call, self.agents[call.name])
         return await run_call(driver, steps, step, call, self.settings)

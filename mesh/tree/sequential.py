@@ -1,7 +1,7 @@
 """The sequential node: its children in order, each with what those before it wrote."""
 
 from mesh.tree.children import Children
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
 
@@ -11,17 +11,17 @@ class Sequential:
     def __init__(self, children: Children) -> None:
         self._children = children
 
-    async def __call__(self, steps: Steps) -> Outcome:
+    async def __call__(self, steps: Steps) -> PassEnd:
         written: dict[str, str] = {}
         text = ""
         for index in range(len(self._children)):
             done = await self._children.run(steps, index, {**steps.turn.state, **written})
-            if isinstance(done, Outcome):
+            if isinstance(done, PassEnd):
                 return done
             if done.status == "failed":
-                return Outcome("failed", done.text)
+                return PassEnd("failed", done.text)
             written |= done.state
             if done.exits:  # the loop around this node ends: the rest of this iteration does not run
-                return Outcome("completed", done.text or text, written, exits=True)
+                return PassEnd("completed", done.text or text, written, exits=True)
             text = done.text
-        return Outcome("completed", text, written)
+        return PassEnd("completed", text, written)

@@ -30,7 +30,7 @@ from mesh.core.events import (
 )
 from mesh.core.places import Place, StepKey
 from mesh.runtime.logs import fields
-from mesh.tree.turn import Recorder, TurnInput, TurnOutput
+from mesh.tree.turn import PassInput, PassOutput, Recorder
 
 SEND_AHEAD_S = 0.2
 _MOST_UNSENT = 1_000
@@ -46,7 +46,7 @@ class Superseded(Exception):
 class Steps:
     """One node in one pass. Not shared between passes; used by one event loop."""
 
-    def __init__(self, turn: TurnInput, recorder: Recorder) -> None:
+    def __init__(self, turn: PassInput, recorder: Recorder) -> None:
         self.turn = turn
         self._recorder = recorder
         self._known: list[AnyEvent] = list(turn.known)
@@ -123,7 +123,7 @@ class Steps:
 
     # -- children
 
-    def below(self, place: Place, state: Mapping[str, str], iteration: int, *, history: bool) -> TurnInput:
+    def below(self, place: Place, state: Mapping[str, str], iteration: int, *, history: bool) -> PassInput:
         """The input of the child at a place: what is known there, and all that must be journaled before."""
         return msgspec.structs.replace(
             self.turn,
@@ -137,7 +137,7 @@ class Steps:
             history=self.turn.history if history else (),
         )
 
-    def absorb(self, output: TurnOutput) -> None:
+    def absorb(self, output: PassOutput) -> None:
         """Takes over what a child has recorded."""
         self.llm_calls_made += output.llm_calls
         self._known += output.sent

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mesh.core.messages import Assistant, Message, User
-from mesh.tree.turn import TurnInput
+from mesh.tree.turn import PassInput
 
 BUILT_IN = ("user_message", "history", "message_id", "conversation_id", "session_id", "turn", "iteration")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -21,7 +21,7 @@ def placeholders(template: str) -> set[str]:
     return set(_PLACEHOLDER.findall(template))
 
 
-def render(template: str, turn: TurnInput) -> str:
+def render(template: str, turn: PassInput) -> str:
     """The template with the values of this turn.
 
     ``{history}`` are the messages of the turns before, one a paragraph; ``{iteration}`` is that of the

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.core.durable_call import Ask, MakeClaim, Refuse
+from mesh.core.durable_call import Ask, History, MakeClaim, Refuse
 from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, ToolCall, ToolIntent, ToolResult
 from mesh.core.history import NOT_RUN
@@ -35,7 +35,7 @@ from mesh.tree.calls import (
     result_of,
     run_call,
 )
-from mesh.tree.node import Outcome
+from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import UnsettledCall
 
@@ -46,7 +46,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     toolbox: Toolbox
     settings: CallSettings = CallSettings()
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | Outcome:
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `run_call`."""
         driver = _ToolCall(self, steps, step, call, self.toolbox.tools.get(call.name))
         return await run_call(driver, steps, step, call, self.settings)
@@ -89,6 +89,8 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
 class _ToolCall(CallDriver):
     """One call; ``tool`` None: there is no tool of that name."""
 
+    leaves_doubt = True
+
     def __init__(
         self, calls: ToolCalls, steps: Steps, step: StepKey, call: ToolCall, tool: Tool | None
     ) -> None:
@@ -112,6 +114,10 @@ class _ToolCall(CallDriver):
         if not asked.tool_fingerprint or self._tool is None:
             return ""
         return "; ".join(changes(asked.tool_fingerprint, fingerprint_of(self._tool)))
+
+    def attempt(self, kind: ApprovalKindName, history: History) -> int:
+        # A question about an unknown outcome has the number of the claim that it is about.
+        return history.last_claim.attempt if kind == "unknown_outcome" else history.next_attempt(kind)
 
     # -- effects
 
@@ -199,7 +205,7 @@ class _ToolCall(CallDriver):
     def refusal(self, action: Refuse) -> NotRun:
         if action.reason:
             return NotRun(f"This call was not run: {action.reason}", by_decision=True)
-        return NotRun(f"{action.problem}\nThe call was not run." if action.was_approved else action.problem)
+        return NotRun(f"{action.problem}\nThe call was not run." if action.was_allowed else action.problem)
 
     def skipped(self) -> str:
         about = "It is not known whether this call ran."

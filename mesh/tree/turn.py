@@ -10,7 +10,7 @@ from mesh.core.messages import Message
 from mesh.core.places import ROOT, Place
 
 
-class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pass over the tree for one turn, or the part of it below one node.
 
     ``run`` is the number of the pass, greater than that of every earlier pass of any keeper; effects are
@@ -53,13 +53,13 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Place(self.at)
 
     def __repr__(self) -> str:
-        return f"TurnInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
+        return f"PassInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
 
 
 Status = Literal["completed", "paused", "cancelled", "failed", "superseded", "interrupted"]
 
 
-class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a pass ended at one node.
 
     ``text`` is the answer, or what went wrong if it ``failed``. ``events`` are those that are not journaled
@@ -84,7 +84,7 @@ class TurnOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """``taken``: the events are durable, and this pass holds the claims among them. Otherwise a newer pass
     has taken the turn over, and nothing more may be done in the name of this one. ``watched`` as in
-    `TurnInput`; ``llm_calls`` counts the model calls of the turn that are durable, by whichever node."""
+    `PassInput`; ``llm_calls`` counts the model calls of the turn that are durable, by whichever node."""
 
     taken: bool
     watched: bool = False
@@ -92,7 +92,7 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """New decisions, and the turn's `TurnInput.token` since then."""
+    """New decisions, and the turn's `PassInput.token` since then."""
 
     events: Sequence[ApprovalResolved] = ()
     token: str = ""
@@ -121,14 +121,14 @@ class RunNode(Protocol):
     Raises `Unavailable` when the pass was not taken to its end; some of it may have happened.
     """
 
-    def __call__(self, turn: TurnInput) -> Coroutine[Any, Any, TurnOutput]:
+    def __call__(self, turn: PassInput) -> Coroutine[Any, Any, PassOutput]:
         """See the class."""
         ...
 
 
 class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task of another agent that waits for an answer, in a turn that is over. ``node`` is the place of the
-    node that asked, the rest as in `TurnInput`."""
+    node that asked, the rest as in `PassInput`."""
 
     digest: str
     node: str
@@ -143,7 +143,7 @@ class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A claimed tool call without a result. ``digest`` as in `TurnInput`, ``call_id`` as in `ToolResult`."""
+    """A claimed tool call without a result. ``digest`` as in `PassInput`, ``call_id`` as in `ToolResult`."""
 
     digest: str
     conversation_id: str
@@ -154,7 +154,7 @@ class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
 class Tree(Protocol):
     """The port from a keeper to the tree of an agent, in all its versions."""
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         """`RunNode` of the root."""
         ...
 

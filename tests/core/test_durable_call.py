@@ -24,6 +24,7 @@ from mesh.core.durable_call import (
     State,
     Stop,
     Wait,
+    action_after_not_begun,
     next_action,
 )
 from mesh.core.events import (
@@ -135,7 +136,7 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         "what was approved and cannot be made any more is refused",
         [required(), resolved("approve")],
         Tool(wrong="gone"),
-        Refuse("gone", was_approved=True),
+        Refuse("gone", was_allowed=True),
     ),
     (
         "a tool that has changed since is asked about again",
@@ -212,15 +213,67 @@ def test_what_follows(events: list[AnyEvent], tool: Tool, expected: Action) -> N
     assert action(events, tool) == expected
 
 
-def test_a_claim_that_never_began_is_as_if_it_had_not_been_made() -> None:
-    events = [required(), resolved("approve", edited_args=EDITED), claimed()]
-    assert next_action(History(events).before(claimed()), Tool()) == MakeClaim(EDITED)
+NOT_BEGUN: list[tuple[str, list[AnyEvent], Recover, Tool, Action]] = [
+    (
+        "what was approved is claimed again, as it was approved",
+        [required(), resolved("approve", edited_args=EDITED), claimed()],
+        Recover(claimed()),
+        Tool(),
+        MakeClaim(EDITED),
+    ),
+    (
+        "earlier claims have not begun either",
+        [required(), resolved("approve"), claimed(0), claimed(1)],
+        Recover(claimed(1)),
+        Tool(),
+        MakeClaim(ARGUMENTS),
+    ),
+    (
+        "a tool that is destructive by now is asked about",
+        [claimed()],
+        Recover(claimed()),
+        Tool(asks="tool_call"),
+        Ask("tool_call", ARGUMENTS),
+    ),
+    (
+        "what was claimed once is not run without a claim",
+        [claimed()],
+        Recover(claimed()),
+        Tool(is_repeatable=True),
+        MakeClaim(ARGUMENTS),
+    ),
+    (
+        "what cannot be made any more says that it was not run",
+        [claimed()],
+        Recover(claimed()),
+        Tool(wrong="gone"),
+        Refuse("gone", was_allowed=True),
+    ),
+    (
+        "a retry is claimed again, and tells the same decision",
+        [
+            FROM_AGENT,
+            resolved("approve", "r"),
+            claimed(0, "r"),
+            required(kind="unknown_outcome"),
+            resolved("retry"),
+        ],
+        Recover(claimed(0, "r"), is_retry=True),
+        Tool(may_know_later=True, asks="tool_call"),
+        MakeClaim(ARGUMENTS, "r"),
+    ),
+]
 
 
-def test_a_claim_that_never_began_is_asked_about_if_the_tool_is_destructive_by_now() -> None:
-    assert next_action(History([claimed()]).before(claimed()), Tool(asks="tool_call")) == Ask(
-        "tool_call", ARGUMENTS
-    )
+@pytest.mark.parametrize(
+    ("events", "recovered", "tool", "expected"),
+    [row[1:] for row in NOT_BEGUN],
+    ids=[row[0] for row in NOT_BEGUN],
+)
+def test_what_follows_a_claim_that_never_began(
+    events: list[AnyEvent], recovered: Recover, tool: Tool, expected: Action
+) -> None:
+    assert action_after_not_begun(History(events), recovered, tool) == expected
 
 
 def test_no_two_approvals_of_a_step_and_kind_have_the_same_number() -> None:

@@ -14,7 +14,7 @@ from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.replies import JournalLines, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, SendMessage, Watch
-from mesh.tree.turn import TurnInput, TurnOutput
+from mesh.tree.turn import PassInput, PassOutput
 from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
 
 ADD = ("add", {"n": 1})
@@ -285,7 +285,7 @@ async def test_a_call_whose_result_came_late_cannot_be_claimed_again() -> None:
 STEP = "0/tool/0.0"
 
 
-def _claim(turn: TurnInput, attempt: int) -> ToolIntent:
+def _claim(turn: PassInput, attempt: int) -> ToolIntent:
     return ToolIntent(
         turn=turn.turn,
         step=STEP,
@@ -331,7 +331,7 @@ class Forgetful(LocalMesh):
         self.lost = lost
         self.runs: list[tuple[str, int]] = []
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         self.runs.append((turn.conversation_id, turn.run))
         if len(self.runs) in self.lost:
             raise Unavailable("the node died", retry_after_s=0)
@@ -368,9 +368,9 @@ async def _runs(order: list[str], lost: set[int]) -> None:
 class SupersededByNobody(LocalMesh):
     """Its passes end at once, as if others had begun."""
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         self.passes += 1
-        return TurnOutput("superseded")
+        return PassOutput("superseded")
 
 
 async def test_passes_that_end_without_a_reason_do_not_follow_each_other_without_a_pause() -> None:

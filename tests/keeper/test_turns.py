@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from mesh.core.approvals import Decision
 from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import LlmCall, ToolCall, ToolIntent
 from mesh.core.ids import id_for_key
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
-from mesh.tree.turn import TurnInput, TurnOutput
+from mesh.keeper.requests import Decide
+from mesh.tree.turn import PassInput, PassOutput
 from tests.worlds.mesh import (
     Caller,
     Complete,
@@ -23,6 +25,7 @@ from tests.worlds.mesh import (
     calls,
     says,
 )
+from tests.worlds.trees import ByNode, config, llm
 
 ADD = ("add", {"n": 1})
 LOOK = ("look", {})
@@ -306,7 +309,7 @@ async def test_a_node_that_dies_is_followed_by_another_pass() -> None:
     class Flaky(LocalMesh):
         deaths = 2
 
-        async def run(self, turn: TurnInput) -> TurnOutput:
+        async def run(self, turn: PassInput) -> PassOutput:
             if self.deaths:
                 self.deaths -= 1
                 raise Unavailable("node died", retry_after_s=0)
@@ -369,7 +372,7 @@ async def test_a_pass_waits_for_a_claim_that_an_older_one_is_just_writing() -> N
             return await super().append(shard, epoch, append)
 
     class Lossy(LocalMesh):
-        async def run(self, turn: TurnInput) -> TurnOutput:
+        async def run(self, turn: PassInput) -> PassOutput:
             self.lost = asyncio.create_task(super().run(turn))
             claiming = asyncio.create_task(writing.wait())
             await asyncio.wait({self.lost, claiming}, return_when=asyncio.FIRST_COMPLETED)
@@ -385,3 +388,12 @@ async def test_a_pass_waits_for_a_claim_that_an_older_one_is_just_writing() -> N
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
         await mesh.first
         assert mesh.ledger.lines == ["add 1"]
+
+
+async def test_a_question_may_be_answered_with_nothing() -> None:
+    model = ByNode(a=[calls(("ask_user", {"question": "Anything else?"})), says("Bye.")])
+    async with LocalMesh(model, config=config(llm("a", can_ask_user=True))) as mesh:
+        _, body = await mesh.create("go")
+        decision = Decision(body["result"]["approval"]["uuid"], "answer")
+        status, body = await mesh.ask(Decide(Caller(session_id="s"), (decision,), True))
+        assert (status, body["result"]["response"]) == (200, "Bye.")

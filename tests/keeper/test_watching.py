@@ -14,7 +14,7 @@ from mesh.keeper import tail
 from mesh.keeper.replies import Refusal, TurnAccepted, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, SendMessage, Watch
 from mesh.llm.port import LlmRequest
-from mesh.tree.turn import Ack, TurnInput, TurnOutput
+from mesh.tree.turn import Ack, PassInput, PassOutput
 from tests.worlds.live import Spoken
 from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
 
@@ -114,10 +114,10 @@ async def test_a_watcher_sees_a_turn_as_it_happens() -> None:
 async def test_with_nobody_watching_no_delta_is_produced_or_sent() -> None:
     llm = Spoken(says("one two three"))
     async with conversation(llm) as (mesh, cid):
-        passes: list[TurnOutput] = []
+        passes: list[PassOutput] = []
         run = mesh.run
 
-        async def seen(turn: TurnInput) -> TurnOutput:
+        async def seen(turn: PassInput) -> PassOutput:
             passes.append(await run(turn))
             return passes[-1]
 

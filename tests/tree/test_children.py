@@ -10,7 +10,7 @@ from mesh.core.events import AnyEvent, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import Ack, Decisions, Status, TurnInput, TurnOutput
+from mesh.tree.turn import Ack, Decisions, PassInput, PassOutput, Status
 
 
 class Alone:
@@ -26,17 +26,17 @@ class Alone:
 class Called:
     """A child that ends its pass in a prepared way, and keeps what it was called with."""
 
-    def __init__(self, output: TurnOutput) -> None:
+    def __init__(self, output: PassOutput) -> None:
         self.output = output
-        self.turns: list[TurnInput] = []
+        self.turns: list[PassInput] = []
 
-    async def __call__(self, turn: TurnInput) -> TurnOutput:
+    async def __call__(self, turn: PassInput) -> PassOutput:
         self.turns.append(turn)
         return self.output
 
 
 def steps(known: Sequence[AnyEvent] = ()) -> Steps:
-    turn = TurnInput(
+    turn = PassInput(
         conversation_id="c",
         session_id="s",
         digest="d",
@@ -51,7 +51,7 @@ def steps(known: Sequence[AnyEvent] = ()) -> Steps:
 
 @pytest.mark.parametrize("status", get_args(Status))
 async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Status) -> None:
-    child, parent = Called(TurnOutput(status, "text", state={"k": "v"}, exits=True)), steps()
+    child, parent = Called(PassOutput(status, "text", state={"k": "v"}, exits=True)), steps()
     running = Children([Child("it", child)]).run(parent, 0, {})
     match status:
         case "completed" | "failed":
@@ -75,7 +75,7 @@ async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Sta
 
 async def test_a_child_that_is_done_is_not_called_again() -> None:
     done = NodeCompleted(name="it", turn=1, step="0.1.0#2", text="before")
-    child = Called(TurnOutput("completed", "again"))
+    child = Called(PassOutput("completed", "again"))
     children, parent = Children([Child("it", child)]), steps([done])
     assert await children.run(parent, 0, {}, iteration=2) == done
     assert child.turns == []
@@ -86,7 +86,7 @@ async def test_a_child_that_is_done_is_not_called_again() -> None:
 
 async def test_a_child_knows_what_happened_below_it_and_the_history_only_if_it_reads_it() -> None:
     inside, beside = (LlmCall(model="m", turn=1, step=f"{at}/llm/0") for at in ("0.1.1.0", "0.1.10"))
-    child = Called(TurnOutput("paused"))
+    child = Called(PassOutput("paused"))
     await Children([Child("no", child), Child("it", child)]).run(steps([inside, beside]), 1, {"k": "v"})
     (turn,) = child.turns
     assert (turn.at, turn.known, dict(turn.state), turn.run) == ("0.1.1", [inside], {"k": "v"}, 7)
@@ -95,6 +95,6 @@ async def test_a_child_knows_what_happened_below_it_and_the_history_only_if_it_r
 async def test_what_a_child_learned_goes_up_before_the_record_that_it_is_done() -> None:
     learned = LlmCall(model="m", turn=1, step="0.1.0/llm/0")
     parent = steps()
-    await Children([Child("it", Called(TurnOutput("completed", events=[learned])))]).run(parent, 0, {})
+    await Children([Child("it", Called(PassOutput("completed", events=[learned])))]).run(parent, 0, {})
     kept, _ = await parent.close()
     assert [type(e) for e in kept] == [LlmCall, NodeCompleted]

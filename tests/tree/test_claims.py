@@ -16,7 +16,7 @@ from mesh.keeper.requests import Cancel
 from mesh.mcp.call_records import ClaimedCalls
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Claim, ToolOutcome
-from mesh.tree.turn import TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import PassInput, PassOutput, UnsettledCall
 from tests.worlds.mesh import Ledger, LocalMesh, ScriptedLlm, calls, says, until
 
 ADD = ("add", {"n": 1})
@@ -28,9 +28,9 @@ class Lossy(LocalMesh):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.lose = asyncio.Event()
-        self.lost: list[asyncio.Task[TurnOutput]] = []
+        self.lost: list[asyncio.Task[PassOutput]] = []
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         going = asyncio.create_task(super().run(turn))
         losing = asyncio.create_task(self.lose.wait())
         await asyncio.wait({going, losing}, return_when=asyncio.FIRST_COMPLETED)
@@ -383,7 +383,7 @@ async def test_a_cancelled_turn_waits_for_a_session_that_cannot_be_asked_at_firs
 
 async def test_a_turn_that_no_node_can_run_ends_after_its_tool_has() -> None:
     class Unreachable(Lossy):
-        async def run(self, turn: TurnInput) -> TurnOutput:
+        async def run(self, turn: PassInput) -> PassOutput:
             if self.lost:
                 raise Unavailable("no node is there", retry_after_s=0)
             return await super().run(turn)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mesh.core.messages import Assistant, User
 from mesh.tree.template import BUILT_IN, fill, placeholders, render
-from mesh.tree.turn import TurnInput
+from mesh.tree.turn import PassInput
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 PIECES = st.sampled_from(["{", "}", "{a}", "{b}", "{{a}}", "{a b}", "{1}", "{}", "a", "b", "\\1", "\n", "é"])
@@ -76,10 +76,10 @@ def test_the_placeholders_are_the_names_that_filling_asks_for(template: str) -> 
 # -- the values of a turn
 
 
-def turn(**more: object) -> TurnInput:
+def turn(**more: object) -> PassInput:
     values = {"conversation_id": "c1", "session_id": "s1", "digest": "d", "turn": 3, "run": 1}
     said = {"user_message": "do it", "message_id": "m1", "iteration": 2}
-    return TurnInput(**{**said, **values, **more})  # type: ignore[arg-type]
+    return PassInput(**{**said, **values, **more})  # type: ignore[arg-type]
 
 
 def test_the_built_in_placeholders_are_always_there() -> None:

@@ -38,20 +38,20 @@ from mesh.keeper.replies import Refusal
 from mesh.keeper.requests import Caller, Complete, Create, Decide, Request, Watch
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import Ack, TurnInput, TurnOutput
+from mesh.tree.turn import Ack, PassInput, PassOutput
 from tests.tree.generated import Case, Script, Trouble
 from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
 
 T = TypeVar("T")
 LIMIT_S = 30.0
 """How long a case may take before it counts as stuck."""
-_AT: ContextVar[TurnInput] = ContextVar("at")
+_AT: ContextVar[PassInput] = ContextVar("at")
 
 
 class _Tree(LocalTree):
     """Whoever is called below a node can see where it is."""
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         _AT.set(turn)
         return await super().run(turn)
 
@@ -125,7 +125,7 @@ class World(LocalMesh):
         self._delays = itertools.cycle(self.trouble.delays)
         self._crashing, self._losing = asyncio.Event(), asyncio.Event()
         self._newest = 0
-        self._lost: set[asyncio.Task[TurnOutput]] = set()
+        self._lost: set[asyncio.Task[PassOutput]] = set()
         self._deciding: set[asyncio.Task[None]] = set()
         self._shown: set[str] = set()
 
@@ -143,7 +143,7 @@ class World(LocalMesh):
             self._crashing.set()
             await asyncio.wait_for(asyncio.Event().wait(), LIMIT_S)
 
-    def asks_model(self, turn: TurnInput, step: str) -> None:
+    def asks_model(self, turn: PassInput, step: str) -> None:
         self.model_calls[step] += 1
         if step in self.durable and turn.run == self._newest:
             self.asked_again.append(step)
@@ -164,7 +164,7 @@ class World(LocalMesh):
                     self._deciding.add(asyncio.create_task(self._decide_now(event)))
         return ack
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         """A pass; or the news that it was lost, while what it started goes on."""
         self._newest = turn.run
         going = asyncio.create_task(super().run(turn))

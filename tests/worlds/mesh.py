@@ -38,7 +38,7 @@ from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, TurnInput, TurnOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, UnsettledCall
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -183,7 +183,7 @@ class LocalMesh:
         await self.sender.close()
         await self.tree.close()
 
-    async def run(self, turn: TurnInput) -> TurnOutput:
+    async def run(self, turn: PassInput) -> PassOutput:
         """`Tree.run`; a test may put something else in its place."""
         self.passes += 1
         return await self.tree.run(turn)
