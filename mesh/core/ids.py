@@ -42,14 +42,14 @@ def id_for_key(secret: bytes, idempotency_key: str, caller: str) -> str:
 
 def approval_id(conversation_id: str) -> str:
     """A new approval's uuid, in the shard of its conversation."""
-    return new_id()[:-8] + tail(conversation_id)
+    return new_id()[:-8] + id_suffix(conversation_id)
 
 
-def tail(some_id: str) -> str:
+def id_suffix(some_id: str) -> str:
     """The part that the uuid of an approval shares with the id of its conversation."""
     return some_id[-8:]
 
 
 def shard_of(some_id: str, shards: int) -> int:
     """The shard that owns a conversation or an approval. Every text has one."""
-    return zlib.crc32(tail(some_id).encode()) % shards
+    return zlib.crc32(id_suffix(some_id).encode()) % shards

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from mesh.config.model import Config
 from mesh.core.errors import BadRequest, Conflict, NotFound
-from mesh.core.ids import tail
+from mesh.core.ids import id_suffix
 from mesh.http.backend import Backend
 from mesh.http.body_types import SessionBody
 from mesh.http.parsing import caller_of, decision_in, id_to_create, json_object, message_in, read_request
@@ -79,7 +79,7 @@ class SessionApi:
 
     async def _decide(self, request: Request) -> Response:
         session_id, call_id = request.path_params["session_id"], request.path_params["call_id"]
-        if tail(call_id) != tail(session_id):
+        if id_suffix(call_id) != id_suffix(session_id):
             raise NotFound(f"session {session_id[:64]!r} has no approval {call_id[:64]!r}")
         raw = await read_request(request, self._limits.max_body_bytes)
         decision = decision_in(json_object(raw), call_id)

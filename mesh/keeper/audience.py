@@ -1,8 +1,8 @@
 """The watchers of one conversation, and the events that they have not received yet.
 
 A watcher asks again and again for new events, and counts as present for a moment after each request. While a
-watcher is present, events are kept in a `Tail`, and nodes send text as their models produce it. With no
-watcher nothing is kept, and no deltas are produced.
+watcher is present, events are kept in a `RecentEvents`, and nodes send text as their models produce it. With
+no watcher nothing is kept, and no deltas are produced.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mesh.core.events import AnyEvent
-from mesh.keeper.tail import Tail
+from mesh.keeper.recent_events import RecentEvents
 
 _STAYS_S = 5.0
 """How long a watcher may take between two requests and still count as present."""
@@ -20,7 +20,7 @@ class Audience:
     """The watchers of one conversation. Used by one event loop."""
 
     def __init__(self) -> None:
-        self._tail: Tail | None = None
+        self._recent: RecentEvents | None = None
         self._asking = 0
         self._until = 0.0
         self._holder = ""
@@ -31,20 +31,20 @@ class Audience:
         """Whether anybody watches."""
         return self._asking > 0 or asyncio.get_running_loop().time() < self._until
 
-    def expect(self, seq: int) -> Tail:
+    def expect(self, seq: int) -> RecentEvents:
         """Keeps events from now on for a watcher that is about to come, and has received those up to
         ``seq``."""
-        if self._tail is None or not self.is_there:
-            self._tail = Tail(seq)
+        if self._recent is None or not self.is_there:
+            self._recent = RecentEvents(seq)
         self._until = asyncio.get_running_loop().time() + _STAYS_S
-        return self._tail
+        return self._recent
 
     def show(self, event: AnyEvent) -> None:
         """Keeps an event for the watchers, if there are any."""
-        if self.is_there and self._tail is not None:
-            self._tail.add(event)
+        if self.is_there and self._recent is not None:
+            self._recent.add(event)
         else:
-            self._tail = None
+            self._recent = None
 
     def hold(self, watcher: str) -> bool:
         """Takes the exclusive place for this watcher. Returns False if another one has it."""
@@ -55,15 +55,15 @@ class Audience:
         return True
 
     @contextmanager
-    def attended(self, seq: int, watcher: str, within_s: float) -> Iterator[Tail]:
+    def attended(self, seq: int, watcher: str, within_s: float) -> Iterator[RecentEvents]:
         """A request of a watcher, while it waits for events. One that is cancelled leaves at once: its client
         has gone."""
-        tail, loop = self.expect(seq), asyncio.get_running_loop()
+        recent, loop = self.expect(seq), asyncio.get_running_loop()
         self._asking += 1
         if watcher == self._holder:
             self._held_until = loop.time() + within_s + _STAYS_S
         try:
-            yield tail
+            yield recent
         except asyncio.CancelledError:
             self._until = loop.time() if self._asking == 1 else self._until
             if watcher == self._holder:

@@ -14,9 +14,9 @@ from mesh.core.errors import Conflict
 from mesh.core.events import AnyEvent, Completed, CutOff, Error, Paused, now
 from mesh.journal.port import Journal
 from mesh.keeper.loaded_conversation import LoadedConversation
+from mesh.keeper.recent_events import FellBehind, Item, RecentEvents, size_of
 from mesh.keeper.replies import FollowedEvent, FollowedEvents, WatchedEvents
 from mesh.keeper.requests import Follow, Watch
-from mesh.keeper.tail import FellBehind, Item, Tail, size_of
 
 WAIT_S = 15.0
 """How long a request for events waits for some."""
@@ -31,7 +31,7 @@ class EventFeeds:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._all: Tail | None = None
+        self._all: RecentEvents | None = None
         self._followed_until = 0.0
 
     def appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
@@ -51,14 +51,14 @@ class EventFeeds:
             )
         seq = loaded.conversation.seq
         after = seq if request.after is None else min(request.after, seq)
-        with loaded.audience.attended(seq, request.watcher, WAIT_S) as tail:
-            cursor = request.cursor if tail.knows(request.cursor) else tail.after(after)
+        with loaded.audience.attended(seq, request.watcher, WAIT_S) as recent:
+            cursor = request.cursor if recent.knows(request.cursor) else recent.after(after)
             if cursor is None:
-                return await self._caught_up(loaded.conversation, request, after, tail.end)
+                return await self._caught_up(loaded.conversation, request, after, recent.end)
             if request.wait:
-                await tail.wait(cursor, WAIT_S)
+                await recent.wait(cursor, WAIT_S)
             try:
-                items = tail.since(cursor)
+                items = recent.since(cursor)
             except FellBehind:
                 return _cut_off(loaded.conversation, after)
             after = max((item.event.seq for item in items), default=0) or after
@@ -68,17 +68,17 @@ class EventFeeds:
     async def follow(self, request: Follow) -> FollowedEvents:
         """Returns the events that are new to a follower of the whole shard; waits a while for some."""
         if self._all is None or not self._is_followed:
-            self._all = Tail()
+            self._all = RecentEvents()
         self._followed_until = asyncio.get_running_loop().time() + _FOLLOWED_FOR_S
-        tail = self._all
-        lost = request.cursor != 0 and not tail.knows(request.cursor)
-        cursor = tail.end if request.cursor == 0 or lost else request.cursor
+        recent = self._all
+        lost = request.cursor != 0 and not recent.knows(request.cursor)
+        cursor = recent.end if request.cursor == 0 or lost else request.cursor
         if request.wait and not lost:
-            await tail.wait(cursor, WAIT_S)
+            await recent.wait(cursor, WAIT_S)
         try:
-            items = tail.since(cursor)
+            items = recent.since(cursor)
         except FellBehind:
-            lost, items, cursor = True, [], tail.end
+            lost, items, cursor = True, [], recent.end
         events = [
             FollowedEvent(item.conversation_id, item.event) for item in items if _is_wanted(item, request)
         ]
@@ -94,7 +94,7 @@ class EventFeeds:
     async def _caught_up(
         self, conversation: Conversation, request: Watch, after: int, cursor: int
     ) -> WatchedEvents:
-        """Events from the journal; those after its end are in the tail, from the cursor on."""
+        """Events from the journal; those after its end are in the recent, from the cursor on."""
         until = conversation.seq
         journaled = await self._journal.read(conversation.id)
         events = list(_bounded(event for event in journaled if after < event.seq <= until))

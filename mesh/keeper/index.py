@@ -13,7 +13,7 @@ from operator import attrgetter
 import msgspec
 
 from mesh.core.conversation import Conversation
-from mesh.core.ids import tail
+from mesh.core.ids import id_suffix
 from mesh.core.view import ConversationSummary, summary
 from mesh.keeper.requests import Recent
 
@@ -31,7 +31,7 @@ class Index:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._order: list[tuple[str, str]] = []
-        self._tails: defaultdict[str, list[str]] = defaultdict(list)
+        self._suffixes: defaultdict[str, list[str]] = defaultdict(list)
         self.counts: Counter[str] = Counter()
 
     def __contains__(self, conversation_id: str) -> bool:
@@ -63,9 +63,9 @@ class Index:
         later = [entry for entry in asked if not request.before or entry.updated_cursor < request.before]
         return heapq.nlargest(request.limit, later, key=attrgetter("updated_cursor")), len(asked)
 
-    def with_tail(self, some_id: str) -> list[str]:
+    def with_suffix(self, some_id: str) -> list[str]:
         """The conversations that an approval's uuid may belong to."""
-        return list(self._tails.get(tail(some_id), ()))
+        return list(self._suffixes.get(id_suffix(some_id), ()))
 
     def open_turns(self) -> Iterator[str]:
         """The conversations whose turn can go on without a person."""
@@ -95,7 +95,7 @@ class Index:
         old = self._kept.get(entry.id)
         if old is None:
             insort(self._order, (entry.created_at, entry.id))
-            self._tails[tail(entry.id)].append(entry.id)
+            self._suffixes[id_suffix(entry.id)].append(entry.id)
         else:
             self.counts[old.entry.status] -= 1
         self.counts[entry.status] += 1

@@ -9,7 +9,7 @@ from itertools import count
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
-from mesh.core.ids import is_id, shard_of, tail
+from mesh.core.ids import id_suffix, is_id, shard_of
 from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.index import Index
@@ -108,8 +108,8 @@ class Shard:
 
     async def with_approval(self, uuid: str) -> LoadedConversation:
         """Returns the conversation that asks for an approval, decided or not. Raises `NotFound`."""
-        unreadable = [i for i in self.unreadable if tail(i) == tail(uuid)]
-        for conversation_id in (*self.index.with_tail(uuid), *unreadable):
+        unreadable = [i for i in self.unreadable if id_suffix(i) == id_suffix(uuid)]
+        for conversation_id in (*self.index.with_suffix(uuid), *unreadable):
             loaded = await self.get(conversation_id)
             if uuid in loaded.conversation.asked:
                 return loaded

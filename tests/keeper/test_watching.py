@@ -10,7 +10,7 @@ import pytest
 
 from mesh.core.events import Completed, CutOff, LlmCall, TextDelta
 from mesh.http.streams import event_frame
-from mesh.keeper import tail
+from mesh.keeper import recent_events
 from mesh.keeper.replies import Refusal, TurnAccepted, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Follow, SendMessage, Watch
 from mesh.llm.port import LlmRequest
@@ -228,7 +228,7 @@ async def test_every_journaled_event_comes_once_and_in_order_whatever_crashes_in
 
 
 async def test_a_slow_watcher_is_cut_off_says_so_and_can_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "MOST_ITEMS", 3)
+    monkeypatch.setattr(recent_events, "MOST_ITEMS", 3)
     async with conversation(ScriptedLlm(says("done"))) as (mesh, cid):
         watcher, quick = Watcher(mesh, cid), Watcher(mesh, cid)
         await watcher.read()
@@ -394,7 +394,7 @@ def test_offsets_make_a_repeated_delta_harmless() -> None:
 
 
 async def test_a_cancelled_wait_ends_even_if_something_happens_at_the_same_moment() -> None:
-    news = tail.Tail()
+    news = tail.RecentEvents()
     waiting = asyncio.create_task(news.wait(news.end, 10))
     await asyncio.sleep(0)
     news.add(Completed(seq=1, response="x"))

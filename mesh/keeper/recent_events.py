@@ -1,8 +1,8 @@
 """The latest events in memory, for watchers: bounded, and each watcher reads at its own pace.
 
 A reader keeps a cursor: the position of the event that it reads next. Positions begin at the present
-nanosecond, so that a cursor of an earlier tail, or of a keeper that died, is never taken for one of this
-tail.
+nanosecond, so that a cursor of an earlier one, or of a keeper that died, is never taken for one of these
+events.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Item(NamedTuple):
     session_id: str
 
 
-class Tail:
+class RecentEvents:
     """``base``: the ``seq`` of the last journaled event before all that is kept."""
 
     def __init__(self, base: int = 0) -> None:
@@ -61,7 +61,7 @@ class Tail:
         self._more = asyncio.Event()
 
     def knows(self, cursor: int) -> bool:
-        """Whether it is a cursor of this tail."""
+        """Whether it is a cursor of these events."""
         return self._begun <= cursor <= self._next
 
     def after(self, seq: int) -> int | None:
