@@ -394,7 +394,7 @@ def test_offsets_make_a_repeated_delta_harmless() -> None:
 
 
 async def test_a_cancelled_wait_ends_even_if_something_happens_at_the_same_moment() -> None:
-    news = tail.RecentEvents()
+    news = recent_events.RecentEvents()
     waiting = asyncio.create_task(news.wait(news.end, 10))
     await asyncio.sleep(0)
     news.add(Completed(seq=1, response="x"))
