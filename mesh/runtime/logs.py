@@ -48,7 +48,7 @@ class LogfmtFormatter(logging.Formatter):
 def set_up(level: int = logging.INFO) -> None:
     """Sends the log of the mesh to stderr. Further calls in the same process do nothing."""
     logger = logging.getLogger("mesh")
-    if logger.handlers:
+    if any(isinstance(handler.formatter, LogfmtFormatter) for handler in logger.handlers):
         return
     # Not sys.stderr, which Ray Serve replaces in its processes with a log of its own.
     handler = logging.StreamHandler(sys.__stderr__)
