@@ -46,7 +46,7 @@ from mesh.core.history import call_of, messages_of
 from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place
 
-Status = Literal["active", "waiting_approval", "completed"]
+ConversationStatus = Literal["active", "waiting_approval", "completed"]
 StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
 
 _MOST_ARTIFACTS = 100
@@ -117,7 +117,7 @@ class Conversation:
         self._seen: set[str] = set()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ConversationStatus:
         if self.is_completed:
             return "completed"
         return "waiting_approval" if self.pending else "active"

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mesh.core.conversation import Conversation, MessageView, Status
+from mesh.core.conversation import Conversation, ConversationStatus, MessageView
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, is_moment
 from mesh.core.ids import is_id
 from mesh.core.places import ROOT
@@ -68,7 +68,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     session_id: str
-    status: Status
+    status: ConversationStatus
     messages: list[MessageView]
     created_at: str
     updated_at: str
@@ -90,7 +90,7 @@ class ConversationSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     session_id: str
-    status: Status
+    status: ConversationStatus
     created_at: str
     updated_at: str
     title: str = ""

@@ -19,7 +19,7 @@ import msgspec
 from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import NodeStarted
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import PassInput, PassOutput, Recorder, Status
+from mesh.tree.turn import PassInput, PassOutput, PassStatus, Recorder
 
 CANCELLED = "Operation cancelled by user."
 """The answer of a turn that a person cancelled, or whose operation a person rejected without a reason."""
@@ -29,7 +29,7 @@ class PassEnd(msgspec.Struct, frozen=True):
     """How a pass ended: see `PassOutput`. ``state`` is what was written, without the node's
     ``output_key``."""
 
-    status: Status
+    status: PassStatus
     text: str = ""
     state: Mapping[str, str] = {}
     exits: bool = False

@@ -56,7 +56,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"PassInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
 
 
-Status = Literal["completed", "paused", "cancelled", "failed", "superseded", "interrupted"]
+PassStatus = Literal["completed", "paused", "cancelled", "failed", "superseded", "interrupted"]
 
 
 class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,7 +72,7 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     answer, such as the keeper; another pass may follow.
     """
 
-    status: Status
+    status: PassStatus
     text: str = ""
     events: Sequence[AnyEvent] = ()
     sent: Sequence[AnyEvent] = ()

@@ -10,7 +10,7 @@ from mesh.core.events import AnyEvent, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import Ack, Decisions, PassInput, PassOutput, Status
+from mesh.tree.turn import Ack, Decisions, PassInput, PassOutput, PassStatus
 
 
 class Alone:
@@ -49,8 +49,8 @@ def steps(known: Sequence[AnyEvent] = ()) -> Steps:
     return Steps(turn, Alone())
 
 
-@pytest.mark.parametrize("status", get_args(Status))
-async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Status) -> None:
+@pytest.mark.parametrize("status", get_args(PassStatus))
+async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: PassStatus) -> None:
     child, parent = Called(PassOutput(status, "text", state={"k": "v"}, exits=True)), steps()
     running = Children([Child("it", child)]).run(parent, 0, {})
     match status:

@@ -60,7 +60,7 @@ def _ordered(delay: float | tuple[float, float]) -> float | tuple[float, float]:
 _Seconds = Annotated[float, Field(ge=0, le=3600)]
 Delay = Annotated[_Seconds | tuple[_Seconds, _Seconds], AfterValidator(_ordered)]
 Rate = Annotated[float, Field(ge=0, le=1)]
-Status = Annotated[int, Field(ge=400, le=599)]
+HttpStatus = Annotated[int, Field(ge=400, le=599)]
 
 
 def _compiles(pattern: str) -> str:
@@ -96,7 +96,7 @@ class ScriptedAnswer(_Strict):
     tool_calls: tuple[ScriptedCall, ...] = ()
     delay: Delay | None = None
     chunk_delay: _Seconds = 0.0
-    status: Status | None = None
+    status: HttpStatus | None = None
     headers: dict[str, str] = {}
     error: str = "scripted error"
     broken: Literal["before", "middle"] | None = None
@@ -144,7 +144,7 @@ class Faults(_Strict):
     """Rates of injected faults, each decided per call by the seeded generator."""
 
     error: Rate = 0.0
-    status: Status = 500
+    status: HttpStatus = 500
     broken: Rate = 0.0
     hang: Rate = 0.0
 
