@@ -246,7 +246,7 @@ class _DurableCall:
         history = self._history
         action = next_action(history, self._driver)
         if isinstance(action, Recover):
-            effect = self._driver.recover(action.claim, is_retry=action.is_retry)
+            effect = partial(self._driver.recover, action.claim, is_retry=action.is_retry)
             done = await run_to_completion(self._effect(effect, action.claim))
             if done is not None:
                 return done
@@ -261,7 +261,7 @@ class _DurableCall:
             claim = await self._claim(action)
             if isinstance(claim, NotRun):
                 return self._not_run(claim)
-            effect, settle = self._driver.run_claimed(claim), partial(self._driver.settle, claim)
+            effect, settle = partial(self._driver.run_claimed, claim), partial(self._driver.settle, claim)
             done = await run_to_completion(self._effect(effect, claim), settle)
             if done is not None:
                 return done
@@ -308,14 +308,14 @@ class _DurableCall:
         return await self._steps.claim(self._step, claim)
 
     async def _effect(
-        self, effect: Coroutine[Any, Any, Ended], claim: ToolIntent
+        self, effect: Callable[[], Coroutine[Any, Any, Ended]], claim: ToolIntent
     ) -> ToolResult | PassEnd | None:
         """Awaits an effect of a claimed call and records how it ended. None: it did not begin.
 
         What came of it is journaled at once: while it is not, a crash leaves an outcome that nobody knows.
         """
         self._started = time.monotonic()
-        ended = await effect
+        ended = await effect()
         if isinstance(ended, NotBegun):
             return None
         recorded = self._recorded(ended, claim)
