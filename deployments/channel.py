@@ -27,7 +27,6 @@ cancelled at the other end too, and the caller waits until it has ended there.
 import asyncio
 import hmac
 import logging
-import random
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,6 +38,7 @@ import msgspec
 
 from mesh.core.errors import MeshError, Unavailable
 from mesh.net.admission import BACKLOG, PendingConnections
+from mesh.net.backoff import jittered
 
 MAX_FRAME = 256 * 1024 * 1024
 MAX_GREETING = 64
@@ -289,7 +289,7 @@ class Channel:
             except asyncio.CancelledError:
                 connection.close()
                 raise
-            await asyncio.sleep(_RETRY_S * random.uniform(0.5, 1))
+            await asyncio.sleep(jittered(_RETRY_S))
         raise ConnectionLost("the actor closes every connection before it takes a call")
 
 

@@ -22,7 +22,7 @@ from deployments.services import NodeService
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
 from mesh.core.places import ROOT, Place
-from mesh.disk import atomic as durable
+from mesh.disk import atomic
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
@@ -263,9 +263,9 @@ def keep_source(blueprint: Blueprint) -> None:
     path, source = _source_path(blueprint.data_dir, blueprint.digest), blueprint.source.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != source:
-        durable.replace(path, source, synced=True)
-        durable.sync_folder(path.parent)
-        durable.sync_folder(blueprint.data_dir)
+        atomic.replace(path, source, synced=True)
+        atomic.sync_folder(path.parent)
+        atomic.sync_folder(blueprint.data_dir)
 
 
 def _source_path(data_dir: Path, digest: str) -> Path:

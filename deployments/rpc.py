@@ -27,8 +27,9 @@ from msgspec.structs import astuple
 
 from deployments.channel import Answer, Channel, ConnectionLost
 from mesh.core.errors import CallRevoked, MeshError, ToolSessionError, Unavailable
+from mesh.net.backoff import Backoff, Patience
 
-_RETRY_S = 0.2
+_RECONNECTING = Backoff(first_s=0.2, longest_s=0.2, jitter=0.0)
 
 P = TypeVar("P")
 Method = Callable[..., Awaitable[Any]]
@@ -174,17 +175,16 @@ async def _outcome(channel: Channel, name: str, method: str, call: bytes, policy
 
 
 async def _repeated(channel: Channel, name: str, method: str, call: bytes, policy: Policy) -> bytes:
-    now = asyncio.get_running_loop().time
-    began = now()
+    patience = Patience(_RECONNECTING, policy.repeat_for_s)
     while True:
         try:
             return await channel.call(method, call, cancels=policy.cancels)
         except ConnectionLost as problem:
             if not policy.repeat_for_s:
                 raise ConnectionLost(f"{name}: {problem}", policy.retry_after_s) from None
-            if now() - began > policy.repeat_for_s:
+            if patience.is_over:
                 raise _silent(name, policy) from None
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(patience.next_delay())
 
 
 def _silent(name: str, policy: Policy) -> Unavailable:
