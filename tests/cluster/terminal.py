@@ -29,6 +29,12 @@ _PORTS = re.compile(r"\b(?:8080|8081)\b")
 _MAKE_RUN = re.compile(r"make (run\b.*)")
 
 
+def _readers_env() -> dict[str, str]:
+    """The environment of a reader, who does not type within another `make`, as `make test` does."""
+    of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    return {name: value for name, value in os.environ.items() if name not in of_make}
+
+
 class Shown:
     """What READMEs show, compared with what was printed. Knows the uuids that had names so far."""
 
@@ -79,7 +85,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env={**os.environ, **edge_ports()},
+                env={**_readers_env(), **edge_ports()},
                 start_new_session=True,
             )
         try:
@@ -143,6 +149,7 @@ class Terminal:
             cwd=self._folder,
             capture_output=True,
             text=True,
+            env=_readers_env(),
             timeout=ANSWER_WITHIN_S,
             check=False,
         )
@@ -176,5 +183,7 @@ class Terminal:
         if not (found := _MAKE_RUN.fullmatch(line)):
             return line
         command = ["make", "--dry-run", "--old-file", ".venv/.ready", *found[1].split()]
-        made = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=True)
+        made = subprocess.run(
+            command, cwd=self._folder, capture_output=True, text=True, env=_readers_env(), check=True
+        )
         return made.stdout.strip().removeprefix("exec ")

@@ -228,7 +228,7 @@ async def test_a_question_of_another_agent_is_answered_in_a_text_field(stage: Op
         await person.sees("It is done.")
         await person.turn.locator("details.tool summary").click()
         await expect(person.turn.locator(".decision").first).to_contain_text(
-            "agent b asked: Which colour? ApprovalShown: yes, blue"
+            "agent b asked: Which colour? Answered: yes, blue"
         )
         assert "the person skipped the question" in str(b.mesh.llm.requests[-1].messages)  # type: ignore[attr-defined]
         await person.sees_cards(0)
