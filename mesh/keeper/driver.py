@@ -16,7 +16,7 @@ from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
-from mesh.tree.node import CANCELLED
+from mesh.tree.node import STOPPED_BY_PERSON
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Tree, UnsettledCall
 
 _log = logging.getLogger("mesh.keeper")
@@ -224,18 +224,18 @@ def _unsettled(loaded: LoadedConversation) -> list[UnsettledCall]:
 
 
 def _cancelled(turn: int) -> Completed:
-    return Completed(turn=turn, response=CANCELLED, stopped_by_person=True, cancelled_on_request=True)
+    return Completed(turn=turn, response=STOPPED_BY_PERSON, stopped_by_person=True, cancelled_on_request=True)
 
 
 def _closing(output: PassOutput, turn: PassInput) -> Sequence[AnyEvent]:
     """The events that a pass adds to the journal."""
     events = list(output.events)
     match output.status:
-        case "completed" | "cancelled":
-            cancelled = output.status == "cancelled"
-            state = {} if cancelled else dict(output.state)
+        case "completed" | "stopped":
+            is_stopped = output.status == "stopped"
+            state = {} if is_stopped else dict(output.state)
             events.append(
-                Completed(turn=turn.turn, response=output.text, stopped_by_person=cancelled, state=state)
+                Completed(turn=turn.turn, response=output.text, stopped_by_person=is_stopped, state=state)
             )
         case "failed":
             events.append(Error(turn=turn.turn, message=output.text))

@@ -67,5 +67,5 @@ class Children:
                 raise Unavailable(output.text)
             case "paused":
                 return PAUSED
-            case "cancelled":
+            case "stopped":
                 return REJECTED

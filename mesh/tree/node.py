@@ -21,7 +21,7 @@ from mesh.core.events import NodeStarted
 from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import PassInput, PassOutput, PassStatus, Recorder
 
-CANCELLED = "Operation cancelled by user."
+STOPPED_BY_PERSON = "Operation cancelled by user."
 """The answer of a turn that a person cancelled, or whose operation a person rejected without a reason."""
 
 
@@ -36,7 +36,7 @@ class PassEnd(msgspec.Struct, frozen=True):
 
 
 PAUSED = PassEnd("paused")
-REJECTED = PassEnd("cancelled", CANCELLED)
+REJECTED = PassEnd("stopped", STOPPED_BY_PERSON)
 
 
 class Work(Protocol):

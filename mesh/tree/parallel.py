@@ -27,7 +27,7 @@ class Parallel:
 
     async def __call__(self, steps: Steps) -> PassEnd:
         ended = await _Branches(self._children, steps).run()
-        for status in ("cancelled", "paused"):
+        for status in ("stopped", "paused"):
             for outcome in ended:
                 if isinstance(outcome, PassEnd) and outcome.status == status:
                     return outcome

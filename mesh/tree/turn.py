@@ -56,7 +56,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"PassInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
 
 
-PassStatus = Literal["completed", "paused", "cancelled", "failed", "superseded", "interrupted"]
+PassStatus = Literal["completed", "paused", "stopped", "failed", "superseded", "interrupted"]
 
 
 class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,6 +68,7 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     here and below. ``state`` is what it wrote into the session state. ``exits``: the loop around it is to
     end.
 
+    ``stopped``: a person rejected what the turn was about, and gave no reason to go on with.
     ``superseded``: a newer pass runs, and this one counts for nothing. ``interrupted``: something did not
     answer, such as the keeper; another pass may follow.
     """

@@ -61,7 +61,7 @@ async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Pas
             assert (done.state, done.exits, done.turn) == ({"k": "v"}, True, 1)
         case "paused":
             assert await running == PAUSED
-        case "cancelled":
+        case "stopped":
             assert await running == REJECTED
         case "superseded":
             with pytest.raises(Superseded):

@@ -181,9 +181,9 @@ async def test_iterations_of_a_loop_light_the_same_node_and_are_counted(page: Pa
         event("llm_call", "0.2.0#2/llm/1", 3, model="m", text="x"),
     ]
     assert await page.evaluate(lit, [said(), *first]) == {
-        "0": {"status": "running", "round": 0},
-        "0.2": {"status": "running", "round": 0},
-        "0.2.0": {"status": "running", "round": 2},
+        "0": {"status": "running", "iteration": 0},
+        "0.2": {"status": "running", "iteration": 0},
+        "0.2.0": {"status": "running", "iteration": 2},
     }
     ended = await page.evaluate(lit, [said(), *first, event("completed", seq=4, response="x")])
     assert {state["status"] for state in ended.values()} == {"completed"}

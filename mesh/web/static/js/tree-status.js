@@ -7,7 +7,7 @@ import { pending } from "./turn.js";
 /** @import { Turn } from "./turn.js" */
 
 /** @typedef {{path: string, name: string, type?: string, description?: string, agents?: TreeNode[]}} TreeNode of GET /tree */
-/** @typedef {{status: string, round: number}} NodeStatus `round` is the iteration of its loop */
+/** @typedef {{status: string, iteration: number}} NodeStatus `iteration` is that of the loop around it */
 
 /**
  * @param {Turn | undefined} turn
@@ -20,8 +20,8 @@ export function statuses(turn) {
   const waits = new Set(pending(turn).flatMap((one) => [one.node, ...above(one.node)]));
   for (const place of placesOf(turn)) {
     const path = pathOf(place);
-    const round = Math.max(iterationOf(place), found.get(path)?.round ?? 0);
-    found.set(path, { status: statusAt(turn, place, waits), round });
+    const iteration = Math.max(iterationOf(place), found.get(path)?.iteration ?? 0);
+    found.set(path, { status: statusAt(turn, place, waits), iteration });
   }
   return found;
 }

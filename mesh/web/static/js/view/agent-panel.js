@@ -34,14 +34,14 @@ export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
 
 /** @param {{node: TreeNode, found: Map<string, NodeStatus>}} props */
 function Node({ node, found }) {
-  const { status, round } = found.get(node.path) ?? { status: "idle", round: 0 };
+  const { status, iteration } = found.get(node.path) ?? { status: "idle", iteration: 0 };
   const agents = node.agents ?? [];
   return html`
     <li role="treeitem" aria-label=${`${visible(node.name)}, ${STATUS[status] ?? "not begun"}`} class=${status}>
       <div class="tree-line" title=${visible(node.description ?? "")}>
         <span class=${`dot ${status}`}></span>
         <span class="tree-name">${visible(node.name)}</span>
-        ${round > 0 && html`<span class="round">round ${round}</span>`}
+        ${iteration > 0 && html`<span class="iteration">iteration ${iteration}</span>`}
         <span class="tree-kind">${node.type}</span>
       </div>
       ${agents.length > 0 && html`

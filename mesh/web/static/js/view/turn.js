@@ -84,7 +84,7 @@ function Group({ place, items, turn, names }) {
       <summary>
         <span class=${`dot ${status}`}></span>
         <strong>${visible(nameAt(turn, names, place))}</strong>
-        ${iterationOf(place) > 0 && html`<span class="round">round ${iterationOf(place)}</span>`}
+        ${iterationOf(place) > 0 && html`<span class="iteration">iteration ${iterationOf(place)}</span>`}
         <span class="gist">${isDone ? gist(node?.text || lastText(items)) : ""}</span>
         ${ms > 0 && html`<span class="phase">${duration(ms)}</span>`}
         <${Icon} name="chevron" />
