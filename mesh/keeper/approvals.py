@@ -186,6 +186,7 @@ def _choice(asked: ApprovalRequired, decision: Decision) -> Choice:
     choice = "answer" if kind.is_question and decision.answer else decision.choice
     is_empty = choice == "answer" and not decision.answer and not kind.is_question
     if choice not in kind.choices or is_empty:
-        choices = " or ".join(kind.choices)
+        # Those of the kind: what an agent that asks in prose takes besides is text, not a choice to name.
+        choices = " or ".join(APPROVAL_KINDS[asked.kind].choices)
         raise BadRequest(f"approval {asked.uuid} takes {choices}, not {decision.choice}: {asked.description}")
     return choice

@@ -206,6 +206,18 @@ async def test_a_question_for_words_takes_any_words() -> None:
         assert peers.said[-1].decision is not None and peers.said[-1].decision.answer == "yes, Paris"
 
 
+async def test_a_refused_decision_names_the_choices_of_the_kind_although_prose_may_be_answered() -> None:
+    peers = Peers(asks(form="text"), done("dropped"))
+    async with mesh_with(peers, ByNode(), remote("b")) as mesh:
+        _, body = await mesh.create("go")
+        uuid = body["result"]["approval"]["uuid"]
+        for status, refused in (await mesh.decide(uuid, "retry"), await mesh.answer(uuid, "")):
+            assert status == 400
+            assert f"approval {uuid} takes approve or reject, not " in refused["error"]
+        _, body = await mesh.answer(uuid, "the old one")
+        assert body["result"]["response"] == "dropped"
+
+
 async def test_in_parallel_branches_each_question_is_decided_by_itself() -> None:
     peers = Peers(asks(1), asks(2), done("left"), done("right"))
     tree = parallel(remote("l"), remote("r"), approvals="ask")
