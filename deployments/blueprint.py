@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mesh.config.model import Auth, Config, parse
 from mesh.core.ids import shard_of
-from mesh.tree.plan import tree_of
+from mesh.tree.plan import all_nodes
 
 
 @dataclass(frozen=True)
@@ -86,5 +86,5 @@ def placements(config: Config) -> dict[str, Placement]:
     """The nodes of a config's tree, by path."""
     return {
         planned.path: Placement(planned.node.name, planned.node.replicas, dict(planned.node.resources))
-        for planned in tree_of(config).walk()
+        for planned in all_nodes(config)
     }

@@ -11,7 +11,7 @@ from mesh.core.errors import ToolSessionError
 from mesh.core.events import ToolCall, ToolResult
 from mesh.llm.routing import provider_for
 from mesh.tree.build import Environment, build_node, reach
-from mesh.tree.plan import tree_of
+from mesh.tree.plan import all_nodes
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, UnsettledCall
 
 
@@ -21,7 +21,7 @@ class NodeActor(Actor):
     async def __init__(self, blueprint: Blueprint, path: str) -> None:  # type: ignore[misc]  # Ray awaits it
         await self._begin()
         config = blueprint.config()
-        planned = next(planned for planned in tree_of(config).walk() if planned.path == path)
+        planned = next(planned for planned in all_nodes(config) if planned.path == path)
         self._recorder = RemoteRecorder(blueprint)
         sessions = [RemoteSession(blueprint, server.name, server.timeout_s) for server in config.servers]
         environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path).run)

@@ -16,12 +16,12 @@ def check(config: ConfigArgument) -> None:
     """
     with errors_as_lines():
         from mesh.access.exposure import warnings
-        from mesh.tree.plan import likely_mistakes, other_agents, tree_of
+        from mesh.tree.plan import all_nodes, likely_mistakes, other_agents
 
         agent = loaded(config)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]
-        planned_nodes = list(tree_of(agent).walk())
+        planned_nodes = list(all_nodes(agent))
         for hint in [*warnings(agent), *likely_mistakes(agent)]:
             typer.echo(f"warning: {hint}", err=True)
         typer.echo(f"{config}: fine")

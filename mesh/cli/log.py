@@ -115,7 +115,7 @@ def _output_for(source: JournalSource, as_json: bool) -> "LogOutput":
     from mesh.llm.prices import Prices
     from mesh.log.node_names import NodeNames
     from mesh.log.output import JsonOutput, TextOutput
-    from mesh.tree.plan import tree_of
+    from mesh.tree.plan import all_nodes
 
     if as_json:
         return JsonOutput(sys.stdout.buffer)
@@ -124,5 +124,5 @@ def _output_for(source: JournalSource, as_json: bool) -> "LogOutput":
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
     if source.config is None:
         return TextOutput(console, NodeNames(), Prices())
-    known = {planned.path: planned.node.name for planned in tree_of(source.config).walk()}
+    known = {planned.path: planned.node.name for planned in all_nodes(source.config)}
     return TextOutput(console, NodeNames(known, source.config.digest), Prices(source.config.llm.prices))

@@ -59,10 +59,10 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     from mesh.mcp.session import McpSession
     from mesh.mcp.toolbox import Toolbox
     from mesh.tree.build import reserved
-    from mesh.tree.plan import tree_of
+    from mesh.tree.plan import all_nodes
 
     bound = max((server.start_timeout_s + server.timeout_s for server in config.servers), default=1.0)
-    own = [agent for planned in tree_of(config).walk() for agent in planned.node.a2a]
+    own = [agent for planned in all_nodes(config) for agent in planned.node.a2a]
     toolbox = Toolbox(
         [McpSession(server) for server in config.servers],
         reserved=reserved([*config.a2a, *own]),

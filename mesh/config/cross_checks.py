@@ -5,7 +5,7 @@ of the wrong shape is skipped here, because the models report it.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
@@ -17,11 +17,14 @@ MAX_TREE_NODES = 500
 
 _CHILDREN = ("sequential", "parallel", "loop")
 _KEYS_OF: dict[str, tuple[str, ...]] = {
-    "agents": _CHILDREN,
+    "agents": (*_CHILDREN, "llm"),
     "model": ("llm",),
     "prompt": ("llm", "a2a"),
     "can_exit_loop": ("llm",),
     "can_ask_user": ("llm",),
+    "can_complete_task": ("llm",),
+    "can_return_to_user": ("llm",),
+    "offer_agents": ("llm",),
     "a2a": ("llm",),
     "tools": ("llm",),
     "max_iterations": ("loop",),
@@ -35,6 +38,9 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
 """The types of node that may have a key. A key that is not listed goes with all of them."""
 _TYPES = {kind for kinds in _KEYS_OF.values() for kind in kinds}
 
+BUILT_IN_TOOLS = ("ask_user", "exit_loop", "complete_task", "return_to_user", "use_agent")
+"""The names of the tools that the mesh itself gives to models."""
+
 _UNUSABLE = {"command": ("headers",), "url": ("args", "env")}
 """Keys that a server of each kind cannot use."""
 
@@ -45,8 +51,7 @@ def cross_checks(data: Any) -> Iterator[Problem]:
     yield from _servers(config)
     yield from _repeated(_named(config.get("a2a"), ("a2a",)))
     yield from _card(_mapping(config.get("card")), has_auth=config.get("auth") is not None)
-    if isinstance(config.get("agent"), dict):
-        yield from _tree(config)
+    yield from _tree(config)
 
 
 def _servers(config: dict[str, Any]) -> Iterator[Problem]:
@@ -84,49 +89,109 @@ def _tree(config: dict[str, Any]) -> Iterator[Problem]:
     limits = _mapping(config.get("limits"))
     max_depth = limits.get("max_tree_depth", MAX_TREE_DEPTH)
     max_nodes = limits.get("max_tree_nodes", MAX_TREE_NODES)
-    nodes = [*_walk(("agent",), config["agent"], 1, False)]
-    deep = next((loc for loc, _, depth, _ in nodes if _over(depth, max_depth)), None)
+    nodes = [*_all_nodes(config)]
+    deep = next((at.loc for at in nodes if _over(at.depth, max_depth)), None)
     if deep:
         yield deep, f"deeper than {max_depth} levels; raise limits.max_tree_depth or flatten the tree"
     if _over(len(nodes), max_nodes):
         yield ("agent",), f"{len(nodes)} nodes, more than {max_nodes}; raise limits.max_tree_nodes"
-    names = [((*loc, "name"), node.get("name")) for loc, node, _, _ in nodes]
-    yield from _repeated(names)
+    yield from _repeated([((*at.loc, "name"), at.node.get("name")) for at in nodes])
+    callable_names = {at.node.get("name") for at in nodes if at.is_callable}
     shared = [*_named(config.get("a2a"), ("a2a",))]
-    for loc, node, _, in_loop in nodes:
-        yield from _node(loc, node, in_loop)
-        own = [*_named(node.get("a2a"), (*loc, "a2a"))]
+    for at in nodes:
+        yield from _node(at)
+        yield from _references(at, callable_names)
+        own = [*_named(at.node.get("a2a"), (*at.loc, "a2a"))]
         yield from _repeated([*shared, *own], of=own)
+
+
+def _references(at: "_At", callable_names: set[Any]) -> Iterator[Problem]:
+    """Agents that an llm node names."""
+    seen: set[str] = set()
+    agents = at.node.get("agents")
+    for index, entry in enumerate(agents if isinstance(agents, list) else ()):
+        loc = (*at.loc, "agents", index)
+        name = entry.get("name") if _mapping(entry).get("type") == "agent" else entry
+        if not isinstance(name, str):
+            continue
+        if at.node.get("type") in _CHILDREN:
+            yield loc, "only an llm node calls agents by their names; expected a node"
+        elif name not in callable_names:
+            known = ", ".join(sorted(each for each in callable_names if isinstance(each, str)))
+            yield loc, f"no agent has this name; expected one of agents: {known or '(there are none)'}"
+        elif name in seen:
+            yield loc, "the same agent twice; remove one of them"
+        seen.add(name)
 
 
 def _over(count: int, bound: Any) -> bool:
     return isinstance(bound, int) and count > bound
 
 
-def _walk(
-    loc: Loc, node: dict[str, Any], depth: int, in_loop: bool
-) -> Iterator[tuple[Loc, dict[str, Any], int, bool]]:
-    """Yields each node with its location, its depth from 1, and whether a loop is above it."""
-    yield loc, node, depth, in_loop
-    for child_loc, child in _entries(node.get("agents"), (*loc, "agents")):
-        yield from _walk(child_loc, child, depth + 1, in_loop or node.get("type") == "loop")
+class _At(NamedTuple):
+    """A node with its location, its depth from 1 in its agent, and whether a loop is above it there.
+    ``is_callable``: it is the root of an agent that others may call."""
+
+    loc: Loc
+    node: dict[str, Any]
+    depth: int = 1
+    in_loop: bool = False
+    is_callable: bool = False
 
 
-def _node(loc: Loc, node: dict[str, Any], in_loop: bool) -> Iterator[Problem]:
+def _all_nodes(config: dict[str, Any]) -> Iterator[_At]:
+    if isinstance(config.get("agent"), dict):
+        yield from _walk(_At(("agent",), config["agent"]))
+    for loc, agent in _entries(config.get("agents"), ("agents",)):
+        yield from _walk(_At(loc, agent, is_callable=True))
+
+
+def _walk(at: _At) -> Iterator[_At]:
+    """Yields each node of an agent, and of the agents that are written in its llm nodes."""
+    yield at
+    kind = at.node.get("type")
+    for loc, child in _entries(at.node.get("agents"), (*at.loc, "agents")):
+        if child.get("type") == "agent":
+            continue
+        if kind == "llm":
+            yield from _walk(_At(loc, child, is_callable=True))
+        else:
+            yield from _walk(_At(loc, child, at.depth + 1, at.in_loop or kind == "loop"))
+
+
+def _node(at: _At) -> Iterator[Problem]:
+    loc, node = at.loc, at.node
     kind = node.get("type")
     if not isinstance(kind, str):
         return
+    if at.is_callable:
+        yield from _callable_agent(loc, node)
     for key, kinds in _KEYS_OF.items():
+        if key == "destructiveHint" and at.is_callable:
+            continue
         if key in node and kind not in kinds and kind in _TYPES:
             yield (*loc, key), f"does not go with type: {kind}; expected type: {' or '.join(kinds)}"
     if kind in _CHILDREN and node.get("agents", []) == []:
         yield (*loc, "agents"), f"is missing; a {kind} node needs at least one child"
     if kind == "a2a" and "url" not in node:
         yield (*loc, "url"), "is missing; an a2a node needs the URL of its agent"
-    if node.get("can_exit_loop") is True and not in_loop:
+    if "input_schema" in node and not at.is_callable:
+        yield (*loc, "input_schema"), "only an agent that others call has one; see agents:"
+    if node.get("can_exit_loop") is True and not at.in_loop:
         yield (*loc, "can_exit_loop"), "no loop is around this node; expected a parent of type: loop"
     if kind == "parallel":
         yield from _shared_keys(loc, node)
+
+
+def _callable_agent(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
+    """An agent that others call is a tool to them, and names the places where it runs."""
+    name = node.get("name")
+    if not isinstance(name, str):
+        return
+    if name in BUILT_IN_TOOLS or name.startswith("a2a_"):
+        yield (*loc, "name"), "is the name of a tool; expected another one"
+    elif not name[:1].isalpha():
+        yield (*loc, "name"), "does not begin with a letter; the name of an agent that others call has to"
 
 
 def _shared_keys(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
@@ -134,10 +199,10 @@ def _shared_keys(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
     written: set[str] = set()
     for child_loc, child in _entries(node.get("agents"), (*loc, "agents")):
         branch: set[str] = set()
-        for below_loc, below, _, _ in _walk(child_loc, child, 1, False):
-            key = below.get("output_key")
+        for below in _walk(_At(child_loc, child)):
+            key = None if below.is_callable else below.node.get("output_key")
             if isinstance(key, str) and key in written:
-                yield (*below_loc, "output_key"), "another branch of the parallel node writes the same key"
+                yield (*below.loc, "output_key"), "another branch of the parallel node writes the same key"
             elif isinstance(key, str):
                 branch.add(key)
         written |= branch

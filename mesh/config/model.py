@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
 from mesh.config.problem_texts import spelled
@@ -131,8 +131,23 @@ class A2aAgent(ConfigSection):
         return "destructive" in self.model_fields_set and not self.destructive
 
 
+class TurnBudget(ConfigSection):
+    """What one turn may use. ``max_depth`` bounds how many agents call each other, the root agent
+    included."""
+
+    max_depth: Annotated[int, Field(ge=1, le=20)] = 5
+
+
 class AgentNode(ConfigSection):
-    """A node of the agent's tree. `mesh.config.cross_checks` says which key goes with which type.
+    """A node of the agent's tree, or an agent that others may call. `mesh.config.cross_checks` says which key
+    goes with which type.
+
+    ``agents`` are the children of a sequential, parallel or loop node. Those of an llm node are the agents
+    that it may call: names of `Config.agents` (a name is short for a node of type ``agent``), or nodes that
+    are written here. ``input_schema`` is what a caller has to give to an agent; None means a ``task``.
+    ``offer_agents`` offers each agent as a tool of its own, or one tool ``use_agent`` for all.
+    ``can_complete_task`` and ``can_return_to_user`` give it the tools ``complete_task`` and
+    ``return_to_user``.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
     ``can_ask_user`` gives it the tool ``ask_user``. ``approvals`` says whether destructive tools below a
@@ -143,7 +158,7 @@ class AgentNode(ConfigSection):
     """
 
     name: Name
-    type: Literal["llm", "sequential", "parallel", "loop", "a2a"]
+    type: Literal["llm", "sequential", "parallel", "loop", "a2a", "agent"]
     description: str = ""
     agents: "Many[AgentNode]" = ()
     model: Text | None = None
@@ -151,6 +166,10 @@ class AgentNode(ConfigSection):
     output_key: Identifier | None = None
     can_exit_loop: bool = False
     can_ask_user: bool = False
+    can_complete_task: bool = False
+    can_return_to_user: bool = False
+    offer_agents: Literal["tools", "use_agent"] = "tools"
+    input_schema: dict[str, Any] | None = None
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     url: Url | None = None
     key: ApiKey = ""
@@ -163,6 +182,16 @@ class AgentNode(ConfigSection):
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     resources: dict[Text, Annotated[float, Field(ge=0)]] = {}
     timeout_s: Seconds | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        return {"name": data, "type": "agent"} if isinstance(data, str) else data
+
+    @property
+    def children(self) -> "tuple[AgentNode, ...]":
+        """The nodes that run as a part of this one."""
+        return () if self.type == "llm" else self.agents
 
     def as_agent(self) -> A2aAgent:
         """Returns the other agent that a node of type a2a hands its work to."""
@@ -187,7 +216,8 @@ class Limits(ConfigSection):
       counts anew.
     - ``max_llm_calls``: model calls of a turn, over all its nodes, iterations and pauses. Branches of a
       parallel node may exceed it by the calls that are under way when it is reached.
-    - ``max_tool_calls``: tool calls in one answer of a model.
+    - ``max_tool_calls``: tool calls in one answer of a model. ``max_parallel_calls``: those of one answer
+      that run at the same time.
     - ``max_tools_bytes``: names, descriptions and schemas of the tools that one node shows its model.
     - ``max_body_bytes``: an HTTP request. ``max_message_bytes``: one message of a person.
     - ``max_result_bytes``: what is kept of one tool result.
@@ -204,6 +234,7 @@ class Limits(ConfigSection):
     max_tool_iterations: Annotated[int, Field(ge=1, le=1000)] = 10
     max_llm_calls: Count = 500
     max_tool_calls: Count = 100
+    max_parallel_calls: Annotated[int, Field(ge=1, le=1000)] = 8
     max_tools_bytes: Bytes = 512 * 1024
     max_body_bytes: Bytes = 1024 * 1024
     max_message_bytes: Bytes = 256 * 1024
@@ -277,6 +308,8 @@ class Cluster(ConfigSection):
 class Config(ConfigSection):
     """An agent and where it runs.
 
+    ``agents`` are those that llm nodes may call by name. ``budget`` bounds a turn.
+
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
     reaches the API may use it. An approval that nobody decides within ``approval_timeout_s`` counts as
@@ -300,6 +333,8 @@ class Config(ConfigSection):
     a2a: Many[A2aAgent] = ()
     card: Card = Card()
     agent: AgentNode | None = None
+    agents: Many[AgentNode] = ()
+    budget: TurnBudget = TurnBudget()
     approval_timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     limits: Limits = Limits()
     cluster: Cluster = Cluster()
@@ -336,9 +371,20 @@ class Config(ConfigSection):
         """The agent's tree. Without ``agent:`` it is a single llm node with the top-level prompt."""
         return self.agent or AgentNode(name=self.name, type="llm", replicas=self.cluster.nodes)
 
+    def nodes(self) -> Iterator[tuple[Loc, AgentNode]]:
+        """Yields every node of the tree and of the agents that can be called, with its location."""
+        for loc, root in ((("agent",), self.tree), *((("agents", i), a) for i, a in enumerate(self.agents))):
+            yield from _nodes(root, loc)
+
+    @property
+    def callable_agents(self) -> dict[str, AgentNode]:
+        """The agents that can be called, by name: `agents`, and those that are written in llm nodes."""
+        written = [a for _, node in self.nodes() if node.type == "llm" for a in node.agents]
+        return {agent.name: agent for agent in (*self.agents, *written) if agent.type != "agent"}
+
     def models(self) -> Iterator[tuple[Loc, str]]:
         """Yields each model that a node uses, with the location of the key that names it."""
-        for loc, node in _nodes(self.tree, ("agent",)):
+        for loc, node in self.nodes():
             if node.type == "llm":
                 yield ((*loc, "model"), node.model) if node.model else (("llm", "model"), self.llm.model)
 
@@ -383,7 +429,10 @@ def load(path: Path, env: Mapping[str, str]) -> Config:
 
 
 def _nodes(node: AgentNode, loc: Loc) -> Iterator[tuple[Loc, AgentNode]]:
-    """Yields a node and all nodes below it, each with its location in the file."""
+    """Yields a node and all nodes below it, each with its location in the file; and the agents that are
+    written in it. A reference to an agent is not a node."""
+    if node.type == "agent":
+        return
     yield loc, node
     for index, child in enumerate(node.agents):
         yield from _nodes(child, (*loc, "agents", index))

@@ -25,6 +25,7 @@ import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -34,7 +35,10 @@ from mesh.core.events import (
     ConversationCompleted,
     ConversationCreated,
     Error,
+    LimitReached,
     LlmCall,
+    LlmReserved,
+    LlmSettled,
     NodeCompleted,
     Paused,
     ToolCall,
@@ -47,7 +51,18 @@ from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place
 
 ConversationStatus = Literal["active", "waiting_approval", "completed"]
-StepEvent = LlmCall | ToolIntent | ToolResult | ApprovalRequired | ApprovalResolved | NodeCompleted
+StepEvent = (
+    AgentStarted
+    | LlmReserved
+    | LlmCall
+    | LlmSettled
+    | LimitReached
+    | ToolIntent
+    | ToolResult
+    | ApprovalRequired
+    | ApprovalResolved
+    | NodeCompleted
+)
 
 _MOST_ARTIFACTS = 100
 
@@ -103,6 +118,9 @@ class Conversation:
         self.had_token = False
         self.artifacts: tuple[Artifact, ...] = ()  # of the newest turn
         self.last_answer: Completed | Error | None = None
+        self.returned: ToolResult | None = (
+            None  # what an agent returned to the user: the open turn ends by it
+        )
         self.paused = False
         self.state: dict[str, str] = {}
         self.llm_calls = 0  # of the newest turn
@@ -131,8 +149,13 @@ class Conversation:
 
     @property
     def _done(self) -> set[Place]:
-        """The places of the completed nodes."""
-        return {e.place for e in self.steps if isinstance(e, NodeCompleted)}
+        """The places of the completed nodes, and of the called agents that have answered."""
+        done = {e.place for e in self.steps if isinstance(e, NodeCompleted)}
+        called = [e.place for e in self.steps if isinstance(e, AgentStarted)]
+        if called:
+            results = {e.step for e in self.steps if isinstance(e, ToolResult)}
+            done |= {place for place in called if place.call and place.call.text in results}
+        return done
 
     @property
     def _unanswered(self) -> list[ApprovalRequired]:
@@ -178,7 +201,7 @@ class Conversation:
     @property
     def needs_pass(self) -> bool:
         """Whether a pass over the tree can bring the open turn on without a person."""
-        return self.turn_open and not (self.paused and self.pending)
+        return self.turn_open and (self.returned is not None or not (self.paused and self.pending))
 
     @property
     def session_state(self) -> dict[str, str]:
@@ -233,14 +256,7 @@ class Conversation:
                     self.pauses.append(event.seq)
             case ApprovalShown():
                 self._answered(event)
-            case (
-                LlmCall()
-                | ToolIntent()
-                | ToolResult()
-                | ApprovalRequired()
-                | ApprovalResolved()
-                | NodeCompleted()
-            ):
+            case _ if isinstance(event, StepEvent):
                 self._stepped(event)
             case _:
                 pass
@@ -257,7 +273,7 @@ class Conversation:
 
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
-        self.llm_calls = 0
+        self.llm_calls, self.returned = 0, None
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_session_id = event.session_id or self.session_id
         self.had_token, self.artifacts = event.had_token, ()
@@ -293,6 +309,8 @@ class Conversation:
                 self._say("assistant", text, event)
             case ToolResult():
                 self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
+                if event.ends_turn and self.returned is None:  # of two, the first in the journal counts
+                    self.returned = event
                 self._say("tool", event.content, event, self._tool_call_view(event))
             case ApprovalRequired():
                 self.asked.add(event.uuid)

@@ -9,7 +9,8 @@ it, and asks for the next one.
     ─────────────────────────────────────────────────────────────────────────────────────────────────────
     NEW        none                         the call cannot be made          Refuse
                                             a person has to agree first      Ask
-                                            running it twice is harmless     Run
+                                            running it twice is harmless,
+                                            or its steps are durable         Run
                                             otherwise                        Claim
     WAITING    approval_required                                             Wait
     DECIDED    approval_resolved            rejected without a reason        Stop
@@ -20,6 +21,7 @@ it, and asks for the next one.
                                             retry, and the callee may know   Recover
                                             approved: it cannot be made      Refuse
                                                       the tool has changed   Ask
+                                                      its steps are durable  Run
                                                       otherwise              Claim
     CLAIMED    tool_intent                                                   Recover
     DONE       tool_result                                                   Done
@@ -176,6 +178,12 @@ class Callee(Protocol):
         ...
 
     @property
+    def is_durable(self) -> bool:
+        """Whether everything that it does is a step of its own, so that running it again goes on where it
+        was. It never needs a claim."""
+        ...
+
+    @property
     def lacks_token(self) -> bool:
         """Whether it may need the turn's bearer token, and that was lost with the process that had it."""
         ...
@@ -316,7 +324,7 @@ def _begin(callee: Callee) -> Action:
         return Refuse(problem)
     if kind := callee.kind_of_approval():
         return Ask(kind, arguments)
-    return Run(arguments) if callee.is_repeatable else MakeClaim(arguments)
+    return Run(arguments) if callee.is_repeatable or callee.is_durable else MakeClaim(arguments)
 
 
 def _decided(history: History, callee: Callee) -> Action:
@@ -345,6 +353,8 @@ def _approved(history: History, callee: Callee, arguments: dict[str, Any]) -> Ac
         return Refuse(problem, was_allowed=True)
     if changes := callee.changes_since(history.asked):
         return Ask("tool_call", arguments, changes)
+    if callee.is_durable:
+        return Run(arguments)
     return MakeClaim(arguments, history.last_claim.answers if history.claims else "")
 
 

@@ -12,6 +12,8 @@ Which event depends on which, in one turn (an arrow points to what must be journ
 
     user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
                        ^------------------------------------------------------------------ llm_call
+    llm_call <- agent_started <- what the called agent does <- tool_result
+    llm_reserved <- llm_call | llm_settled; limit_reached depends on what it counts
     node_completed closes a node below the root and depends on all that happened in it.
     paused: nothing can go on before a person decides.
     answered: a client has been told what waits.
@@ -136,13 +138,15 @@ class ConversationCreated(Event, frozen=True):
 class UserMessage(Event, frozen=True):
     """Opens a turn. ``session_id`` is the request's, if it differs from the conversation's. ``had_token``:
     the request carried a bearer token, which is not written anywhere. ``message_id`` is the client's (A2A).
-    ``by`` names the caller: the name of the API key, or what the request says."""
+    ``by`` names the caller: the name of the API key, or what the request says. ``budget`` are the limits of
+    the request, by the keys of a budget, which can only tighten those of the agent."""
 
     text: str
     session_id: str = ""
     had_token: bool = False
     message_id: str = ""
     by: str = ""
+    budget: dict[str, float] = {}
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -152,6 +156,16 @@ class NodeStarted(Event, frozen=True):
 
     name: str
     kind: str
+
+
+class AgentStarted(Event, frozen=True):
+    """An agent was called; its place is the ``step``, which names the call (`Place.call`). What the agent
+    answers is the `ToolResult` of the call. ``agent_path`` are the names of the agents from the root agent
+    down to this one."""
+
+    name: str
+    kind: str
+    agent_path: tuple[str, ...] = ()
 
 
 class TextDelta(Event, frozen=True):
@@ -192,7 +206,9 @@ class CutOff(Event, frozen=True):
 class LlmCall(Event, frozen=True):
     """The model's answer: the last event of a model's stream, and the outcome of a model call.
 
-    ``text`` and ``tool_calls`` may both be present, or both be empty (an empty answer).
+    ``text`` and ``tool_calls`` may both be present, or both be empty (an empty answer). ``cost_nusd`` is its
+    cost in 10⁻⁹ USD at the price of that moment; None if the model had no known price. ``attempt`` is that of
+    the reservation that it settles. ``forced`` names the limit for which it had to be the last one.
     """
 
     model: str
@@ -201,6 +217,55 @@ class LlmCall(Event, frozen=True):
     finish_reason: FinishReason = "stop"
     usage: Usage = Usage()
     latency_ms: int = 0
+    cost_nusd: int | None = None
+    attempt: int = 0
+    forced: str = ""
+
+
+class LlmReserved(Event, frozen=True):
+    """The keeper granted a model call under a budget, before it was made: at most ``tokens`` in all, of which
+    ``max_output`` for the answer, at most ``nusd`` (10⁻⁹ USD). The `LlmCall` or `LlmSettled` of the same step
+    and ``attempt`` settles it. ``run`` is the pass that may make the call; while nothing settles it, the
+    bound counts. ``forced`` as in `LlmCall`."""
+
+    run: int
+    tokens: int
+    max_output: int
+    nusd: int = 0
+    attempt: int = 0
+    forced: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|LlmReserved|{self.attempt}"
+
+
+class LlmSettled(Event, frozen=True):
+    """What a reserved model call cost whose answer is not used: nothing, because the provider did not take
+    it; or what its answer said that came too late."""
+
+    cost_nusd: int = 0
+    tokens: int = 0
+    calls: int = 0
+    attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|LlmSettled|{self.attempt}"
+
+
+class LimitReached(Event, frozen=True):
+    """A model call did not fit into a budget. ``limit`` is the key of the budget, ``scope`` the place at
+    whose run it is measured, ``then`` what follows (``on_limit``). ``attempt`` as in `LlmReserved`."""
+
+    limit: str
+    scope: str
+    then: Literal["answer", "stop", "fail"]
+    attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|LimitReached|{self.attempt}"
 
 
 class ToolIntent(Event, frozen=True):
@@ -228,7 +293,8 @@ class ToolIntent(Event, frozen=True):
 class ToolResult(Event, frozen=True):
     """The outcome of a tool call, as the model sees it. ``skipped``: a person decided that it does not run.
     ``artifacts`` are files that the tool returned: the model is told that there are some, the client gets
-    them."""
+    them. ``forced``: the limit for which a called agent had to answer before it was done. ``ends_turn``:
+    its content is the answer of the turn, which ends here."""
 
     call_id: str
     tool: str
@@ -237,6 +303,8 @@ class ToolResult(Event, frozen=True):
     skipped: bool = False
     duration_ms: int = 0
     artifacts: tuple[Artifact, ...] = ()
+    forced: str = ""
+    ends_turn: bool = False
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -255,7 +323,8 @@ class ApprovalRequired(Event, frozen=True):
     ``asked_by`` and ``output_key`` are the name and key of the node that waits. At ``expires_at`` the
     approval counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its
     question. ``tool_fingerprint`` identifies the tool that the person is asked about: see
-    `mesh.mcp.fingerprint`.
+    `mesh.mcp.fingerprint`. ``agent_path`` is set where a called agent asks: the names of the agents from the
+    root agent down to the one that asks.
     """
 
     uuid: str
@@ -272,6 +341,7 @@ class ApprovalRequired(Event, frozen=True):
     remote_agent_name: str = ""
     remote_question: RemoteQuestion | None = None
     tool_fingerprint: dict[str, str] = {}
+    agent_path: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -304,7 +374,8 @@ class ApprovalResolved(Event, frozen=True):
 class NodeCompleted(Event, frozen=True):
     """A node below the root has ended and does not run again. ``text`` is its response, or what went wrong.
 
-    ``state`` is what it wrote into the session state. ``exits``: it ends the loop around it.
+    ``state`` is what it wrote into the session state. ``exits``: it ends the loop around it. ``ends_agent``:
+    it ends the agent that it is a part of. ``forced``: the limit for which it had to end.
     """
 
     name: str
@@ -312,6 +383,8 @@ class NodeCompleted(Event, frozen=True):
     text: str = ""
     state: dict[str, str] = {}
     exits: bool = False
+    ends_agent: bool = False
+    forced: str = ""
     duration_ms: int = 0
 
 
@@ -342,12 +415,14 @@ class ApprovalShown(Event, frozen=True, tag="answered"):
 class Completed(Event, frozen=True):
     """Closes the turn with the answer. ``stopped_by_person`` (``cancelled`` in JSON): a person rejected what
     the turn wanted to do without a reason, or cancelled the turn. ``cancelled_on_request`` (``called_off`` in
-    JSON): the latter. ``state`` is what the turn wrote into the session state."""
+    JSON): the latter. ``state`` is what the turn wrote into the session state. ``forced``: the limit for
+    which the turn had to end."""
 
     response: str
     stopped_by_person: bool = msgspec.field(default=False, name="cancelled")
     cancelled_on_request: bool = msgspec.field(default=False, name="called_off")
     state: dict[str, str] = {}
+    forced: str = ""
 
 
 class Error(Event, frozen=True):
@@ -360,14 +435,28 @@ class ConversationCompleted(Event, frozen=True):
     """The conversation is completed and takes no more messages."""
 
 
-Live = NodeStarted | TextDelta | ToolCallDelta | Trace | CutOff
+class Spend(Event, frozen=True):
+    """What the turn has spent against its limits, for watchers. ``step`` is the place of the run that has
+    these limits; amounts by the keys of the budget, in its units."""
+
+    limits: dict[str, float] = {}
+    spent: dict[str, float] = {}
+    unsettled: dict[str, float] = {}
+    reserved: dict[str, float] = {}
+
+
+Live = NodeStarted | Spend | TextDelta | ToolCallDelta | Trace | CutOff
 """Events for watchers; they are never journaled."""
 
 AnyEvent = (
     Live
     | ConversationCreated
     | UserMessage
+    | AgentStarted
+    | LlmReserved
     | LlmCall
+    | LlmSettled
+    | LimitReached
     | ToolIntent
     | ToolResult
     | ApprovalRequired

@@ -3,7 +3,9 @@
     place       0              the root
                 0.2            its third child
                 0.2#3.1        the second child of that one, which is a loop's child in iteration 3
+                0.1.search@3-0   the agent search, called by the node 0.1 in its step 0.1/tool/3.0
     node path   0.2.1          the node that is there, whatever the iteration: it names the node's actor
+                search.2       the third child of the agent search, wherever it was called
     step key    0.2/llm/1      the second model call of the node
                 0.2/tool/1.0   the first tool call of the answer to it
                 0.2/a2a/0      what an a2a node says to its agent
@@ -17,8 +19,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-_INDEX = re.compile(r"\.(\d+)")
+_INDEX = re.compile(r"\.(\d+)(?=[.#]|$)")
 _ITERATION = re.compile(r"#(\d+)")
+_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(\d+)-(\d+)")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -28,14 +31,18 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The node path: the place without iterations.
+        """The node path: the place without iterations, from the root of the agent that it belongs to.
 
-        >>> Place("0.2#3.1").path
-        '0.2.1'
+        >>> Place("0.2#3.1").path, Place("0.1.search@3-0.2#1").path
+        ('0.2.1', 'search.2')
         """
-        if "#" not in self.text:
-            return self.text
-        return ".".join(part.partition("#")[0] for part in self.text.split("."))
+        text = self.text
+        if "@" in text:
+            above, _, below = text.rpartition("@")
+            text = f"{above.rpartition('.')[2]}{''.join(below.partition('.')[1:])}"
+        if "#" not in text:
+            return text
+        return ".".join(part.partition("#")[0] for part in text.split("."))
 
     @property
     def indices(self) -> list[int]:
@@ -67,6 +74,43 @@ class Place(msgspec.Struct, frozen=True):
             text = text.rpartition(".")[0]
             yield Place(text)
 
+    @property
+    def called_agents(self) -> list[str]:
+        """The names of the called agents that it lies in, the outermost first.
+
+        >>> Place("0.1.search@3-0.2.web@0-1").called_agents
+        ['search', 'web']
+        """
+        return [name for name, _, _ in _CALLED.findall(self.text)] if "@" in self.text else []
+
+    @property
+    def depth(self) -> int:
+        """How many agents call each other down to this place: 1 in the root agent."""
+        return 1 + self.text.count("@")
+
+    @property
+    def agent(self) -> "Place":
+        """The place of the agent that it lies in: the root, or that of a called agent.
+
+        >>> Place("0.1.search@3-0.2#1").agent.text
+        '0.1.search@3-0'
+        """
+        if "@" not in self.text:
+            return ROOT
+        above, _, below = self.text.rpartition("@")
+        return Place(f"{above}@{below.partition('.')[0]}")
+
+    @property
+    def call(self) -> "StepKey | None":
+        """The step that called the agent whose place this is; None if it is not the place of a called agent.
+
+        >>> Place("0.1.search@3-0").call.text
+        '0.1/tool/3.0'
+        """
+        caller, _, last = self.text.rpartition(".")
+        found = _CALLED.fullmatch(last)
+        return StepKey(f"{caller}/tool/{found[2]}.{found[3]}") if found else None
+
     def child(self, index: int, iteration: int = 0) -> "Place":
         """The place of a child, in an iteration if this is a loop.
 
@@ -82,6 +126,12 @@ class Place(msgspec.Struct, frozen=True):
         (True, False)
         """
         return other.text == self.text or other.text.startswith(f"{self.text}.")
+
+    @property
+    def scopes(self) -> Iterator["Place"]:
+        """This place and those around it, the nearest first: every run of a node that it is a part of."""
+        yield self
+        yield from self.enclosing
 
     @property
     def step(self) -> "StepKey":
@@ -116,6 +166,15 @@ class StepKey(msgspec.Struct, frozen=True):
         """
         place, _, number = self.text.partition("/llm/")
         return StepKey(f"{place}/tool/{number}.{index}")
+
+    def called_agent(self, name: str) -> Place:
+        """The place of an agent that this tool call calls.
+
+        >>> StepKey("0.1/tool/3.0").called_agent("search").text
+        '0.1.search@3-0'
+        """
+        caller, _, call = self.text.partition("/tool/")
+        return Place(f"{caller}.{name}@{call.replace('.', '-')}")
 
 
 ROOT = Place("0")

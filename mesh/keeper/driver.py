@@ -24,8 +24,9 @@ _CANCEL_WITHIN_S = 5.0
 _LOST_PASSES = Backoff(first_s=0.1, longest_s=10.0)
 
 
-class Cancelled(Exception):
-    """The turn is to be cancelled. Unwinds the pass; never leaves the driver."""
+class EndsNow(Exception):
+    """The turn ends without the rest of its pass: it is cancelled, or an agent returned to the user. Unwinds
+    the pass; never leaves the driver."""
 
 
 class _Trouble:
@@ -81,7 +82,7 @@ class Driver:
             while loaded.needs_pass and loaded.turn == turn:
                 await asyncio.shield(self.start(loaded))
             abandoned = _abandoned_tasks(loaded)
-            await self._append_cancelled(loaded, turn)
+            await self._append_end(loaded, turn)
         finally:
             loaded.turn_to_cancel = 0
         await self._cancel_tasks(abandoned)
@@ -115,19 +116,23 @@ class Driver:
             return
         try:
             await self._pass(loaded)
-        except Cancelled:
+        except EndsNow:
             abandoned = _abandoned_tasks(loaded)
-            await self._append_cancelled(loaded, loaded.turn)
+            await self._append_end(loaded, loaded.turn)
             await self._cancel_tasks(abandoned)
 
     async def _pass(self, loaded: LoadedConversation) -> None:
-        if loaded.turn_to_cancel == loaded.turn:
-            raise Cancelled
+        if _ends_now(loaded):
+            raise EndsNow
         turn = await loaded.begin_pass()
         output = await self._output(loaded, turn)
         failpoint("keeper.pass_returned")
         abandoned = _abandoned_tasks(loaded)
-        await loaded.append_from_pass(turn.turn, turn.run, _closing(output, turn))
+        await loaded.append_from_pass(
+            turn.turn, turn.run, _closing(output, turn, loaded.conversation.returned)
+        )
+        if _ends_now(loaded):
+            raise EndsNow
         if not loaded.conversation.turn_open:
             await self._cancel_tasks(abandoned)
         if output.status == "interrupted":
@@ -136,11 +141,16 @@ class Driver:
             # No other pass began, so this is a failure: the next pass begins after a pause, not at once.
             raise Unavailable("a pass ended as if another one had begun")
 
-    async def _append_cancelled(self, loaded: LoadedConversation, turn: int) -> None:
+    async def _append_end(self, loaded: LoadedConversation, turn: int) -> None:
         """Ends the turn, with the results of the calls that were claimed in it: one that runs is waited
         for."""
         results = await self._settle_all(loaded)
-        await loaded.append([*results, _cancelled(turn)], only_if=lambda: loaded.is_open(turn))
+        returned = loaded.conversation.returned
+        is_returned = returned is not None and loaded.turn_to_cancel != turn
+        end = (
+            Completed(turn=turn, response=returned.content) if returned and is_returned else _cancelled(turn)
+        )
+        await loaded.append([*results, end], only_if=lambda: loaded.is_open(turn))
 
     async def _settle_all(self, loaded: LoadedConversation) -> list[ToolResult]:
         settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(loaded)))
@@ -182,8 +192,8 @@ class Driver:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await loaded.running_pass
         except asyncio.CancelledError:
-            if loaded.turn_to_cancel == turn.turn:
-                raise Cancelled from None
+            if _ends_now(loaded):
+                raise EndsNow from None
             raise
         except TimeoutError:
             limit = f"{self._turn_timeout_s:g} s (limits.turn_timeout_s)"
@@ -195,6 +205,13 @@ class Driver:
             return PassOutput("failed", f"internal error: {problem}; the log has more")
         finally:
             loaded.running_pass = None
+
+
+def _ends_now(loaded: LoadedConversation) -> bool:
+    """Whether the open turn ends without another pass."""
+    conversation = loaded.conversation
+    is_returned = conversation.turn_open and conversation.returned is not None
+    return loaded.turn_to_cancel == loaded.turn or is_returned
 
 
 def _abandoned_tasks(loaded: LoadedConversation) -> list[AbandonedTask]:
@@ -227,15 +244,24 @@ def _cancelled(turn: int) -> Completed:
     return Completed(turn=turn, response=STOPPED_BY_PERSON, stopped_by_person=True, cancelled_on_request=True)
 
 
-def _closing(output: PassOutput, turn: PassInput) -> Sequence[AnyEvent]:
-    """The events that a pass adds to the journal."""
+def _closing(output: PassOutput, turn: PassInput, returned: ToolResult | None) -> Sequence[AnyEvent]:
+    """The events that a pass adds to the journal. Where an agent returned to the user (``returned``, or among
+    the events), the driver ends the turn by that."""
     events = list(output.events)
+    if returned or any(isinstance(event, ToolResult) and event.ends_turn for event in events):
+        return events
     match output.status:
         case "completed" | "stopped":
             is_stopped = output.status == "stopped"
             state = {} if is_stopped else dict(output.state)
             events.append(
-                Completed(turn=turn.turn, response=output.text, stopped_by_person=is_stopped, state=state)
+                Completed(
+                    turn=turn.turn,
+                    response=output.text,
+                    stopped_by_person=is_stopped,
+                    state=state,
+                    forced=output.forced,
+                )
             )
         case "failed":
             events.append(Error(turn=turn.turn, message=output.text))

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from mesh.a2a.client.port import RemoteAgent
-from mesh.config.model import A2aAgent, Config
-from mesh.core.messages import AGENT_TOOL_PREFIX
+from mesh.config.cross_checks import BUILT_IN_TOOLS
+from mesh.config.model import A2aAgent, AgentNode, Config
+from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.a2a import A2aWork
-from mesh.tree.ask_user import ASK_USER, QuestionCalls
+from mesh.tree.agent_call import AgentCalls, CallableAgent
+from mesh.tree.ask_user import QuestionCalls
 from mesh.tree.calls import NO_CALLS, CallSettings, NodeCalls
 from mesh.tree.children import Child, Children
-from mesh.tree.llm import EXIT_LOOP, LlmSettings, LlmWork, Tools
+from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER, LlmSettings, LlmWork, Tools
 from mesh.tree.loop import Loop
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
-from mesh.tree.plan import PlannedNode
+from mesh.tree.plan import PlannedNode, callable_agents
 from mesh.tree.remote_call import AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
 from mesh.tree.tool_call import ToolCalls
@@ -64,6 +66,8 @@ def build_node(config: Config, planned: PlannedNode, environment: Environment) -
             return _composite(planned, Parallel(_children(planned, environment), planned.node.on_error))
         case "loop":
             return _composite(planned, Loop(_children(planned, environment), planned.node.max_iterations))
+        case "agent":
+            raise AssertionError("a reference to an agent is not a node")
 
 
 def _llm_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
@@ -71,14 +75,16 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
     toolbox = Toolbox(
         environment.sessions,
         offered(planned),
-        reserved=reserved(agents_of(config, planned)),
+        reserved=reserved(agents_of(config, planned), node.agents),
         max_bytes=config.limits.max_tools_bytes,
     )
     call_settings = _call_settings(config, planned)
     tools = Tools(
         ToolCalls(toolbox=toolbox, settings=call_settings),
         _remote_calls(config, planned, agents_of(config, planned), environment),
+        _agent_calls(config, planned, call_settings, environment),
         QuestionCalls(call_settings) if node.can_ask_user else None,
+        _ending_tools(node),
     )
     settings = LlmSettings(
         model=model,
@@ -88,7 +94,7 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         max_tool_calls=config.limits.max_tool_calls,
         max_tokens=config.llm.max_tokens,
         timeout_s=config.llm.timeout_s,
-        can_exit_loop=node.can_exit_loop,
+        max_parallel_calls=config.limits.max_parallel_calls,
     )
     work = LlmWork(settings, environment.llm_for(model), tools)
     return BuiltNode(_node(planned, work), tools, toolbox)
@@ -123,11 +129,49 @@ def _remote_calls(
     return RemoteCalls(agents={tool.tool: tool for tool in tools}, settings=_call_settings(config, planned))
 
 
+def _agent_calls(
+    config: Config, planned: PlannedNode, settings: CallSettings, environment: Environment
+) -> AgentCalls:
+    roots = {root.path: root for root in callable_agents(config)}
+    agents = [_callable_agent(roots[agent.name], environment) for agent in planned.node.agents]
+    return AgentCalls(
+        agents={agent.name: agent for agent in agents},
+        root=config.tree.name,
+        settings=settings,
+        max_depth=config.budget.max_depth,
+        is_one_tool=planned.node.offer_agents == "use_agent",
+    )
+
+
+def _callable_agent(root: PlannedNode, environment: Environment) -> CallableAgent:
+    node = root.node
+    schema = {} if node.input_schema is None else {"input_schema": node.input_schema}
+    return CallableAgent(
+        name=node.name,
+        kind=node.type,
+        run=environment.child(root.path),
+        description=node.description,
+        destructive=node.destructive,
+        reads_history=root.reads_history,
+        **schema,
+    )
+
+
+def _ending_tools(node: AgentNode) -> list[ToolSpec]:
+    """The tools of an llm node that end something."""
+    tools = (
+        (EXIT_LOOP, node.can_exit_loop),
+        (COMPLETE_TASK, node.can_complete_task),
+        (RETURN_TO_USER, node.can_return_to_user),
+    )
+    return [tool for tool, is_given in tools if is_given]
+
+
 def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
     return CallSettings(
         name=planned.node.name,
         output_key=planned.node.output_key or "",
-        asks=planned.asks,
+        approvals=planned.approvals,
         expire_after_s=config.approval_timeout_s,
         max_result_bytes=config.limits.max_result_bytes,
     )
@@ -165,11 +209,13 @@ def offered(planned: PlannedNode) -> list[str] | None:
     return None if tools is None else [name for name in tools if not name.startswith(AGENT_TOOL_PREFIX)]
 
 
-def reserved(agents: Iterable[A2aAgent]) -> dict[str, str]:
+def reserved(agents: Iterable[A2aAgent], called: Iterable[AgentNode] = ()) -> dict[str, str]:
     """The names that no tool of an MCP server may have beside these agents, and whose names they are.
+    ``called`` are agents of the config that the node calls.
 
     The names of built-in tools are reserved also where a node does not have these tools: one key of a config
     must not decide whether another one is right.
     """
-    built_in = {spec.name: "a built-in tool" for spec in (ASK_USER, EXIT_LOOP)}
-    return built_in | {f"{AGENT_TOOL_PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}
+    names = dict.fromkeys(BUILT_IN_TOOLS, "a built-in tool")
+    names |= {agent.name: f"the agent {agent.name}" for agent in called}
+    return names | {f"{AGENT_TOOL_PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}

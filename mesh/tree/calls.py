@@ -47,8 +47,9 @@ from mesh.core.events import (
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
+from mesh.tree.plan import ApprovalRule
 from mesh.tree.steps import Steps
-from mesh.tree.turn import AbandonedTask, UnsettledCall
+from mesh.tree.turn import AbandonedTask, PassInput, UnsettledCall
 
 _MOST_CLAIMS = 5
 """Claims in one pass. Each but the first means that the session ended between a claim and its call."""
@@ -65,6 +66,7 @@ class Returned(msgspec.Struct, frozen=True):
     content: str
     is_error: bool = False
     artifacts: Sequence[Artifact] = ()
+    forced: str = ""
 
 
 class NotRun(msgspec.Struct, frozen=True):
@@ -101,6 +103,7 @@ class CallDriver:
     callee without effects; a kind of call that is claimed overrides the second part."""
 
     is_repeatable = False
+    is_durable = False
     lacks_token = False
     may_know_later = False
     leaves_doubt = False
@@ -144,8 +147,9 @@ class CallDriver:
         """The claim that is about to be journaled; ``run`` and ``attempt`` are the loop's."""
         raise NotImplementedError
 
-    async def run(self, arguments: dict[str, Any]) -> Returned:
-        """Makes the call without a claim. Only for callees that are repeatable."""
+    async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
+        """Makes the call without a claim. Only for callees that are repeatable or durable. Returns how the
+        pass ends, if the call goes on in a later one."""
         raise NotImplementedError
 
     async def run_claimed(self, claim: ToolIntent) -> Ended:
@@ -208,14 +212,19 @@ NO_CALLS: NodeCalls = _NoCalls()
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What calls of one node have in common. ``name`` and ``output_key`` are the node's, for its questions.
-    ``asks``: whether destructive tools wait for a person; ``expire_after_s`` how long, None for ever.
+    ``approvals`` says whether destructive tools wait for a person; ``expire_after_s`` how long, None for
+    ever.
     ``max_result_bytes`` bounds the text of a result."""
 
     name: str = ""
     output_key: str = ""
-    asks: bool = True
+    approvals: ApprovalRule = ApprovalRule()
     expire_after_s: float | None = None
     max_result_bytes: int = 65_536
+
+    def asks(self, turn: PassInput) -> bool:
+        """Whether destructive tools wait for a person in this turn."""
+        return self.approvals.asks_in(turn)
 
 
 async def run_call(
@@ -293,7 +302,8 @@ class _DurableCall:
                 return self._ask(driver.question(action))
             case Run(arguments=arguments):
                 self._started = time.monotonic()
-                return self._returned(await driver.run(arguments))
+                ended = await driver.run(arguments)
+                return ended if isinstance(ended, PassEnd) else self._returned(ended)
             case MakeClaim() | Recover():
                 raise AssertionError("claims are made by run")
 
@@ -347,6 +357,7 @@ class _DurableCall:
             attempt=self._driver.attempt(question.kind, history),
             asked_by=settings.name,
             output_key=settings.output_key,
+            agent_path=tuple(self._steps.turn.agent_path),
             expires_at="" if expires is None else moment(timedelta(seconds=expires)),
         )
         history.check(question)
@@ -354,7 +365,12 @@ class _DurableCall:
         return PAUSED
 
     def _returned(self, returned: Returned) -> ToolResult:
-        return self._record(returned.content, is_error=returned.is_error, artifacts=returned.artifacts)
+        return self._record(
+            returned.content,
+            is_error=returned.is_error,
+            artifacts=returned.artifacts,
+            forced=returned.forced,
+        )
 
     def _not_run(self, ended: NotRun) -> ToolResult:
         """Records that the call was not run; if nobody knows that of an earlier attempt, says so."""

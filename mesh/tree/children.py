@@ -58,6 +58,8 @@ class Children:
                         text=output.text,
                         state=dict(output.state),
                         exits=output.exits,
+                        ends_agent=output.ends_agent,
+                        forced=output.forced,
                         duration_ms=round((time.monotonic() - started) * 1000),
                     ),
                 )

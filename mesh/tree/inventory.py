@@ -13,7 +13,7 @@ from mesh.core.messages import ToolSpec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered
 from mesh.tree.llm import EXIT_LOOP
-from mesh.tree.plan import PlannedNode, tree_of
+from mesh.tree.plan import PlannedNode, all_nodes
 from mesh.tree.remote_call import spec_of
 
 Entry = dict[str, Any]
@@ -21,7 +21,7 @@ Entry = dict[str, Any]
 
 def inventory(config: Config, tools: Sequence[Entry]) -> list[Entry]:
     """``tools`` are those of the servers, as `mesh.mcp.port.Tool.shown` gives them."""
-    planned_nodes = list(tree_of(config).walk())
+    planned_nodes = list(all_nodes(config))
     models = [planned for planned in planned_nodes if planned.node.type == "llm"]
     return [
         *({**tool, "source": "mcp", "nodes": _users(models, str(tool["name"]))} for tool in tools),

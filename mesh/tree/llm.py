@@ -1,7 +1,9 @@
 """The llm node asks its model, runs the tools that the model calls, and asks again, until it answers in
 text."""
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import Protocol
 
 import msgspec
@@ -12,7 +14,9 @@ from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, Us
 from mesh.core.places import ROOT, StepKey
 from mesh.llm.port import Llm, LlmRequest
 from mesh.runtime.failpoints import failpoint
+from mesh.tree.agent_call import AgentCalls
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
+from mesh.tree.branches import Branch, Branches
 from mesh.tree.node import PassEnd
 from mesh.tree.remote_call import RemoteCalls
 from mesh.tree.steps import Steps
@@ -27,6 +31,22 @@ EXIT_LOOP = ToolSpec(
 )
 """The tool of nodes with ``can_exit_loop``."""
 _EXITED = "The loop ends here."
+_RESULT = {
+    "type": "object",
+    "properties": {"result": {"type": "string", "description": "The answer, in full."}},
+    "required": ["result"],
+    "additionalProperties": False,
+}
+COMPLETE_TASK = ToolSpec(
+    "complete_task", "Ends your work with this result. Call it when the task is done.", _RESULT
+)
+"""The tool of nodes with ``can_complete_task``: it ends the agent that the node is a part of."""
+RETURN_TO_USER = ToolSpec(
+    "return_to_user",
+    "Gives this result to the user as the answer and ends everything, also the agents that called you.",
+    _RESULT,
+)
+"""The tool of nodes with ``can_return_to_user``: it ends the turn."""
 
 
 class _KindOfCalls(Protocol):
@@ -42,24 +62,43 @@ class _KindOfCalls(Protocol):
 
 
 class Tools:
-    """All that one llm node may call. ``ask_user`` None: it cannot ask the person."""
+    """All that one llm node may call. ``ask_user`` None: it cannot ask the person. ``ending`` are the tools
+    that end something: they have no effect but that."""
 
-    def __init__(self, mcp: ToolCalls, remote: RemoteCalls, ask_user: QuestionCalls | None) -> None:
+    def __init__(
+        self,
+        mcp: ToolCalls,
+        remote: RemoteCalls,
+        agents: AgentCalls,
+        ask_user: QuestionCalls | None,
+        ending: Sequence[ToolSpec] = (),
+    ) -> None:
         self._mcp = mcp
         self._remote = remote
+        self._agents = agents
         self._ask_user = ask_user
-        self._own = tuple(tool.spec for tool in remote.agents.values()) + ((ASK_USER,) if ask_user else ())
-        self._seen: tuple[ToolSpec, ...] = ()
-        self._specs: tuple[ToolSpec, ...] = self._own
+        self._ending = {spec.name for spec in ending}
+        own = (*(tool.spec for tool in remote.agents.values()), *((ASK_USER,) if ask_user else ()), *ending)
+        self._own = {True: (*agents.specs, *own), False: own}
+        self._seen: dict[bool, tuple[ToolSpec, ...]] = {}
+        self._specs = dict(self._own)
 
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as models see them. The very same object until the tools change: providers keep what they
-        made of it."""
-        offered = self._mcp.toolbox.specs
-        if offered is not self._seen:
-            self._seen, self._specs = offered, (*offered, *self._own)
-        return self._specs
+    def specs(self, depth: int) -> tuple[ToolSpec, ...]:
+        """The tools as models see them at a depth: no agents where that is the greatest one allowed. The very
+        same object until the tools change: providers keep what they made of it."""
+        offered, has_agents = self._mcp.toolbox.specs, depth < self._agents.max_depth
+        if offered is not self._seen.get(has_agents):
+            self._seen[has_agents] = offered
+            self._specs[has_agents] = (*offered, *self._own[has_agents])
+        return self._specs[has_agents]
+
+    def runs_beside_others(self, call: ToolCall) -> bool:
+        """Whether a call may run at the same time as its neighbours: an agent of the config, or a tool that
+        changes nothing."""
+        if self._agents.takes(call):
+            return True
+        tool = self._mcp.toolbox.tools.get(call.name)
+        return tool is not None and tool.repeatable and not tool.destructive
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `mesh.tree.calls.run_call`."""
@@ -74,7 +113,17 @@ class Tools:
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         return await self._mcp.settle(call)
 
+    def ends_something(self, call: ToolCall) -> bool:
+        """Whether it is a call of a tool that ends the loop, the agent or the turn."""
+        return call.name in self._ending
+
+    def exits_loop(self, call: ToolCall) -> bool:
+        """Whether it ends the loop around the node."""
+        return call.name == EXIT_LOOP.name and self.ends_something(call)
+
     def _kind_of(self, call: ToolCall) -> _KindOfCalls:
+        if self._agents.takes(call):
+            return self._agents
         if call.name in self._remote.agents:
             return self._remote
         if self._ask_user is not None and call.name == ASK_USER.name:
@@ -85,7 +134,8 @@ class Tools:
 class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an llm node. ``prompt`` is a template. ``timeout_s`` bounds one model call,
     ``max_iterations`` the model calls of the node at one place, ``max_llm_calls`` those of the whole turn,
-    ``max_tool_calls`` the tool calls of one answer."""
+    ``max_tool_calls`` the tool calls of one answer, ``max_parallel_calls`` those of them that run at the same
+    time."""
 
     model: str
     prompt: str = ""
@@ -94,7 +144,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_calls: int = 100
     max_tokens: int | None = None
     timeout_s: float = 60.0
-    can_exit_loop: bool = False
+    max_parallel_calls: int = 8
 
 
 class LlmWork:
@@ -114,23 +164,62 @@ class LlmWork:
             ask = partial(self._ask, steps, step, system, tuple(messages))
             answer = await steps.once(step, LlmCall, ask)
             if not answer.tool_calls:
-                return PassEnd("completed", final_text(answer))
-            results: list[Result] = []
-            too_many = len(answer.tool_calls) > self._settings.max_tool_calls
-            call_tool = self._refuse if too_many else self._call
-            for j, call in enumerate(answer.tool_calls):
-                done = await call_tool(steps, step.tool_call(j), call)
-                if isinstance(done, PassEnd):
-                    return done
-                results.append(Result(call.id, call.name, done.content, done.is_error))
-            if not too_many and any(self._exits(call) for call in answer.tool_calls):
-                return PassEnd("completed", answer.text, exits=True)
+                return PassEnd("completed", final_text(answer), forced=answer.forced)
+            results = await self._run_calls(steps, step, answer)
+            if isinstance(results, PassEnd):
+                return results
             messages += [Assistant(answer.text, answer.tool_calls), Results(tuple(results))]
         return PassEnd(
             "completed",
             f"I stopped after {limit} model calls without a final answer (limits.max_tool_iterations). "
             f"What the tools did so far stands.",
         )
+
+    async def _run_calls(self, steps: Steps, step: StepKey, answer: LlmCall) -> list[Result] | PassEnd:
+        """Runs the tool calls of an answer, in their order; neighbours that may run at the same time do."""
+        calls = answer.tool_calls
+        is_too_long = len(calls) > self._settings.max_tool_calls
+        results: list[Result] = []
+        for batch in self._batches(calls):
+            ended = await self._run_batch(steps, step, calls, batch, refuses=is_too_long)
+            if isinstance(ended, PassEnd):
+                return ended
+            results += ended
+        if not is_too_long and any(self._tools.exits_loop(call) for call in calls):
+            return PassEnd("completed", answer.text, exits=True)
+        return results
+
+    def _batches(self, calls: Sequence[ToolCall]) -> list[list[int]]:
+        """The positions of the calls, those together that run at the same time."""
+        batches: list[list[int]] = []
+        for beside, group in groupby(range(len(calls)), lambda i: self._tools.runs_beside_others(calls[i])):
+            positions = list(group)
+            batches += [positions] if beside else [[position] for position in positions]
+        return batches
+
+    async def _run_batch(
+        self, steps: Steps, step: StepKey, calls: Sequence[ToolCall], batch: Sequence[int], *, refuses: bool
+    ) -> list[Result] | PassEnd:
+        run = self._refuse if refuses else self._call
+        keys = [step.tool_call(position) for position in batch]
+        branches = [
+            Branch(partial(run, steps, key, calls[position]), partial(_is_of, key))
+            for key, position in zip(keys, batch, strict=True)
+        ]
+        if len(branches) == 1:
+            ended: dict[int, ToolResult | PassEnd] = {0: await branches[0].run()}
+        else:
+            at_most = self._settings.max_parallel_calls
+            ended = await Branches[ToolResult](steps, branches, at_most=at_most).run()
+        for status in ("stopped", "completed", "paused"):
+            for end in ended.values():
+                if isinstance(end, PassEnd) and end.status == status:
+                    return end
+        done = [end for _, end in sorted(ended.items()) if isinstance(end, ToolResult)]
+        return [
+            Result(calls[position].id, calls[position].name, result.content, result.is_error)
+            for position, result in zip(batch, done, strict=True)
+        ]
 
     async def _refuse(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """Refuses a call of an answer with too many calls. None of them is run, not even the first ones: they
@@ -146,17 +235,32 @@ class LlmWork:
         return steps.record(step, result)
 
     async def _call(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        if self._exits(call):
-            return steps.known(step, ToolResult) or steps.record(
-                step, ToolResult(call_id=call.id, tool=call.name, content=_EXITED)
-            )
+        if self._tools.ends_something(call):
+            return await self._end(steps, step, call)
         return await self._tools.run(steps, step, call)
 
-    def _exits(self, call: ToolCall) -> bool:
-        return self._settings.can_exit_loop and call.name == EXIT_LOOP.name
+    async def _end(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """A call of a tool that ends the loop, the agent or the turn."""
+        if known := steps.known(step, ToolResult):
+            result = known
+        elif problem := ending_problem(call):
+            result = ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True)
+            steps.record(step, result)
+        elif call.name == RETURN_TO_USER.name:
+            text = call.arguments["result"]
+            result = ToolResult(call_id=call.id, tool=call.name, content=text, ends_turn=True)
+            await steps.end_turn(step, result)
+        else:
+            text = _EXITED if call.name == EXIT_LOOP.name else call.arguments["result"]
+            result = steps.record(step, ToolResult(call_id=call.id, tool=call.name, content=text))
+        if result.is_error or call.name == EXIT_LOOP.name:  # the other calls of the answer run first
+            return result
+        if result.ends_turn:
+            return PassEnd("stopped", result.content)
+        return PassEnd("completed", result.content, ends_agent=True)
 
     async def _ask(self, steps: Steps, step: StepKey, system: str, messages: tuple[Message, ...]) -> LlmCall:
-        settings, specs = self._settings, self._tools.specs
+        settings, specs = self._settings, self._tools.specs(steps.turn.place.depth)
         if steps.llm_calls >= settings.max_llm_calls:
             made = f"{steps.llm_calls} model calls, as many as limits.max_llm_calls allows"
             raise LlmError(f"the turn has made {made}; what the tools did so far stands")
@@ -164,7 +268,7 @@ class LlmWork:
             model=settings.model,
             system=system,
             messages=messages,
-            tools=(*specs, EXIT_LOOP) if settings.can_exit_loop else specs,
+            tools=specs,
             max_tokens=settings.max_tokens,
             timeout_s=settings.timeout_s,
             deltas=steps.watched,
@@ -183,6 +287,21 @@ class LlmWork:
         # it that there were too many.
         kept = answer.tool_calls[: settings.max_tool_calls + 1]
         return msgspec.structs.replace(answer, tool_calls=kept)
+
+
+def ending_problem(call: ToolCall) -> str:
+    """What is wrong with the arguments of a tool that ends something; empty if nothing is."""
+    if call.name == EXIT_LOOP.name:
+        return ""
+    result = call.arguments.get("result")
+    if call.malformed or not isinstance(result, str) or len(call.arguments) > 1:
+        return f'Invalid arguments for {call.name}: expected {{"result": "…"}} and nothing else'
+    return ""
+
+
+def _is_of(call: StepKey, step: StepKey) -> bool:
+    """Whether a step is this call, or belongs to the agent that it called."""
+    return step == call or any(place.call == call for place in step.place.scopes)
 
 
 def final_text(answer: LlmCall) -> str:

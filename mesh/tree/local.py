@@ -13,7 +13,7 @@ from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
-from mesh.tree.plan import tree_of
+from mesh.tree.plan import all_nodes
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class LocalTree:
 
         environment = Environment(sessions, llm_for, kept_agent, lambda _: self.run)
         self._nodes: dict[str, BuiltNode] = {
-            planned.path: build_node(config, planned, environment) for planned in tree_of(config).walk()
+            planned.path: build_node(config, planned, environment) for planned in all_nodes(config)
         }
 
     @property

@@ -15,7 +15,7 @@ class Loop:
 
     async def __call__(self, steps: Steps) -> PassEnd:
         written: dict[str, str] = {}
-        text = ""
+        text = forced = ""
         for iteration in range(1, self._max_iterations + 1):
             for index in range(len(self._children)):
                 state = {**steps.turn.state, **written}
@@ -25,7 +25,7 @@ class Loop:
                 if done.status == "failed":
                     return PassEnd("failed", done.text)
                 written |= done.state
-                text = done.text or text
-                if done.exits:
-                    return PassEnd("completed", text, written)
-        return PassEnd("completed", text, written)
+                text, forced = done.text or text, done.forced or forced
+                if done.ends_agent or done.exits:
+                    return PassEnd("completed", text, written, ends_agent=done.ends_agent, forced=forced)
+        return PassEnd("completed", text, written, forced=forced)

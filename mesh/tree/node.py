@@ -33,6 +33,8 @@ class PassEnd(msgspec.Struct, frozen=True):
     text: str = ""
     state: Mapping[str, str] = {}
     exits: bool = False
+    ends_agent: bool = False
+    forced: str = ""
 
 
 PAUSED = PassEnd("paused")
@@ -86,6 +88,8 @@ class Node:
             sent if outcome.status == "paused" else (),
             self._written(outcome),
             outcome.exits,
+            outcome.ends_agent,
+            outcome.forced,
             steps.llm_calls_made,
         )
 

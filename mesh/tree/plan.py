@@ -9,19 +9,45 @@ from dataclasses import dataclass
 from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.places import ROOT, Place
 from mesh.tree.template import BUILT_IN, placeholders
+from mesh.tree.turn import PassInput
 
 _AT_ONCE = ("parallel", "loop")
 
 
 @dataclass(frozen=True)
+class ApprovalRule:
+    """Whether destructive tools wait for a person, as far as the config tells: ``asks`` None means that it is
+    inherited from where the agent was called. ``at_once``: there is a parallel or loop node above."""
+
+    asks: bool | None = None
+    at_once: bool = False
+
+    def inside(self, node: AgentNode) -> "ApprovalRule":
+        """The rule for the children of a parallel or loop node. The nearest of these with ``approvals``
+        decides; where none has it, its nodes do not ask.
+
+        Invariant: without a node of these above it, a node asks as its agent does.
+        """
+        if node.approvals is not None:
+            return ApprovalRule(node.approvals == "ask", at_once=True)
+        return ApprovalRule(self.asks, at_once=True)
+
+    def asks_in(self, turn: PassInput) -> bool:
+        """Whether they wait, in an agent that was called as this pass says."""
+        if self.asks is not None:
+            return self.asks
+        return turn.asks and (turn.at_once or not self.at_once)
+
+
+@dataclass(frozen=True)
 class PlannedNode:
     """A node of the config in its tree. ``path`` is its node path, ``prompt`` its own or the config's.
-    ``asks``: whether its destructive tools wait for a person."""
+    ``approvals`` says whether its destructive tools wait for a person."""
 
     path: str
     node: AgentNode
     prompt: str
-    asks: bool
+    approvals: ApprovalRule
     children: tuple["PlannedNode", ...]
 
     @property
@@ -38,28 +64,35 @@ class PlannedNode:
 
 def tree_of(config: Config) -> PlannedNode:
     """The root of a config's tree, with all nodes below it."""
-    return _planned(config, ROOT, config.tree, asks=True, at_once=False)
+    return _planned(config, ROOT, config.tree, ApprovalRule())
 
 
-def _planned(config: Config, place: Place, node: AgentNode, *, asks: bool, at_once: bool) -> PlannedNode:
-    """``at_once``: there is a parallel or loop node above. The nearest of these with ``approvals`` decides
-    whether its nodes ask; where none has it, they do not."""
+def callable_agents(config: Config) -> list[PlannedNode]:
+    """The roots of the agents that others may call. Their node paths begin with their names."""
+    agents = config.callable_agents.items()
+    return [_planned(config, Place(name), agent, ApprovalRule()) for name, agent in agents]
+
+
+def all_nodes(config: Config) -> Iterator[PlannedNode]:
+    """Every node that has actors: those of the tree, and those of the agents that others may call."""
+    for root in (tree_of(config), *callable_agents(config)):
+        yield from root.walk()
+
+
+def _planned(config: Config, place: Place, node: AgentNode, rule: ApprovalRule) -> PlannedNode:
     if node.type in _AT_ONCE:
-        inherited = asks and at_once
-        asks = inherited if node.approvals is None else node.approvals == "ask"
-        at_once = True
+        rule = rule.inside(node)
     children = tuple(
-        _planned(config, place.child(index), child, asks=asks, at_once=at_once)
-        for index, child in enumerate(node.agents)
+        _planned(config, place.child(index), child, rule) for index, child in enumerate(node.children)
     )
     prompt = (node.prompt or config.prompt) if node.type == "llm" else node.prompt
-    return PlannedNode(place.path, node, prompt, asks, children)
+    return PlannedNode(place.path, node, prompt, rule, children)
 
 
 def other_agents(config: Config) -> list[A2aAgent]:
     """Every other agent that a node of the tree may call."""
     found = list(config.a2a)
-    for planned in tree_of(config).walk():
+    for planned in all_nodes(config):
         found += planned.node.a2a
         if planned.node.type == "a2a":
             found.append(planned.node.as_agent())

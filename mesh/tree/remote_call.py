@@ -147,7 +147,8 @@ class _RemoteCall(CallDriver):
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def kind_of_approval(self) -> ApprovalKindName | None:
-        return "tool_call" if self._tool.destructive and self._calls.settings.asks else None
+        asks = self._tool.destructive and self._calls.settings.asks(self._steps.turn)
+        return "tool_call" if asks else None
 
     def attempt(self, kind: ApprovalKindName, history: History) -> int:
         # Journals number all questions of such a call together, whatever their kind.

@@ -13,7 +13,7 @@ class Sequential:
 
     async def __call__(self, steps: Steps) -> PassEnd:
         written: dict[str, str] = {}
-        text = ""
+        text = forced = ""
         for index in range(len(self._children)):
             done = await self._children.run(steps, index, {**steps.turn.state, **written})
             if isinstance(done, PassEnd):
@@ -21,7 +21,9 @@ class Sequential:
             if done.status == "failed":
                 return PassEnd("failed", done.text)
             written |= done.state
+            if done.ends_agent:
+                return PassEnd("completed", done.text, written, ends_agent=True, forced=done.forced)
             if done.exits:  # the loop around this node ends: the rest of this iteration does not run
                 return PassEnd("completed", done.text or text, written, exits=True)
-            text = done.text
-        return PassEnd("completed", text, written)
+            text, forced = done.text, done.forced or forced
+        return PassEnd("completed", text, written, forced=forced)

@@ -26,6 +26,7 @@ from mesh.core.events import (
     LlmCall,
     TextDelta,
     ToolIntent,
+    ToolResult,
     now,
 )
 from mesh.core.places import Place, StepKey
@@ -120,6 +121,12 @@ class Steps:
             await self._send()
         except (Unavailable, JournalError) as problem:
             _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
+
+    async def end_turn(self, step: StepKey, result: ToolResult) -> None:
+        """Records a result that ends the turn; returns when it is durable. The keeper cancels what still
+        runs. Raises `Superseded`, `Unavailable`."""
+        self.record(step, result)
+        await self._send()
 
     # -- children
 

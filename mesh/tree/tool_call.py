@@ -107,8 +107,9 @@ class _ToolCall(CallDriver):
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def kind_of_approval(self) -> ApprovalKindName | None:
-        asks = self._tool is not None and self._tool.destructive and self._calls.settings.asks
-        return "tool_call" if asks else None
+        if self._tool is None or not self._tool.destructive:
+            return None
+        return "tool_call" if self._calls.settings.asks(self._steps.turn) else None
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         if not asked.tool_fingerprint or self._tool is None:

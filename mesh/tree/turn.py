@@ -22,6 +22,10 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``known``. ``state`` is the session state as this node sees it, ``iteration`` that of the nearest loop.
     ``history`` are the turns before, for nodes that read them.
 
+    ``asks`` and ``at_once`` are set for an agent that was called: whether its caller's destructive tools wait
+    for a person, and whether the caller is below a parallel or loop node. ``agent_path`` are the names of the
+    agents from the root agent down to this one, empty in the root agent.
+
     ``watched``: there are watchers, so that events are sent ahead at once and deltas are wanted.
 
     ``token`` is the caller's bearer token. It stays in memory while the turn is open and is written nowhere.
@@ -46,6 +50,9 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_token: bool = False
     traceparent: str = ""
     watched: bool = False
+    asks: bool = True
+    at_once: bool = False
+    agent_path: Sequence[str] = ()
 
     @property
     def place(self) -> Place:
@@ -66,7 +73,7 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     yet, in their order, with those that are only for watchers. ``sent`` are those that this pass has
     journaled already; it is set when the pass paused. ``llm_calls`` counts the model calls of this pass,
     here and below. ``state`` is what it wrote into the session state. ``exits``: the loop around it is to
-    end.
+    end; ``ends_agent``: the agent that it is a part of. ``forced``: the limit for which it had to end.
 
     ``stopped``: a person rejected what the turn was about, and gave no reason to go on with.
     ``superseded``: a newer pass runs, and this one counts for nothing. ``interrupted``: something did not
@@ -79,6 +86,8 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: Sequence[AnyEvent] = ()
     state: Mapping[str, str] = {}
     exits: bool = False
+    ends_agent: bool = False
+    forced: str = ""
     llm_calls: int = 0
 
 

@@ -339,9 +339,9 @@ class TestTree:
             ("{name: x, type: sequential}", "agent.agents", "needs at least one child"),
             ("{name: x, type: loop, agents: []}", "agent.agents", "needs at least one child"),
             (
-                "{name: x, type: llm, agents: [{name: y, type: llm}]}",
-                "agent.agents",
-                "does not go with type: llm",
+                "{name: x, type: llm, agents: [y]}",
+                "agent.agents[0]",
+                "no agent has this name",
             ),
             ("{name: x, type: llm, max_iterations: 3}", "agent.max_iterations", "expected type: loop"),
             ("{name: x, type: llm, can_exit_loop: true}", "agent.can_exit_loop", "no loop is around"),

@@ -48,6 +48,7 @@ class Tool:
 
     arguments: dict[str, Any] = field(default_factory=lambda: ARGUMENTS)
     is_repeatable: bool = False
+    is_durable: bool = False
     lacks_token: bool = False
     may_know_later: bool = False
     wrong: str = ""

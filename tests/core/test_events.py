@@ -46,6 +46,8 @@ def example(kind: type[Event]) -> Event:
                 return cls(**{field.name: some(field.type) for field in fields})
             case msgspec.inspect.VarTupleType(item_type=item):
                 return (some(item),)
+            case msgspec.inspect.DictType(value_type=msgspec.inspect.FloatType()):
+                return {"a": 1.5}
             case _:
                 return values[type(of).__name__.removesuffix("Type").lower()]
 

@@ -25,6 +25,7 @@ from mesh.config.model import (
     McpServer,
     ModelPrice,
     ServerOptions,
+    TurnBudget,
     parse,
 )
 from mesh.gateway.app import http_app
@@ -43,6 +44,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "MCP servers": McpServer,
     "Other agents: `a2a`": A2aAgent,
     "Nodes of the tree": AgentNode,
+    "Budgets: `budget`": TurnBudget,
     "Limits": Limits,
     "Processes: `cluster`": Cluster,
     "API keys: `auth`": Auth,
@@ -58,7 +60,7 @@ IN_WORDS: dict[Any, set[str]] = {
 """How the tables tell defaults that are no value to write down."""
 
 _REQUEST = re.compile(r"`(GET|POST|DELETE) (/[^`?\s]*)[^`]*`")
-_KEY = re.compile(r"`(limits|llm|card|cluster)\.(\w+)`")
+_KEY = re.compile(r"`(limits|llm|card|cluster|budget)\.(\w+)`")
 _YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SHORTEST = 8
 """A piece of a message that is shorter says nothing."""
@@ -101,6 +103,7 @@ def test_every_key_of_the_config_that_is_named_exists() -> None:
         "cluster": Cluster,
         "cors": Cors,
         "auth": Auth,
+        "budget": TurnBudget,
     }
     named = {found for file in MANUAL for found in _KEY.findall(file.read_text())}
     assert len(named) > 8

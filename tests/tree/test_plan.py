@@ -9,7 +9,10 @@ from mesh.config.model import Config, parse
 from mesh.core.places import Place
 from mesh.tree.plan import PlannedNode, likely_mistakes, tree_of
 from mesh.tree.template import BUILT_IN
+from mesh.tree.turn import PassInput
 from tests.worlds.trees import Node, config, llm, loop, parallel, sequential
+
+ROOT_PASS = PassInput(conversation_id="", session_id="", digest="", turn=1, run=1, user_message="")
 
 
 def read(tree: Node, **more: Any) -> Config:
@@ -22,9 +25,8 @@ def planned_nodes(tree: Node) -> dict[str, PlannedNode]:
 
 def asking(tree: Node) -> set[str]:
     """The llm nodes that ask before they act."""
-    return {
-        name for name, planned in planned_nodes(tree).items() if planned.asks and planned.node.type == "llm"
-    }
+    models = [planned for planned in planned_nodes(tree).values() if planned.node.type == "llm"]
+    return {planned.node.name for planned in models if planned.approvals.asks_in(ROOT_PASS)}
 
 
 def unset(tree: Node, **more: Any) -> set[tuple[str, str]]:
@@ -59,7 +61,7 @@ def test_a_tree_is_walked_from_the_root_down_and_in_the_order_of_the_file() -> N
 
 def test_an_agent_without_a_tree_is_one_llm_node_with_the_prompt_of_the_config() -> None:
     root = tree_of(parse("name: me\nprompt: Be {kind}.\n", "agent.yaml", {}))
-    assert (root.path, root.node.name, root.prompt, root.asks, root.children) == (
+    assert (root.path, root.node.name, root.prompt, root.approvals.asks_in(ROOT_PASS), root.children) == (
         "0",
         "me",
         "Be {kind}.",

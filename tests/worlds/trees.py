@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from mesh.core.events import Event, LlmCall
-from mesh.core.messages import Results
+from mesh.core.messages import Results, ToolSpec
 from mesh.llm.port import LlmRequest
 from tests.worlds.mesh import calls, says
 
@@ -47,6 +47,7 @@ class ByNode:
         self.asked: Counter[str] = Counter()
         self.prompts: list[str] = []
         self.messages: dict[str, list[Any]] = {}
+        self.tools: dict[str, dict[str, ToolSpec]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.fails: set[str] = set()
 
@@ -55,6 +56,7 @@ class ByNode:
         self.asked[name] += 1
         self.prompts.append(request.system)
         self.messages[name] = list(request.messages)
+        self.tools[name] = {tool.name: tool for tool in request.tools}
         if name in self.gates:
             await asyncio.wait_for(self.gates[name].wait(), 5)
         if name in self.fails:

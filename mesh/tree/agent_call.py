@@ -1,0 +1,220 @@
+"""Calls of agents of the same config: an agent as a tool.
+
+A called agent is a place below its caller that names the call (`StepKey.called_agent`). Everything that it
+does is a step of its own, so its call needs no claim: after a crash, a pause or a restart it is run again
+with what is known, and goes on. Its answer is recorded as the result of the call.
+
+It gets the arguments of the call as its user message, and each of them as a placeholder beside the caller's
+state. It sees none of the caller's messages, and its state ends with it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mesh.core.durable_call import Ask, Refuse
+from mesh.core.errors import Unavailable
+from mesh.core.events import AgentStarted, ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
+from mesh.core.messages import ToolSpec
+from mesh.core.places import StepKey
+from mesh.mcp.schema import problems
+from mesh.runtime.failpoints import failpoint
+from mesh.tree.calls import (
+    MOST_SHOWN,
+    CallDriver,
+    CallSettings,
+    NotRun,
+    Returned,
+    bounded,
+    listed,
+    run_call,
+)
+from mesh.tree.node import PAUSED, REJECTED, PassEnd
+from mesh.tree.steps import Steps, Superseded
+from mesh.tree.turn import RunNode
+
+_TASK: dict[str, Any] = {
+    "type": "object",
+    "properties": {"task": {"type": "string", "description": "What the agent is to do, in full."}},
+    "required": ["task"],
+    "additionalProperties": False,
+}
+_USE_AGENT = "use_agent"
+
+
+class CallableAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent of the config that a node may call. ``run`` continues a pass at its root. ``input_schema``
+    None: it takes a ``task``."""
+
+    name: str
+    kind: str
+    run: RunNode
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+    destructive: bool = False
+    reads_history: bool = False
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The agent as models see it."""
+        schema = _TASK if self.input_schema is None else self.input_schema
+        return ToolSpec(self.name, self.description or f"Asks the agent {self.name}.", schema)
+
+    def user_message(self, arguments: Mapping[str, Any]) -> str:
+        """What the agent is told: the task, or all arguments as JSON if it takes others."""
+        task = arguments.get("task")
+        if len(arguments) == 1 and isinstance(task, str):
+            return task
+        return json.dumps(arguments, ensure_ascii=False)
+
+
+class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """The agents of the config that one node may call, by name. ``root`` is the name of the root agent.
+    ``max_depth`` bounds how many agents call each other. ``is_one_tool``: they are offered as ``use_agent``,
+    instead of each as a tool."""
+
+    agents: Mapping[str, CallableAgent]
+    root: str
+    settings: CallSettings = CallSettings()
+    max_depth: int = 5
+    is_one_tool: bool = False
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The agents as models see them."""
+        if not self.agents:
+            return ()
+        if self.is_one_tool:
+            return (_use_agent(self.agents),)
+        return tuple(agent.spec for agent in self.agents.values())
+
+    def takes(self, call: ToolCall) -> bool:
+        """Whether this call is for an agent."""
+        if self.is_one_tool:
+            return bool(self.agents) and call.name == _USE_AGENT
+        return call.name in self.agents
+
+    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """See `run_call`."""
+        return await run_call(_AgentCall(self, steps, step, call), steps, step, call, self.settings)
+
+    def problems(self, call: ToolCall) -> str:
+        """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
+        if call.malformed:
+            return f"The arguments of {call.name} were not a JSON object: {call.malformed[:200]}"
+        agent = self.called(call.name, call.arguments)
+        if agent is None:
+            return f"There is no such agent. The agents are: {', '.join(sorted(self.agents))}."
+        schema = self.specs[0].input_schema if self.is_one_tool else agent.spec.input_schema
+        found = problems(schema, call.arguments)
+        return f"Invalid arguments for {call.name}:\n{found}" if found else ""
+
+    def called(self, tool: str, arguments: Mapping[str, Any]) -> CallableAgent | None:
+        """The agent that a call names."""
+        return self.agents.get(str(arguments.get("agent")) if self.is_one_tool else tool)
+
+
+class _AgentCall(CallDriver):
+    """One call of an agent."""
+
+    is_durable = True
+
+    def __init__(self, calls: AgentCalls, steps: Steps, step: StepKey, call: ToolCall) -> None:
+        super().__init__(call)
+        self._calls = calls
+        self._steps = steps
+        self._step = step
+
+    # -- as it describes itself
+
+    def problem(self, arguments: dict[str, Any]) -> str:
+        depth = self._steps.turn.place.depth
+        if depth >= self._calls.max_depth:
+            return (
+                f"{self.call.name} was not called: {depth} agents call each other already, as many as "
+                "budget.max_depth allows. Do it without another agent."
+            )
+        return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
+
+    def kind_of_approval(self) -> ApprovalKindName | None:
+        agent = self._calls.called(self.call.name, self.call.arguments)
+        asks = agent is not None and agent.destructive and self._calls.settings.asks(self._steps.turn)
+        return "tool_call" if asks else None
+
+    # -- effects
+
+    async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
+        agent = self._agent(arguments)
+        given = _without_agent(arguments) if self._calls.is_one_tool else arguments
+        place, turn = self._step.called_agent(agent.name), self._steps.turn
+        path = (*(turn.agent_path or (self._calls.root,)), agent.name)
+        if self._steps.known(place.step, AgentStarted) is None:
+            self._steps.record(place.step, AgentStarted(name=agent.name, kind=agent.kind, agent_path=path))
+        failpoint("agent.called")
+        state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
+        below = self._steps.below(place, state, 0, history=agent.reads_history)
+        output = await agent.run(
+            msgspec.structs.replace(
+                below,
+                user_message=agent.user_message(given),
+                asks=self._calls.settings.asks(turn),
+                at_once=turn.at_once or self._calls.settings.approvals.at_once,
+                agent_path=path,
+            )
+        )
+        self._steps.absorb(output)
+        failpoint("agent.returned")
+        match output.status:
+            case "completed" | "failed":
+                return Returned(output.text, is_error=output.status == "failed", forced=output.forced)
+            case "superseded":
+                raise Superseded
+            case "interrupted":
+                raise Unavailable(output.text)
+            case "paused":
+                return PAUSED
+            case "stopped":
+                return REJECTED
+
+    # -- for people
+
+    def question(self, action: Ask) -> ApprovalRequired:
+        agent = self._agent(action.arguments)
+        about = f" ({agent.description.strip().splitlines()[0]})" if agent.description.strip() else ""
+        text = f"Call the agent {agent.name}{about}\n{listed(action.arguments)}"
+        return ApprovalRequired(
+            uuid="",
+            call_id=self.call.id,
+            tool_name=self.call.name,
+            tool_args=action.arguments,
+            description=bounded(text, MOST_SHOWN),
+            kind=action.kind,
+        )
+
+    def refusal(self, action: Refuse) -> NotRun:
+        if action.reason:
+            return NotRun(f"This call was not run: {action.reason}", by_decision=True)
+        return NotRun(f"{action.problem}\nThe call was not run." if action.was_allowed else action.problem)
+
+    def _agent(self, arguments: Mapping[str, Any]) -> CallableAgent:
+        agent = self._calls.called(self.call.name, arguments)
+        assert agent is not None  # a call of no agent has a `problem`, so that it is never made
+        return agent
+
+
+def _use_agent(agents: Mapping[str, CallableAgent]) -> ToolSpec:
+    """One tool for all agents."""
+    about = "\n".join(f"{agent.name}: {agent.spec.description}" for agent in agents.values())
+    properties = {"agent": {"type": "string", "enum": sorted(agents)}, **_TASK["properties"]}
+    schema = {**_TASK, "properties": properties, "required": ["agent", "task"]}
+    return ToolSpec(_USE_AGENT, f"Asks one of these agents:\n{about}", schema)
+
+
+def _without_agent(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in arguments.items() if key != "agent"}
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
