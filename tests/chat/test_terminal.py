@@ -169,7 +169,9 @@ def test_arguments_are_edited_in_the_line_until_they_are_json_that_the_mesh_take
         screen.press("e")
         screen.wait('arguments: {"n": 3}')
         screen.press("\x7f\r")
-        screen.wait("✗ this is not JSON", 'arguments: {"n": 3\n')
+        screen.wait("✗ this is not JSON")
+        # The line that is wrong stands on the screen too: only the last line takes keys.
+        screen.wait_until(lambda: screen.text.rpartition("\n")[2] == 'arguments: {"n": 3')
         screen.press('\x7f"four"}\r')
         screen.wait("four", "integer")  # why the mesh refuses it
         screen.asked()
