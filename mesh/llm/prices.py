@@ -1,5 +1,6 @@
 """What a model call cost, in USD.
 
+It is computed when the call is made and recorded with it, so that later prices change no sum.
 A price in the config (``llm.prices``) comes first. Otherwise it is the provider's list price at the time of
 the call, from the tables that ``genai-prices`` ships (no network): they know Claude, Gemini, GPT and the
 models of OpenRouter, with the higher prices that some have for long prompts. The offline model costs nothing.
@@ -12,13 +13,18 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Protocol
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
 
 from mesh.core.errors import ConfigError
 from mesh.core.events import LlmCall, Usage
 from mesh.llm.models import OFFLINE_NAME, Provider, bare_model, resolve
 
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, TieredPrices
+
 _MILLION = Decimal(1_000_000)
+_NUSD = Decimal(1_000_000_000)
 _LISTS: dict[Provider, str] = {
     "anthropic": "anthropic",
     "gemini": "google",
@@ -46,8 +52,23 @@ class Prices:
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
         self._own = own or {}
 
+    def prepare(self, model: str) -> None:
+        """Looks a model up before its first call. The lists take 0.1 s to load, which no call should wait
+        for; where none is needed, none is loaded."""
+        self.cost(LlmCall(model=model))
+
+    def nusd(self, call: LlmCall) -> int | None:
+        """Returns the `cost` of a call as `LlmCall.cost_nusd` has it: in 10⁻⁹ USD, rounded up."""
+        if call.cost_nusd is not None:
+            return call.cost_nusd
+        cost = self.cost(call)
+        return None if cost is None else ceil(cost * _NUSD)
+
     def cost(self, call: LlmCall) -> Decimal | None:
-        """Returns the cost of a call in USD, or None if the model has no known price."""
+        """Returns the cost of a call in USD, or None if the model has no known price. What was recorded with
+        the call counts; the prices are for calls of older journals."""
+        if call.cost_nusd is not None:
+            return Decimal(call.cost_nusd) / _NUSD
         usage = _sane(call.usage)
         for name in _names(call.model):
             if name in self._own:
@@ -72,33 +93,55 @@ def _names(model: str) -> list[str]:
 
 
 def _at(price: Price, usage: Usage) -> Decimal:
-    cached = price.input if price.cached is None else price.cached
-    fresh = usage.input - usage.cached
-    parts = ((price.input, fresh), (cached, usage.cached), (price.output, usage.output))
-    return sum((Decimal(str(usd)) * tokens for usd, tokens in parts), Decimal()) / _MILLION
+    cached = None if price.cached is None else Decimal(str(price.cached))
+    return _per_token(Decimal(str(price.input)), Decimal(str(price.output)), cached, usage)
 
 
-@lru_cache(maxsize=1024)  # a price takes half a millisecond, and is asked for a call's line and for the sum
+def _per_token(input: Decimal, output: Decimal, cached: Decimal | None, usage: Usage) -> Decimal:
+    """Returns the cost at prices per million tokens. They are multiplied here: every model call waits for its
+    cost, and `genai_prices.calc_price` takes ten times as long."""
+    read = input if cached is None else cached
+    cost = input * (usage.input - usage.cached) + read * usage.cached + output * usage.output
+    return cost / _MILLION
+
+
 def _listed(model: str, usage: Usage, time: str) -> Decimal | None:
     if model == OFFLINE_NAME:
         return Decimal()
+    found = _in_lists(model)
+    if found is None:
+        return None
+    price = found.get_prices(_moment(time))
+    input, output = _rate(price.input_mtok, usage), _rate(price.output_mtok, usage)
+    cached = _rate(price.cache_read_mtok, usage)
+    return _per_token(input or Decimal(), output or Decimal(), cached, usage)
+
+
+def _rate(price: "Decimal | TieredPrices | None", usage: Usage) -> Decimal | None:
+    """Returns the price of a token; some prices depend on the length of the prompt."""
+    if price is None or isinstance(price, Decimal):
+        return price
+    reached = [tier.price for tier in price.tiers if usage.input > tier.start]
+    return reached[-1] if reached else price.base
+
+
+@lru_cache(maxsize=256)
+def _in_lists(model: str) -> "ModelInfo | None":
+    """Returns what the list of the model's provider says about it."""
     try:
         provider = _LISTS.get(resolve(model, {}).provider)
     except ConfigError:  # a journal may name what no config may
         return None
     if provider is None:
         return None
-    from genai_prices import Usage as Tokens
-    from genai_prices import calc_price
+    from genai_prices.data_snapshot import get_snapshot
 
-    tokens = Tokens(input_tokens=usage.input, output_tokens=usage.output, cache_read_tokens=usage.cached)
     bare = bare_model(model)
     for name in dict.fromkeys((bare, _DATED.sub("", bare))):
         try:
-            found = calc_price(tokens, name, provider_id=provider, genai_request_timestamp=_moment(time))
+            return get_snapshot().find_provider_model(name, None, provider, None)[1]
         except LookupError:
             continue
-        return Decimal(found.total_price)
     return None
 
 

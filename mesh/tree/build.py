@@ -12,6 +12,7 @@ from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.llm.port import Llm
+from mesh.llm.prices import Prices
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.a2a import A2aWork
@@ -96,7 +97,9 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         timeout_s=config.llm.timeout_s,
         max_parallel_calls=config.limits.max_parallel_calls,
     )
-    work = LlmWork(settings, environment.llm_for(model), tools)
+    prices = Prices(config.llm.prices)
+    prices.prepare(model)
+    work = LlmWork(settings, environment.llm_for(model), tools, prices.nusd)
     return BuiltNode(_node(planned, work), tools, toolbox)
 
 

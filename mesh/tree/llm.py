@@ -1,7 +1,7 @@
 """The llm node asks its model, runs the tools that the model calls, and asks again, until it answers in
 text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
@@ -147,10 +147,18 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel_calls: int = 8
 
 
-class LlmWork:
-    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone."""
+CostOf = Callable[[LlmCall], int | None]
+"""The cost of a model call in 10⁻⁹ USD; None if its model has no known price."""
 
-    def __init__(self, settings: LlmSettings, llm: Llm, tools: Tools) -> None:
+
+class LlmWork:
+    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone.
+    ``cost_of`` says what a call costs, at the prices of the moment."""
+
+    def __init__(
+        self, settings: LlmSettings, llm: Llm, tools: Tools, cost_of: CostOf = lambda _: None
+    ) -> None:
+        self._cost_of = cost_of
         self._settings = settings
         self._llm = llm
         self._tools = tools
@@ -286,7 +294,7 @@ class LlmWork:
         # Cut here, so that the journal stays bounded. One call over the bound is kept: a later pass knows by
         # it that there were too many.
         kept = answer.tool_calls[: settings.max_tool_calls + 1]
-        return msgspec.structs.replace(answer, tool_calls=kept)
+        return msgspec.structs.replace(answer, tool_calls=kept, cost_nusd=self._cost_of(answer))
 
 
 def ending_problem(call: ToolCall) -> str:

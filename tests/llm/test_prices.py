@@ -1,8 +1,15 @@
 """What a call costs: the config's price, else the list price of that day, else none."""
 
+import subprocess
+import sys
+from datetime import UTC, datetime
 from decimal import Decimal
 
+import msgspec
 import pytest
+from genai_prices import Usage as Tokens
+from genai_prices import calc_price
+from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +19,13 @@ from mesh.llm.prices import Prices, source
 
 MILLION = 1_000_000
 NOVEMBER = "2026-11-01T12:00:00.000Z"
+PREFIXES = {"anthropic": "anthropic", "google": "google", "openai": "openai", "openrouter": "openrouter"}
+LISTED = [
+    (provider.id, PREFIXES[provider.id], model.id)
+    for provider in get_snapshot().providers
+    for model in provider.models
+    if provider.id in PREFIXES and not model.id.startswith("ft:")  # which stand for no model of their own
+]
 
 
 def call(model: str, input: int = 0, output: int = 0, cached: int = 0, time: str = NOVEMBER) -> LlmCall:
@@ -96,6 +110,40 @@ class TestOwnPrices:
 
     def test_other_models_keep_theirs(self) -> None:
         assert self.OWN.cost(call("claude-sonnet-4-5", MILLION // 10)) == Decimal("0.3")
+
+
+class TestRecordedCosts:
+    def test_a_cost_is_counted_in_billionths_of_a_dollar_and_rounded_up(self) -> None:
+        assert Prices().nusd(call("claude-sonnet-4-5", 1)) == 3_000
+        assert Prices({"cheap": ModelPrice(input=0.0001, output=0)}).nusd(call("cheap", 1)) == 1
+        assert Prices().nusd(call("offline", MILLION)) == 0
+        assert Prices().nusd(call("scripted", 1)) is None
+
+    def test_what_is_recorded_counts_whatever_the_prices_are_now(self) -> None:
+        recorded = msgspec.structs.replace(call("claude-sonnet-4-5", 1000), cost_nusd=42)
+        for prices in (Prices(), Prices({"claude-sonnet-4-5": ModelPrice(input=100, output=100)})):
+            assert prices.nusd(recorded) == 42
+            assert prices.cost(recorded) == Decimal("0.000000042")
+
+    def test_a_model_that_costs_nothing_by_the_list_needs_no_list(self) -> None:
+        code = "from mesh.llm.prices import Prices; Prices().prepare('offline'); import sys; "
+        check = f"{code} assert not [name for name in sys.modules if name.startswith('genai_prices')]"
+        subprocess.run([sys.executable, "-c", check], check=True)
+
+
+tokens = st.integers(0, MILLION)
+
+
+@given(st.sampled_from(LISTED), tokens, tokens, tokens)
+def test_a_cost_is_what_the_library_of_the_lists_makes_of_it(
+    listed: tuple[str, str, str], input: int, output: int, cached: int
+) -> None:
+    provider, prefix, model = listed
+    cached = min(cached, input)
+    usage = Tokens(input_tokens=input, output_tokens=output, cache_read_tokens=cached)
+    moment = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    expected = calc_price(usage, model, provider_id=provider, genai_request_timestamp=moment)
+    assert Prices().cost(call(f"{prefix}:{model}", input, output, cached)) == expected.total_price
 
 
 numbers = st.integers(-(10**12), 10**12)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh.core.events import AgentStarted, ApprovalRequired, LlmCall, NodeCompleted, ToolResult
+from mesh.core.events import AgentStarted, ApprovalRequired, LlmCall, NodeCompleted, ToolResult, Usage
 from mesh.core.ids import new_id
 from mesh.tree.llm import COMPLETE_TASK, RETURN_TO_USER
 from tests.worlds.mesh import Caller, Create, LocalMesh, Show, calls, says, until
@@ -208,3 +208,14 @@ async def test_one_tool_may_stand_for_all_agents() -> None:
     assert "search" not in model.tools["main"]
     assert body["result"]["response"] == "done"
     assert model.prompts[1] == "search: find cats for cats"
+
+
+async def test_a_model_call_is_journaled_with_what_it_cost() -> None:
+    usage = Usage(input=1000, output=100)
+    answer = LlmCall(model="scripted", text="dear", usage=usage)
+    model = ByNode(main=[ask("search"), answer])
+    prices = {"scripted": {"input": 3, "output": 15}}
+    async with mesh(model, SEARCH, llm={"model": "scripted", "prices": prices}) as world:
+        _, body = await world.create("go")
+        events = await world.journal.read(body["conversation"]["id"])
+    assert [event.cost_nusd for event in events if isinstance(event, LlmCall)] == [0, 0, 4_500_000]
