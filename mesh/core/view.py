@@ -29,7 +29,8 @@ class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PendingApproval(msgspec.Struct, frozen=True):
     """An approval as REST shows it. ``asked_by`` is the name of the node that waits; ``remote_*`` are set
-    when another agent asks."""
+    when another agent asks. ``agent_path`` is there when a called agent asks: the names of the agents from
+    the root agent down to that one."""
 
     uuid: str
     conversation_id: str
@@ -42,6 +43,15 @@ class PendingApproval(msgspec.Struct, frozen=True):
     expires_at: str | None = None
     remote_task_id: str | None = None
     remote_agent_name: str | None = None
+    agent_path: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def text(self) -> str:
+        """The description, and who asks on whose behalf if a called agent does."""
+        if not self.agent_path:
+            return self.description
+        *above, asking = self.agent_path
+        return f"{self.description}\n{asking} asks, on behalf of {' → '.join(above)}."
 
 
 class TurnResult(msgspec.Struct, frozen=True):
@@ -195,4 +205,5 @@ def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingAp
         expires_at=event.expires_at or None,
         remote_task_id=event.remote_task_id or None,
         remote_agent_name=event.remote_agent_name or None,
+        agent_path=event.agent_path or msgspec.UNSET,
     )

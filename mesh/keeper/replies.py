@@ -198,12 +198,10 @@ def conversation_reply(conversation: Conversation) -> ConversationReply:
 def _result(conversation: Conversation) -> TurnResult:
     pending = conversation.pending
     if pending:
-        asked = pending[0]
+        asked = pending_approval(conversation.id, pending[0])
         how = APPROVAL_KINDS[asked.kind].how
         more = f" ({len(pending)} approvals wait; this is the oldest)" if len(pending) > 1 else ""
-        text = f"Waiting for approval: {how} {asked.uuid}{more}.\n{asked.description}"
-        return TurnResult(
-            text, True, pending_approval(conversation.id, asked), auth_required=conversation.needs_token
-        )
+        text = f"Waiting for approval: {how} {asked.uuid}{more}.\n{asked.text}"
+        return TurnResult(text, True, asked, auth_required=conversation.needs_token)
     last = conversation.last_answer
     return TurnResult(last.response if isinstance(last, Completed) else "", False)

@@ -107,6 +107,8 @@ async def test_a_destructive_tool_of_a_called_agent_asks_and_says_who_asks() -> 
         events = await world.journal.read(body["conversation"]["id"])
         asked = next(event for event in events if isinstance(event, ApprovalRequired))
         assert (asked.step, asked.agent_path) == ("0.adder@0-0/tool/0.0", ("main", "adder"))
+        assert body["conversation"]["pending_approval"]["agent_path"] == ["main", "adder"]
+        assert body["result"]["response"].endswith("\nadder asks, on behalf of main.")
         _, body = await world.decide(asked.uuid, "approve")
     assert body["result"]["response"] == "done"
     assert world.ledger.lines == ["add 1"]

@@ -120,7 +120,7 @@ def artifact_id(turn: int) -> str:
 def waiting_text(view: ConversationView) -> str:
     """What waits, in words: the oldest question first, and how to answer it."""
     asked = view.pending_approvals[0]
-    lines = [asked.description, f"Answer {expected(asked)}. (approval {asked.uuid})"]
+    lines = [asked.text, f"Answer {expected(asked)}. (approval {asked.uuid})"]
     if len(view.pending_approvals) > 1:
         lines.append(f"{len(view.pending_approvals)} approvals wait; this is the oldest.")
     return "\n".join(lines)
@@ -192,7 +192,7 @@ def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:
 def _ask_user_request(asked: PendingApproval) -> dict[str, Any]:
     kind = APPROVAL_KINDS[asked.kind]
     choices = [] if kind.takes_text or kind.needs_token else list(kind.choices)
-    question = {"question": asked.description, "choices": choices, "multiple": False}
+    question = {"question": asked.text, "choices": choices, "multiple": False}
     return {"type": "ask_user_request", "id": asked.uuid, "questions": [question]}
 
 

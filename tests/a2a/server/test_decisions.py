@@ -70,6 +70,25 @@ def test_several_approvals_wait_at_once_and_each_is_decided_by_its_uuid_with_edi
         assert sorted(live.mesh.ledger.lines) == [f"add {2**60 + 3}", "add 3"]
 
 
+def test_a_question_says_which_called_agent_asks_and_on_whose_behalf() -> None:
+    ask_lower, ask_adder = (calls((name, {"task": "add"})) for name in ("lower", "adder"))
+    model = ByNode(main=[ask_lower, says("done")], lower=[ask_adder, says("so")], adder=[add(1), says("it")])
+    tree = config(llm("main", agents=["lower"]), agents=[llm("lower", agents=["adder"]), llm("adder")])
+    with served(model=model, setting=tree) as (rpc, _):
+        task = rpc.send("go")
+        (asked,) = task["status"]["message"]["metadata"][MESH]["approvals"]
+        assert asked["agent_path"] == ["main", "lower", "adder"]
+        assert "adder asks, on behalf of main → lower." in question(task)
+        assert state(rpc.send("yes", task["id"])) == "COMPLETED"
+
+
+def test_without_called_agents_an_approval_has_the_keys_that_it_always_had() -> None:
+    with served(ADD, says("added")) as (rpc, _):
+        task = rpc.send("add")
+        (asked,) = task["status"]["message"]["metadata"][MESH]["approvals"]
+        assert "agent_path" not in asked and "on behalf of" not in question(task)
+
+
 def test_the_hitl_extension_decides_all_tool_calls_at_once() -> None:
     model = ByNode(a=[add(1), says("A")], b=[add(2), says("B")])
     tree = config(parallel(llm("a"), llm("b"), approvals="ask"))
