@@ -6,6 +6,7 @@ from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.services import TOOL_SESSION
+from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.runtime.failpoints import failpoint
@@ -41,10 +42,11 @@ class McpSessionActor(Actor):
         arguments: dict[str, Any],
         timeout_s: float | None = None,
         claim: Claim | None = None,
+        context: ExecutionContext | None = None,
     ) -> ToolOutcome:
         failpoint("mcp.before_call")
         with self._idle:
-            outcome = await self._session.call(name, arguments, timeout_s, claim)
+            outcome = await self._session.call(name, arguments, timeout_s, claim, context)
         failpoint("mcp.after_call")
         return outcome
 

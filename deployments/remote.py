@@ -21,6 +21,7 @@ from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
+from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
 from mesh.disk import atomic
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
@@ -227,10 +228,11 @@ class RemoteSession:
         arguments: dict[str, Any],
         timeout_s: float | None = None,
         claim: Claim | None = None,
+        context: ExecutionContext | None = None,
     ) -> ToolOutcome:
         try:
             async with asyncio.timeout((timeout_s or self._timeout_s) + _GRACE_S):
-                return await self._session.call(name, arguments, timeout_s, claim)
+                return await self._session.call(name, arguments, timeout_s, claim, context)
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: {name} did not answer in time", True) from None
         except ConnectionLost as problem:

@@ -114,6 +114,7 @@ class Conversation:
         self.turn = 0
         self.turn_open = False
         self.user_message = ""
+        self.turn_started_at = ""
         self.message_id = ""
         self.had_token = False
         self.artifacts: tuple[Artifact, ...] = ()  # of the newest turn
@@ -275,6 +276,7 @@ class Conversation:
         self.turn, self.turn_open, self.paused = event.turn, True, False
         self.llm_calls, self.returned = 0, None
         self.user_message, self.message_id = event.text, event.message_id
+        self.turn_started_at = event.time
         self.turn_session_id = event.session_id or self.session_id
         self.had_token, self.artifacts = event.had_token, ()
         self._remember(event.idempotency_key, event.body_hash, event.seq)

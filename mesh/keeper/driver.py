@@ -7,11 +7,12 @@ one that goes away leaves it running.
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 
 import msgspec
 
 from mesh.core.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
-from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult
+from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult, moment
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
@@ -124,7 +125,8 @@ class Driver:
     async def _pass(self, loaded: LoadedConversation) -> None:
         if _ends_now(loaded):
             raise EndsNow
-        turn = await loaded.begin_pass()
+        latest = moment(timedelta(seconds=self._turn_timeout_s))
+        turn = msgspec.structs.replace(await loaded.begin_pass(), deadline=latest)
         output = await self._output(loaded, turn)
         failpoint("keeper.pass_returned")
         abandoned = _abandoned_tasks(loaded)

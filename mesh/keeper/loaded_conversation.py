@@ -162,6 +162,7 @@ class LoadedConversation:
             lost_token=(held.had_token if held else conversation.had_token) and not self.token,
             traceparent=self.traceparent,
             watched=self.audience.is_there,
+            started_at=held.time if held else conversation.turn_started_at,
         )
 
     async def append(self, events: Sequence[AnyEvent], *, only_if: Callable[[], bool] = lambda: True) -> bool:

@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from mesh.core.errors import CallRevoked, ToolSessionError
+from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Claim, ToolOutcome
 
 MAX_CALLS = 5_000
@@ -47,10 +48,17 @@ class CallRecords(Protocol):
 class SessionCall:
     """A call on its way through a session. ``has_begun``: the server may have received it."""
 
-    def __init__(self, name: str, arguments: dict[str, Any], claim: Claim | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        claim: Claim | None = None,
+        context: ExecutionContext | None = None,
+    ) -> None:
         self.name = name
         self.arguments = arguments
         self.claim = claim
+        self.context = context
         self.answer: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
 
     @property

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import anyio
 import httpx2
@@ -25,9 +25,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mesh.core.errors import ToolSessionError
+from mesh.core.execution import ExecutionContext
 from mesh.core.policy import hints_of
 from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpTransport
+from mesh.mcp.meta import meta_of
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stdio import StdioTransport
@@ -159,13 +161,17 @@ class McpConnection:
                 return tuple(found)
         raise McpConnectionLost(f"its list of tools has more than {MAX_PAGES} pages")
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> ToolOutcome:
+    async def call(
+        self, name: str, arguments: dict[str, Any], context: ExecutionContext | None = None
+    ) -> ToolOutcome:
         """Calls a tool and waits as long as the server takes. Raises `McpConnectionLost`.
 
         Not by the SDK's `call_tool`, which turns a call that succeeded into an error if the result does not
         match the tool's output schema.
         """
-        request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
+        meta = cast(types.RequestParamsMeta, meta_of(context)) if context else None
+        params = types.CallToolRequestParams(name=name, arguments=arguments, _meta=meta)
+        request = types.CallToolRequest(params=params)
         self.transport.begin_call()
         try:
             result = await self.session.send_request(request, CALL_RESULT)

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
 from mesh.core.errors import ToolSessionError
+from mesh.core.execution import ExecutionContext
 from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome
@@ -13,6 +15,9 @@ from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome
 logger = logging.getLogger("mesh.mcp")
 
 ToolFunction = Callable[[dict[str, Any]], Awaitable[ToolOutcome | str]]
+
+execution: ContextVar[ExecutionContext | None] = ContextVar("execution", default=None)
+"""The context of the call that a function serves; None if its caller gave none."""
 
 
 class _MemoryCall(SessionCall):
@@ -65,11 +70,12 @@ class MemorySession:
         arguments: dict[str, Any],
         timeout_s: float | None = None,
         claim: Claim | None = None,
+        context: ExecutionContext | None = None,
     ) -> ToolOutcome:
         self._must_be_open()
         call = self._claimed.find(claim) if claim else None
         if call is None:
-            call = _MemoryCall(name, arguments)
+            call = _MemoryCall(name, arguments, context=context)
             call.task = asyncio.create_task(
                 self._serve(call, self._timeout_s if timeout_s is None else timeout_s)
             )
@@ -92,6 +98,7 @@ class MemorySession:
                     return  # revoked while it waited
                 self._must_be_open()
                 call.is_running = True
+                execution.set(call.context)  # a call has a task of its own
                 call.succeed(await self._run(call.name, call.arguments))
         except TimeoutError:
             why = f"server {self._name}: tool {call.name!r} gave no answer within {bound:g} s"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mesh.core.events import Artifact
+from mesh.core.execution import ExecutionContext
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +100,11 @@ class ToolSession(Protocol):
         arguments: dict[str, Any],
         timeout_s: float | None = None,
         claim: Claim | None = None,
+        context: ExecutionContext | None = None,
     ) -> ToolOutcome:
         """Calls a tool. Without ``timeout_s``, the server's configured bound applies. A call with a ``claim``
-        goes on when its caller is cancelled, and a second call with the same claim joins it.
+        goes on when its caller is cancelled, and a second call with the same claim joins it. The server is
+        told the ``context`` with the call.
 
         Raises `ToolSessionError`; `CallRevoked` if the claim is no longer valid, and the call did not run.
         """

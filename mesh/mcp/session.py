@@ -22,6 +22,7 @@ from typing import Any
 import anyio
 
 from mesh.core.errors import ToolSessionError, Unavailable
+from mesh.core.execution import ExecutionContext
 from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.connection import McpConnection, McpConnectionLost, ServerSpec, open_connection
@@ -44,8 +45,14 @@ __all__ = ["McpSession", "ServerSpec"]
 class QueuedCall(SessionCall):
     """A call on its way. `connection` is the one it was handed to; `scope` ends it while it is in flight."""
 
-    def __init__(self, name: str, arguments: dict[str, Any], claim: Claim | None) -> None:
-        super().__init__(name, arguments, claim)
+    def __init__(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        claim: Claim | None,
+        context: ExecutionContext | None,
+    ) -> None:
+        super().__init__(name, arguments, claim, context)
         self.scope = anyio.CancelScope()
         self.connection: McpConnection | None = None
 
@@ -98,6 +105,7 @@ class McpSession:
         arguments: dict[str, Any],
         timeout_s: float | None = None,
         claim: Claim | None = None,
+        context: ExecutionContext | None = None,
     ) -> ToolOutcome:
         await self._start()
         call = self._claimed.find(claim) if claim else None
@@ -107,7 +115,7 @@ class McpSession:
                 self._queue = deque(each for each in self._queue if not each.answer.done())
             if len(self._queue) >= MAX_QUEUED:
                 raise ToolSessionError(self._message(f"{MAX_QUEUED} calls wait already"), may_have_run=False)
-            call = QueuedCall(name, arguments, claim)
+            call = QueuedCall(name, arguments, claim, context)
             if claim is not None:
                 self._claimed.add(claim, call)
             self._enqueue(call, self._server.timeout_s if timeout_s is None else timeout_s)
@@ -234,7 +242,7 @@ class McpSession:
         # Invariant: from here to the answer, whatever ends this connection finds the call in `_current`.
         self._current, call.connection = call, connection
         with call.scope:
-            outcome = await connection.call(call.name, call.arguments)
+            outcome = await connection.call(call.name, call.arguments, call.context)
             self._is_stable = True
             call.succeed(outcome)
         self._current = None

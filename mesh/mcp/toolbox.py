@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from mesh.core.errors import ConfigError, ToolSessionError
+from mesh.core.execution import ExecutionContext
 from mesh.core.messages import ToolSpec
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome, ToolSession
 from mesh.mcp.schema import refusal
@@ -180,10 +181,12 @@ class Toolbox:
         arguments: dict[str, Any],
         timeout_s: float | None = None,
         claim: Claim | None = None,
+        context: ExecutionContext | None = None,
     ) -> ToolOutcome:
         """Calls ``tool`` on the session of its server. Raises `ToolSessionError`."""
         session = self._session(tool.server)
-        return await session.call(tool.name, arguments, timeout_s or self._call_timeout_s, claim)
+        bound = timeout_s or self._call_timeout_s
+        return await session.call(tool.name, arguments, bound, claim, context)
 
     async def identity(self, tool: Tool) -> str:
         """Returns the id of the session with the tool's server, once that answers. Raises `ToolSessionError`

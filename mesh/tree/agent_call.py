@@ -71,12 +71,11 @@ class CallableAgent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents of the config that one node may call, by name. ``root`` is the name of the root agent.
-    ``max_depth`` bounds how many agents call each other. ``is_one_tool``: they are offered as ``use_agent``,
-    instead of each as a tool."""
+    """The agents of the config that one node may call, by name. ``max_depth`` bounds how
+    many agents call each other. ``is_one_tool``: they are offered as ``use_agent``, instead of each as a
+    tool."""
 
     agents: Mapping[str, CallableAgent]
-    root: str
     settings: CallSettings = CallSettings()
     max_depth: int = 5
     is_one_tool: bool = False
@@ -149,9 +148,10 @@ class _AgentCall(CallDriver):
         agent = self._agent(arguments)
         given = _without_agent(arguments) if self._calls.is_one_tool else arguments
         place, turn = self._step.called_agent(agent.name), self._steps.turn
-        path = (*(turn.agent_path or (self._calls.root,)), agent.name)
-        if self._steps.known(place.step, AgentStarted) is None:
-            self._steps.record(place.step, AgentStarted(name=agent.name, kind=agent.kind, agent_path=path))
+        path = (*(turn.agent_path or (self._calls.settings.root,)), agent.name)
+        started = self._steps.known(place.step, AgentStarted) or self._steps.record(
+            place.step, AgentStarted(name=agent.name, kind=agent.kind, agent_path=path)
+        )
         failpoint("agent.called")
         state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
         below = self._steps.below(place, state, 0, history=agent.reads_history)
@@ -162,6 +162,7 @@ class _AgentCall(CallDriver):
                 asks=self._calls.settings.asks(turn),
                 at_once=turn.at_once or self._calls.settings.approvals.at_once,
                 agent_path=path,
+                started_at=started.time,
             )
         )
         self._steps.absorb(output)

@@ -139,7 +139,6 @@ def _agent_calls(
     agents = [_callable_agent(roots[agent.name], environment) for agent in planned.node.agents]
     return AgentCalls(
         agents={agent.name: agent for agent in agents},
-        root=config.tree.name,
         settings=settings,
         max_depth=config.budget.max_depth,
         is_one_tool=planned.node.offer_agents == "use_agent",
@@ -173,6 +172,7 @@ def _ending_tools(node: AgentNode) -> list[ToolSpec]:
 def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
     return CallSettings(
         name=planned.node.name,
+        root=config.tree.name,
         output_key=planned.node.output_key or "",
         approvals=planned.approvals,
         expire_after_s=config.approval_timeout_s,

@@ -212,11 +212,13 @@ NO_CALLS: NodeCalls = _NoCalls()
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What calls of one node have in common. ``name`` and ``output_key`` are the node's, for its questions.
+    ``root`` is the name of the root agent.
     ``approvals`` says whether destructive tools wait for a person; ``expire_after_s`` how long, None for
     ever.
     ``max_result_bytes`` bounds the text of a result."""
 
     name: str = ""
+    root: str = ""
     output_key: str = ""
     approvals: ApprovalRule = ApprovalRule()
     expire_after_s: float | None = None

@@ -12,12 +12,13 @@ process. It runs any number of turns at the same time and keeps no state of them
 
 import asyncio
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Protocol
 
 import msgspec
 
 from mesh.core.errors import LlmError, Unavailable
-from mesh.core.events import NodeStarted
+from mesh.core.events import NodeStarted, moment
 from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import PassInput, PassOutput, PassStatus, Recorder
 
@@ -70,7 +71,7 @@ class Node:
 
     async def run(self, turn: PassInput, recorder: Recorder) -> PassOutput:
         """Runs one pass. Known steps are not run again."""
-        steps = Steps(turn, recorder)
+        steps = Steps(self._bounded(turn), recorder)
         steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
         try:
             outcome = await self._outcome(steps)
@@ -92,6 +93,13 @@ class Node:
             outcome.forced,
             steps.llm_calls_made,
         )
+
+    def _bounded(self, turn: PassInput) -> PassInput:
+        """The pass with the deadline of this node, if that is earlier than the one around it."""
+        if self._timeout_s is None:
+            return turn
+        latest = moment(timedelta(seconds=self._timeout_s))
+        return msgspec.structs.replace(turn, deadline=min(turn.deadline or latest, latest))
 
     async def _outcome(self, steps: Steps) -> PassEnd:
         try:

@@ -13,6 +13,7 @@ import msgspec
 from mesh.core.durable_call import Ask, History, MakeClaim, Refuse
 from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, ToolCall, ToolIntent, ToolResult
+from mesh.core.execution import ExecutionContext, step_id
 from mesh.core.history import NOT_RUN
 from mesh.core.places import StepKey
 from mesh.mcp.fingerprint import changes, fingerprint_of
@@ -134,14 +135,17 @@ class _ToolCall(CallDriver):
 
     async def run(self, arguments: dict[str, Any]) -> Returned:
         try:
-            return self._returned(await self._calls.toolbox.call(self._found, arguments), arguments)
+            outcome = await self._calls.toolbox.call(self._found, arguments, context=self._context)
         except ToolSessionError as problem:
             return Returned(str(problem), is_error=True)
+        return self._returned(outcome, arguments)
 
     async def run_claimed(self, claim: ToolIntent) -> Ended:
         failpoint("tool.claimed")
         try:
-            outcome = await self._calls.toolbox.call(self._found, claim.arguments, claim=self._named(claim))
+            outcome = await self._calls.toolbox.call(
+                self._found, claim.arguments, claim=self._named(claim), context=self._context
+            )
         except CallRevoked:
             return NotBegun()
         except ToolSessionError as problem:
@@ -167,6 +171,10 @@ class _ToolCall(CallDriver):
 
     def _named(self, claim: ToolIntent) -> Claim:
         return _session_claim(self._steps.turn.conversation_id, claim)
+
+    @property
+    def _context(self) -> ExecutionContext:
+        return self._steps.turn.context(self._step, self._calls.settings.root)
 
     @property
     def _found(self) -> Tool:
@@ -232,7 +240,7 @@ class _ToolCall(CallDriver):
 
 
 def _session_claim(conversation_id: str, claim: ToolIntent) -> Claim:
-    return Claim(claim.session, f"{conversation_id}|{claim.turn}|{claim.step}", claim.attempt)
+    return Claim(claim.session, step_id(conversation_id, claim.turn, claim.step), claim.attempt)
 
 
 def _fitted(note: str, outcome: ToolOutcome, most: int) -> tuple[str, Sequence[Artifact]]:

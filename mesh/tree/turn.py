@@ -6,8 +6,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from mesh.core.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
+from mesh.core.execution import ExecutionContext, step_id, trace_id_of, valid_traceparent
 from mesh.core.messages import Message
-from mesh.core.places import ROOT, Place
+from mesh.core.places import ROOT, Place, StepKey
 
 
 class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,7 +25,8 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``asks`` and ``at_once`` are set for an agent that was called: whether its caller's destructive tools wait
     for a person, and whether the caller is below a parallel or loop node. ``agent_path`` are the names of the
-    agents from the root agent down to this one, empty in the root agent.
+    agents from the root agent down to this one, empty in the root agent. ``started_at`` is when this agent
+    began: the root agent with the turn. ``deadline`` is when nobody waits for this pass any more.
 
     ``watched``: there are watchers, so that events are sent ahead at once and deltas are wanted.
 
@@ -53,6 +55,20 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asks: bool = True
     at_once: bool = False
     agent_path: Sequence[str] = ()
+    started_at: str = ""
+    deadline: str = ""
+
+    def context(self, step: StepKey, root: str) -> ExecutionContext:
+        """What a call of this pass tells its callee. ``root`` is the name of the root agent."""
+        return ExecutionContext(
+            idempotency_key=step_id(self.conversation_id, self.turn, step.text),
+            trace_id=trace_id_of(self.traceparent, self.conversation_id, self.turn),
+            depth=self.place.depth,
+            agent_path=tuple(self.agent_path) or (root,),
+            started_at=self.started_at,
+            deadline=self.deadline,
+            traceparent=valid_traceparent(self.traceparent),
+        )
 
     @property
     def place(self) -> Place:

@@ -4,10 +4,12 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from mesh.core.errors import CallRevoked, ToolSessionError
+from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Claim, ToolOutcome, ToolSession
 from tests.worlds.tool_servers import WORLDS
 
@@ -109,6 +111,58 @@ async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: 
     with pytest.raises(ToolSessionError, match="closed") as raised:
         await session.call("echo", {"text": "x"})
     assert not raised.value.may_have_run
+
+
+# -- what the server is told of a call
+
+
+CONTEXT = ExecutionContext(
+    idempotency_key="c1|2|0.1.search@3-0/tool/0.1",
+    trace_id="0af7651916cd43dd8448eb211c80319c",
+    depth=2,
+    agent_path=("main", "search"),
+    started_at="2026-01-02T03:04:05.678Z",
+    deadline="2026-01-02T03:05:05.678Z",
+    spent={"max_cost_usd": 0.25, "max_llm_calls": 3},
+    left={"max_cost_usd": 0.75, "max_llm_calls": 7},
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+)
+
+
+async def told(session: ToolSession, **how: Any) -> dict[str, Any]:
+    """The keys of ours and of OpenTelemetry in the ``_meta`` that arrived."""
+    outcome = await session.call("told", {}, **how)
+    meta = json.loads(outcome.content)
+    return {key: value for key, value in meta.items() if not key.startswith("io.modelcontextprotocol/")}
+
+
+async def test_the_execution_context_arrives_with_a_call(session: ToolSession) -> None:
+    meta = await told(session, context=CONTEXT)
+    meta.pop("progressToken", None)
+    assert meta == {
+        "mesh/execution": {
+            "idempotency_key": "c1|2|0.1.search@3-0/tool/0.1",
+            "trace_id": "0af7651916cd43dd8448eb211c80319c",
+            "depth": 2,
+            "agent_path": ["main", "search"],
+            "started_at": "2026-01-02T03:04:05.678Z",
+            "deadline": "2026-01-02T03:05:05.678Z",
+            "spent": {"max_cost_usd": 0.25, "max_llm_calls": 3},
+            "left": {"max_cost_usd": 0.75, "max_llm_calls": 7},
+        },
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    }
+
+
+async def test_attempts_at_a_step_have_equal_keys_claimed_or_not(session: ToolSession) -> None:
+    claims = [None, await claim_for(session), await claim_for(session, attempt=1)]
+    metas = [await told(session, claim=claim, context=CONTEXT) for claim in claims]
+    assert {meta["mesh/execution"]["idempotency_key"] for meta in metas} == {CONTEXT.idempotency_key}
+
+
+async def test_a_call_without_a_context_tells_nothing(session: ToolSession) -> None:
+    meta = await told(session)
+    assert not {"mesh/execution", "traceparent"} & meta.keys()
 
 
 # -- calls that must not run twice

@@ -11,7 +11,7 @@ OUT = sys.stdout.buffer
 ANY = {"type": "object"}
 OPEN = {"readOnlyHint": True}
 NAMES = """echo fail wait hang ignore die garbage bad_utf8 big overlong structured picture pid child deaf
-broken half grow silent_env say ledger"""
+broken half grow silent_env say ledger told"""
 TOOLS = [{"name": n, "description": n, "inputSchema": ANY, "annotations": OPEN} for n in NAMES.split()]
 TOOLS.append({"name": "drop", "inputSchema": ANY, "destructiveHint": True})
 TOOLS.append({"name": "peek", "inputSchema": ANY, "readOnlyHint": True})
@@ -27,9 +27,11 @@ def text(value):
     return {"content": [{"type": "text", "text": value}]}
 
 
-def run(name, args):
+def run(name, args, meta):
     """The result of a tool; None: there will be no answer."""
     match name:
+        case "told":
+            return text(json.dumps(meta))
         case "echo":
             return text(args["text"])
         case "fail":
@@ -110,7 +112,8 @@ def answer(method, params, request):
         case "tools/call":
             if params["name"] not in {tool["name"] for tool in TOOLS}:
                 raise LookupError(params["name"])
-            return run(params["name"], {**params.get("arguments", {}), "_id": request})
+            arguments = {**params.get("arguments", {}), "_id": request}
+            return run(params["name"], arguments, params.get("_meta", {}))
     raise LookupError(method)
 
 

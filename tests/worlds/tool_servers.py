@@ -17,12 +17,15 @@ import uvicorn
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 
-from mesh.mcp.memory import MemorySession
+from mesh.mcp.memory import MemorySession, execution
+from mesh.mcp.meta import meta_of
 from mesh.mcp.port import Tool, ToolOutcome, ToolSession
 from mesh.mcp.session import McpSession
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 ANY = {"type": "object"}
+OPEN = ("echo", "fail", "wait", "told", "grow")
+"""The tools that need no person. ``told`` answers with the ``_meta`` of its call."""
 
 
 @dataclass
@@ -58,6 +61,10 @@ async def in_memory() -> AsyncIterator[ToolSession]:
         await asyncio.sleep(args["s"])
         return json.dumps([start, time.monotonic()])
 
+    async def told(args: dict[str, Any]) -> str:
+        context = execution.get()
+        return json.dumps({} if context is None else meta_of(context))
+
     async def grow(args: dict[str, Any]) -> str:
         tools.append((tool(args["name"]), echo))
         session.offer(tools)
@@ -77,6 +84,7 @@ async def in_memory() -> AsyncIterator[ToolSession]:
         (tool("echo"), echo),
         (tool("fail"), fail),
         (tool("wait"), wait),
+        (tool("told"), told),
         (tool("grow"), grow),
         (tool("drop", destructive=True), echo),
     ]
@@ -95,7 +103,7 @@ async def over_stdio() -> AsyncIterator[ToolSession]:
 def sdk_server() -> Server[Any]:
     """The same tools on the SDK's server."""
     open_tool: dict[str, Any] = {"inputSchema": ANY, "annotations": {"readOnlyHint": True}}
-    offered = [{"name": name, "description": name, **open_tool} for name in ("echo", "fail", "wait", "grow")]
+    offered = [{"name": name, "description": name, **open_tool} for name in OPEN]
     offered.append({"name": "drop", "inputSchema": ANY, "annotations": {"destructiveHint": True}})
     bus = InMemorySubscriptionBus()
 
@@ -116,6 +124,8 @@ def sdk_server() -> Server[Any]:
                 start = time.monotonic()
                 await asyncio.sleep(args["s"])
                 return text(json.dumps([start, time.monotonic()]))
+            case "told":
+                return text(json.dumps(params.meta or {}))
             case "grow":
                 offered.append({"name": args["name"], **open_tool})
                 await bus.publish(ToolsListChanged())
