@@ -21,6 +21,7 @@ def check(config: ConfigArgument) -> None:
         agent = loaded(config)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]
+        called = [*agent.callable_agents]
         planned_nodes = list(all_nodes(agent))
         for hint in [*warnings(agent), *likely_mistakes(agent)]:
             typer.echo(f"warning: {hint}", err=True)
@@ -30,6 +31,7 @@ def check(config: ConfigArgument) -> None:
             ("models", ", ".join(sorted({model for _, model in agent.models()}))),
             ("MCP servers", servers),
             ("agents", ", ".join(agents) or "none"),
+            ("called", f"{len(called)}: {', '.join(called)}" if called else "none"),
             ("digest", agent.digest),
         ):
             typer.echo(f"  {label:<12} {value}")

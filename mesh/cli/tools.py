@@ -20,8 +20,8 @@ def tools(
 ) -> None:
     """List everything that an agent may call, and what needs an approval.
 
-    Starts the MCP servers of the config and lists their tools, the other agents that it may call, and the
-    built-in tools of its nodes.
+    Starts the MCP servers of the config and lists their tools, the other agents that it may call, the agents
+    of the config that its nodes may call, and their built-in tools.
 
     "approval" says whether a person is asked before each call.
 
@@ -93,4 +93,4 @@ def _table(rows: "Sequence[dict[str, Any]]") -> "Table":
 
 
 _HINTS = {"destructive": "destructiveHint", "repeatable": "repeatable"}
-_FROM = {"mcp": "{}", "a2a": "agent {}", "built_in": "built in"}
+_FROM = {"mcp": "{}", "a2a": "agent {}", "agent": "this config", "built_in": "built in"}

@@ -22,7 +22,7 @@ class ConversationPage(msgspec.Struct, frozen=True):
 
 class ToolInfo(msgspec.Struct, frozen=True, rename="camel"):
     """A tool the agent may use. ``destructive_hint`` None: its server does not say. ``source``: "mcp", "a2a"
-    (``server`` is then the other agent) or "built_in"."""
+    (``server`` is then the other agent), "agent" (of the same config) or "built_in"."""
 
     name: str
     description: str = ""
@@ -32,8 +32,22 @@ class ToolInfo(msgspec.Struct, frozen=True, rename="camel"):
     source: str = "mcp"
 
 
+class AgentInfo(msgspec.Struct, frozen=True):
+    """The root agent, whose ``path`` is "0", or an agent that the nodes named ``callers`` may call with what
+    its ``input_schema`` asks for."""
+
+    name: str
+    type: str
+    path: str
+    description: str = ""
+    model: str = ""
+    input_schema: dict[str, Any] = {}
+    callers: tuple[str, ...] = ()
+
+
 class TreeNode(msgspec.Struct, frozen=True):
-    """A node of the agent's tree. ``path``: "0" the root, "0.1" its second child."""
+    """A node of the agent's tree, or of that of an agent that is called. ``path``: "0" the root, "0.1" its
+    second child, "search" the agent search. ``calls`` are the names of the agents that it may call."""
 
     name: str
     type: str
@@ -41,6 +55,7 @@ class TreeNode(msgspec.Struct, frozen=True):
     model: str | None = None
     description: str | None = None
     agents: tuple["TreeNode", ...] = ()
+    calls: tuple[str, ...] = ()
 
     def walk(self) -> Iterator["TreeNode"]:
         """Yields the node and all nodes below it, depth first."""

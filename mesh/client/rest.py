@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from mesh.client.responses import ConversationPage, ToolInfo, TreeNode
+from mesh.client.responses import AgentInfo, ConversationPage, ToolInfo, TreeNode
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, CutOff, decode
@@ -82,8 +82,13 @@ class _ToolsResponse(msgspec.Struct):
     tools: list[ToolInfo]
 
 
+class _AgentsResponse(msgspec.Struct):
+    agents: list[AgentInfo]
+
+
 class _TreeResponse(msgspec.Struct):
     tree: TreeNode
+    agents: list[TreeNode] = []  # a mesh of an earlier version has none
 
 
 class _ErrorResponse(msgspec.Struct):
@@ -167,6 +172,13 @@ class MeshClient:
 
     async def tree(self) -> TreeNode:
         return self._read(await self._get("/tree"), _TreeResponse).tree
+
+    async def trees_of_called_agents(self) -> list[TreeNode]:
+        return self._read(await self._get("/tree"), _TreeResponse).agents
+
+    async def agents(self) -> list[AgentInfo]:
+        """Returns the root agent and the agents that others may call."""
+        return self._read(await self._get("/agents"), _AgentsResponse).agents
 
     async def log(self, conversation_id: str) -> bytes:
         """Returns the journal of a conversation, one JSON object per line."""

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
+from mesh.tree.outline import AgentInfo, Outline
 
 
 class TurnBody(msgspec.Struct, frozen=True):
@@ -27,6 +28,19 @@ class ConversationPage(msgspec.Struct, frozen=True):
     conversations: list[ConversationSummary]
     summary: dict[str, int]
     next_cursor: str | UnsetType = UNSET
+
+
+class AgentList(msgspec.Struct, frozen=True):
+    """The agents of the config, the root agent first."""
+
+    agents: list[AgentInfo]
+
+
+class TreeBody(msgspec.Struct, frozen=True):
+    """The tree of the root agent, and those of the agents that others may call."""
+
+    tree: Outline
+    agents: list[Outline]
 
 
 class SessionBody(msgspec.Struct, frozen=True):

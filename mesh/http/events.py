@@ -12,12 +12,13 @@ from mesh.core.errors import BadRequest
 from mesh.core.events import NAMES
 from mesh.core.ids import SESSION_IDS, is_session_id
 from mesh.http.backend import Backend
+from mesh.http.body_types import TreeBody
 from mesh.http.parsing import read_request
 from mesh.http.responses import json_response, route, turn_response
 from mesh.http.streams import Streams, last_event_id
 from mesh.keeper.requests import Export, Follow, Import
 from mesh.keeper.transfer import created_in
-from mesh.tree.outline import outline
+from mesh.tree.outline import outline, outlines_of_called_agents
 
 _CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
 """The id of an event of all conversations: a cursor of each keeper. Cursors are nanoseconds, hence at most 19
@@ -31,7 +32,8 @@ class EventRoutes:
         self._backend = backend
         self._streams = streams
         self._max_log_bytes = config.limits.max_log_bytes
-        self._tree = outline(config)
+        # Beside the tree, not in it: clients that know of no agents to call show the tree as it was.
+        self._trees = TreeBody(outline(config), outlines_of_called_agents(config))
 
     def routes(self) -> list[Route]:
         """The routes. That of imports has to come before those of a conversation."""
@@ -44,7 +46,7 @@ class EventRoutes:
         ]
 
     async def _show_tree(self, request: Request) -> Response:
-        return json_response({"tree": self._tree})
+        return json_response(self._trees)
 
     async def _events(self, request: Request) -> Response:
         conversation_id = request.path_params["conversation_id"]

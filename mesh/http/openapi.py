@@ -18,14 +18,17 @@ from mesh.core.conversation import MessageView
 from mesh.core.events import Choice
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
+    AgentList,
     ConversationPage,
     DecisionRequest,
     MessageRequest,
     Problem,
     SessionBody,
     SessionRequest,
+    TreeBody,
     TurnBody,
 )
+from mesh.tree.outline import AgentInfo, Outline
 
 _TAKES: dict[Choice, str] = {
     "approve": '`{"approved": true}`',
@@ -98,6 +101,8 @@ class Operation:
 _TYPES = (
     TurnBody,
     ConversationPage,
+    AgentList,
+    TreeBody,
     SessionBody,
     Problem,
     MessageRequest,
@@ -207,6 +212,13 @@ _TOOLS: Examples = {
         ]
     }
 }
+_TREE = Outline("main", "llm", "0", model="offline", calls=("search",))
+_TREES_OF_CALLED = [Outline("search", "llm", "search", "Finds facts.", "offline")]
+_TASK = {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
+_AGENTS = [
+    AgentInfo("main", "llm", "0", model="offline"),
+    AgentInfo("search", "llm", "search", "Finds facts.", "offline", _TASK, ("main",)),
+]
 _SESSION = SessionBody(_ID)
 _MESSAGE: Examples = {"add": {"message": "add resource web-1 with value 42"}}
 _STREAM, _LINES = "text/event-stream", "application/x-ndjson"
@@ -254,11 +266,18 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         about="The tools of all servers, other agents, and what nodes have besides",
         errors=(502,),
     ),
+    ("GET", "/agents"): Operation(
+        "operations",
+        "The root agent, and the agents that others may call",
+        AgentList,
+        {"agents": AgentList(_AGENTS)},
+        about="Each with where it is, what it takes and who may call it",
+    ),
     ("GET", "/tree"): Operation(
         "operations",
-        "The agent's tree",
-        dict,
-        {"tree": {"tree": {"name": "agent", "type": "llm", "path": "0", "model": "offline"}}},
+        "The agent's tree, and those of the agents that others may call",
+        TreeBody,
+        {"tree": TreeBody(_TREE, _TREES_OF_CALLED)},
         about="Every node, where it is, what it is",
     ),
     ("POST", "/conversations"): Operation(

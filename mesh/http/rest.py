@@ -13,7 +13,7 @@ from starlette.routing import Route
 from mesh.access.principal import is_unauthenticated
 from mesh.config.model import Config
 from mesh.http.backend import Backend
-from mesh.http.body_types import ConversationPage
+from mesh.http.body_types import AgentList, ConversationPage
 from mesh.http.parsing import (
     caller_of,
     decision_in,
@@ -28,6 +28,7 @@ from mesh.http.streams import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
 from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, SendMessage, Show
 from mesh.tree.inventory import inventory
+from mesh.tree.outline import agents
 
 _STATUSES = ("active", "waiting_approval", "completed")
 
@@ -49,6 +50,7 @@ class RestApi:
             route("GET", "/health", self._health),
             route("GET", "/ready", self._ready),
             route("GET", "/tools", self._tools),
+            route("GET", "/agents", self._agents),
             route("POST", "/conversations", self._create),
             route("GET", "/conversations", self._list),
             route("GET", conversation, self._show),
@@ -70,6 +72,9 @@ class RestApi:
 
     async def _tools(self, request: Request) -> Response:
         return json_response({"tools": inventory(self._config, await self._backend.tools())})
+
+    async def _agents(self, request: Request) -> Response:
+        return json_response(AgentList(agents(self._config)))
 
     async def _create(self, request: Request) -> Response:
         return await self._turn(request, self._created(request), 201)

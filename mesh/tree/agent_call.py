@@ -59,8 +59,7 @@ class CallableAgent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spec(self) -> ToolSpec:
         """The agent as models see it."""
-        schema = _TASK if self.input_schema is None else self.input_schema
-        return ToolSpec(self.name, self.description or f"Asks the agent {self.name}.", schema)
+        return agent_spec(self.name, self.description, self.input_schema)
 
     def user_message(self, arguments: Mapping[str, Any]) -> str:
         """What the agent is told: the task, or all arguments as JSON if it takes others."""
@@ -68,6 +67,12 @@ class CallableAgent(msgspec.Struct, frozen=True, kw_only=True):
         if len(arguments) == 1 and isinstance(task, str):
             return task
         return json.dumps(arguments, ensure_ascii=False)
+
+
+def agent_spec(name: str, description: str, input_schema: dict[str, Any] | None) -> ToolSpec:
+    """An agent of the config as models see it, where each agent is a tool of its own."""
+    schema = _TASK if input_schema is None else input_schema
+    return ToolSpec(name, description or f"Asks the agent {name}.", schema)
 
 
 class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Everything that an agent may call, as ``GET /tools`` and ``mesh tools`` list it. Pure.
 
-The tools of MCP servers, other agents, and built-in tools. Each entry says where the tool comes from
-(``source`` and ``server``) and which nodes may call it (``nodes``, by their names).
+The tools of MCP servers, other agents, the agents of the config, and built-in tools. Each entry says where
+the tool comes from (``source`` and ``server``) and which nodes may call it (``nodes``, by their names).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,11 @@ from typing import Any
 
 from mesh.config.model import A2aAgent, Config
 from mesh.core.messages import ToolSpec
+from mesh.tree.agent_call import agent_spec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered
-from mesh.tree.llm import EXIT_LOOP
-from mesh.tree.plan import PlannedNode, all_nodes
+from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER
+from mesh.tree.plan import PlannedNode, all_nodes, callers
 from mesh.tree.remote_call import spec_of
 
 Entry = dict[str, Any]
@@ -26,8 +27,11 @@ def inventory(config: Config, tools: Sequence[Entry]) -> list[Entry]:
     return [
         *({**tool, "source": "mcp", "nodes": _users(models, str(tool["name"]))} for tool in tools),
         *_agents(config, planned_nodes),
+        *_called_agents(config, models),
         *_built_in(ASK_USER, [planned for planned in models if planned.node.can_ask_user]),
         *_built_in(EXIT_LOOP, [planned for planned in models if planned.node.can_exit_loop]),
+        *_built_in(COMPLETE_TASK, [planned for planned in models if planned.node.can_complete_task]),
+        *_built_in(RETURN_TO_USER, [planned for planned in models if planned.node.can_return_to_user]),
     ]
 
 
@@ -57,6 +61,13 @@ def _asked_by(config: Config, planned: PlannedNode) -> list[A2aAgent]:
         case "a2a":
             return [planned.node.as_agent()]
     return []
+
+
+def _called_agents(config: Config, models: Sequence[PlannedNode]) -> Iterator[Entry]:
+    for name, agent in config.callable_agents.items():
+        spec, nodes = agent_spec(name, agent.description, agent.input_schema), callers(models, name)
+        if nodes:
+            yield _entry(spec, destructive=agent.destructive, server="", source="agent", nodes=nodes)
 
 
 def _built_in(spec: ToolSpec, users: Sequence[PlannedNode]) -> Iterator[Entry]:

@@ -3,7 +3,7 @@
 Pure: from a `Config` to `PlannedNode`s. An agent without a tree is a tree of one llm node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mesh.config.model import A2aAgent, AgentNode, Config
@@ -77,6 +77,15 @@ def all_nodes(config: Config) -> Iterator[PlannedNode]:
     """Every node that has actors: those of the tree, and those of the agents that others may call."""
     for root in (tree_of(config), *callable_agents(config)):
         yield from root.walk()
+
+
+def callers(nodes: Iterable[PlannedNode], agent: str) -> list[str]:
+    """The names of those of these nodes that may call an agent of the config."""
+    return [
+        planned.node.name
+        for planned in nodes
+        if planned.node.type == "llm" and agent in (called.name for called in planned.node.agents)
+    ]
 
 
 def _planned(config: Config, place: Place, node: AgentNode, rule: ApprovalRule) -> PlannedNode:

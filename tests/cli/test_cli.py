@@ -105,6 +105,14 @@ class TestCheck:
             ["MCP", "servers", "mcp"],
         ]
 
+    def test_agents_that_are_called_are_counted_and_named(self, here: Path) -> None:
+        agents = "agents:\n  - {name: search, type: llm}\n  - {name: web, type: llm}\n"
+        path = config(here, f"{OFFLINE}{agents}agent: {{name: main, type: llm, agents: [search, web]}}\n")
+        result = mesh("check", path)
+        assert result.exit_code == 0, result.stderr
+        assert "called       2: search, web" in result.stdout
+        assert result.stdout.endswith("nodes        3\n  - main (llm)\n  - search (llm)\n  - web (llm)\n")
+
     def test_each_problem_is_a_line_on_stderr(self, here: Path) -> None:
         path = config(here, "llm: {modle: x}\nmcp_servers: [{name: a}]\n")
         result = mesh("check", path)
@@ -278,6 +286,8 @@ class TestTools:
             ("ask_user", "built_in", ["clerk"], False),
         ]
         assert "agent billing" in mesh("tools", path).stdout
+        called = "agents: [{name: search, type: llm}]\nagent: {name: main, type: llm, agents: [search]}\n"
+        assert "this config" in mesh("tools", config(here, OFFLINE + called)).stdout
 
     def test_a_person_gets_a_table(self, here: Path) -> None:
         result = mesh("tools", config(here, "mcp: {command: mcp-resources, args: [--db, r.db]}\n"))
