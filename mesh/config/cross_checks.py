@@ -27,6 +27,8 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "offer_agents": ("llm",),
     "a2a": ("llm",),
     "tools": ("llm",),
+    "tool": ("tool",),
+    "args": ("tool",),
     "max_iterations": ("loop",),
     "approvals": ("parallel", "loop"),
     "on_error": ("parallel",),
@@ -175,6 +177,8 @@ def _node(at: _At) -> Iterator[Problem]:
         yield (*loc, "agents"), f"is missing; a {kind} node needs at least one child"
     if kind == "a2a" and "url" not in node:
         yield (*loc, "url"), "is missing; an a2a node needs the URL of its agent"
+    if kind == "tool" and "tool" not in node:
+        yield (*loc, "tool"), "is missing; a tool node needs the name of its tool"
     if "input_schema" in node and not at.is_callable:
         yield (*loc, "input_schema"), "only an agent that others call has one; see agents:"
     if node.get("can_exit_loop") is True and not at.in_loop:

@@ -33,6 +33,7 @@ from mesh.config.values import (
     Seconds,
     SecurityScheme,
     Text,
+    ToolName,
     Url,
     Usd,
 )
@@ -150,6 +151,7 @@ class AgentNode(ConfigSection):
     ``return_to_user``.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
+    ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
     ``can_ask_user`` gives it the tool ``ask_user``. ``approvals`` says whether destructive tools below a
     parallel or a loop ask first or run at once (``inline``); None inherits it from the parallel or loop
     around the node, and is ``inline`` where there is none. ``replicas`` is the number of actors; with 0 an
@@ -158,7 +160,7 @@ class AgentNode(ConfigSection):
     """
 
     name: Name
-    type: Literal["llm", "sequential", "parallel", "loop", "a2a", "agent"]
+    type: Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"]
     description: str = ""
     agents: "Many[AgentNode]" = ()
     model: Text | None = None
@@ -177,6 +179,8 @@ class AgentNode(ConfigSection):
     destructive: bool = Field(default=False, alias="destructiveHint")
     a2a: Many[A2aAgent] = ()
     tools: Many[Text] | None = None
+    tool: ToolName | None = None
+    args: dict[str, Any] = {}
     approvals: Literal["inline", "ask"] | None = None
     on_error: Literal["fail", "continue"] = "fail"
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1

@@ -74,6 +74,7 @@ Many = Annotated[tuple[T, ...], Strict(False)]
 """A list in the file. `Strict` would refuse it for a tuple, which is frozen as the models are."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 Text = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, AfterValidator(_http_url)]
 Network = Annotated[str, AfterValidator(_network)]

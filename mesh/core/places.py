@@ -8,6 +8,7 @@
                 search.2       the third child of the agent search, wherever it was called
     step key    0.2/llm/1      the second model call of the node
                 0.2/tool/1.0   the first tool call of the answer to it
+                0.2/tool/0.0   or the call of a tool node, which has no model
                 0.2/a2a/0      what an a2a node says to its agent
                 0.2            the node itself, as a step of its parent
 
@@ -145,6 +146,15 @@ class Place(msgspec.Struct, frozen=True):
     def agent_call(self) -> "StepKey":
         """The key of what an a2a node says to its agent."""
         return StepKey(f"{self.text}/a2a/0")
+
+    def tool_call(self) -> "StepKey":
+        """The key of the call of a tool node. That of an llm node's first call looks the same, but a node is
+        either the one or the other.
+
+        >>> Place("0.2").tool_call().text
+        '0.2/tool/0.0'
+        """
+        return StepKey(f"{self.text}/tool/0.0")
 
 
 class StepKey(msgspec.Struct, frozen=True):

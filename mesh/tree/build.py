@@ -27,6 +27,7 @@ from mesh.tree.parallel import Parallel
 from mesh.tree.plan import PlannedNode, callable_agents
 from mesh.tree.remote_call import AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
+from mesh.tree.tool import ToolWork
 from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import RunNode
 
@@ -61,6 +62,8 @@ def build_node(config: Config, planned: PlannedNode, environment: Environment) -
             return _llm_node(config, planned, environment)
         case "a2a":
             return _a2a_node(config, planned, environment)
+        case "tool":
+            return _tool_node(config, planned, environment)
         case "sequential":
             return _composite(planned, Sequential(_children(planned, environment)))
         case "parallel":
@@ -107,6 +110,14 @@ def _a2a_node(config: Config, planned: PlannedNode, environment: Environment) ->
     calls = _remote_calls(config, planned, [planned.node.as_agent()], environment)
     (tool,) = calls.agents.values()
     return BuiltNode(_node(planned, A2aWork(planned.prompt, tool, calls)), calls)
+
+
+def _tool_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
+    node = planned.node
+    assert node.tool is not None  # checked by `mesh.config.cross_checks`
+    toolbox = Toolbox(environment.sessions, offered(planned), reserved=reserved(agents_of(config, planned)))
+    calls = ToolCalls(toolbox=toolbox, settings=_call_settings(config, planned), for_model=False)
+    return BuiltNode(_node(planned, ToolWork(node.name, node.tool, node.args, calls)), calls, toolbox)
 
 
 def _composite(planned: PlannedNode, work: Work) -> BuiltNode:
@@ -207,7 +218,9 @@ def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
 
 
 def offered(planned: PlannedNode) -> list[str] | None:
-    """The tools of MCP servers that an llm node may call: names or globs, None for all."""
+    """The tools of MCP servers that an llm or tool node may call: names or globs, None for all."""
+    if planned.node.tool is not None:
+        return [planned.node.tool]
     tools = planned.node.tools
     return None if tools is None else [name for name in tools if not name.startswith(AGENT_TOOL_PREFIX)]
 

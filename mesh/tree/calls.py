@@ -1,6 +1,6 @@
 """Runs durable calls: does what `mesh.core.durable_call` says, and journals what comes of it.
 
-    llm node, a2a node
+    llm node, a2a node, tool node
       └ `run_call`          the loop: next action, effect, event
           └ `CallDriver`    how one kind of call is made, recovered and described:
                             tools (`tool_call`), other agents (`remote_call`), the person (`ask_user`)

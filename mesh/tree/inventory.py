@@ -24,8 +24,9 @@ def inventory(config: Config, tools: Sequence[Entry]) -> list[Entry]:
     """``tools`` are those of the servers, as `mesh.mcp.port.Tool.shown` gives them."""
     planned_nodes = list(all_nodes(config))
     models = [planned for planned in planned_nodes if planned.node.type == "llm"]
+    callers = [planned for planned in planned_nodes if planned.node.type in ("llm", "tool")]
     return [
-        *({**tool, "source": "mcp", "nodes": _users(models, str(tool["name"]))} for tool in tools),
+        *({**tool, "source": "mcp", "nodes": _users(callers, str(tool["name"]))} for tool in tools),
         *_agents(config, planned_nodes),
         *_called_agents(config, models),
         *_built_in(ASK_USER, [planned for planned in models if planned.node.can_ask_user]),
@@ -35,10 +36,10 @@ def inventory(config: Config, tools: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def _users(models: Sequence[PlannedNode], tool: str) -> list[str]:
+def _users(callers: Sequence[PlannedNode], tool: str) -> list[str]:
     return [
         planned.node.name
-        for planned in models
+        for planned in callers
         if (names := offered(planned)) is None or any(fnmatch(tool, name) for name in names)
     ]
 

@@ -2,6 +2,7 @@
 
     llm                    asks a model and runs the tools that it calls
     a2a                    asks another agent
+    tool                   makes one tool call
     sequential             runs its children one after the other
     parallel               runs its children at the same time
     loop                   runs its children again and again

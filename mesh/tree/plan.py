@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.places import ROOT, Place
-from mesh.tree.template import BUILT_IN, placeholders
+from mesh.tree.template import BUILT_IN, placeholders, placeholders_in
 from mesh.tree.turn import PassInput
 
 _AT_ONCE = ("parallel", "loop")
@@ -52,8 +52,13 @@ class PlannedNode:
 
     @property
     def reads_history(self) -> bool:
-        """Whether its prompt, or that of a node below it, contains the turns before."""
-        return "history" in placeholders(self.prompt) or any(child.reads_history for child in self.children)
+        """Whether its prompt or arguments, or those of a node below it, contain the turns before."""
+        return "history" in self.placeholders or any(child.reads_history for child in self.children)
+
+    @property
+    def placeholders(self) -> set[str]:
+        """The names of the placeholders in its prompt and its arguments."""
+        return placeholders(self.prompt) | placeholders_in(self.node.args)
 
     def walk(self) -> Iterator["PlannedNode"]:
         """This node and all below it, each before its children."""
@@ -124,8 +129,9 @@ def _unset(
     written = {below.node.output_key for below in planned.walk() if below.node.output_key}
     if node.type == "loop":
         before |= written  # by the iteration before
-    where = config.location(*(loc if node.prompt else ()), "prompt")
-    for name in sorted(placeholders(planned.prompt) - before):
+    key = (*loc, "args") if node.type == "tool" else (*(loc if node.prompt else ()), "prompt")
+    where = config.location(*key)
+    for name in sorted(planned.placeholders - before):
         found.append(
             f"{where}: nothing sets {{{name}}} before {node.name} runs in the first "
             f"turn; it will stay as it is (output_key of an earlier node, or {', '.join(BUILT_IN)})"

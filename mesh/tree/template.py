@@ -8,6 +8,7 @@ The built-in names always have a value, and hide keys of the session state with 
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mesh.core.messages import Assistant, Message, User
 from mesh.tree.turn import PassInput
@@ -42,6 +43,31 @@ def render(template: str, turn: PassInput) -> str:
     if "history" in asked:
         values["history"] = _as_text(turn.history)
     return fill(template, values)
+
+
+def render_all(value: Any, turn: PassInput) -> Any:
+    """A JSON value in which each text is rendered; keys of objects and everything else stay as they are. A
+    text stays text, also one that is nothing but a placeholder."""
+    match value:
+        case str():
+            return render(value, turn)
+        case dict():
+            return {key: render_all(inner, turn) for key, inner in value.items()}
+        case list():
+            return [render_all(inner, turn) for inner in value]
+    return value
+
+
+def placeholders_in(value: Any) -> set[str]:
+    """The names of the placeholders in all texts of a JSON value."""
+    match value:
+        case str():
+            return placeholders(value)
+        case dict():
+            return set[str]().union(*map(placeholders_in, value.values()))
+        case list():
+            return set[str]().union(*map(placeholders_in, value))
+    return set()
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

@@ -38,14 +38,16 @@ from mesh.tree.calls import (
 )
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.turn import UnsettledCall
+from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 
 class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool calls of one node."""
+    """The tool calls of one node. ``for_model``: a model reads the results, and is told in them of arguments
+    that a person changed."""
 
     toolbox: Toolbox
     settings: CallSettings = CallSettings()
+    for_model: bool = True
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `run_call`."""
@@ -75,6 +77,9 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
             return result_of(call, NOT_RUN, most=most, is_error=True, skipped=True)
         content, artifacts = _fitted("", outcome, most)
         return result_of(call, content, most=most, is_error=outcome.is_error, artifacts=artifacts)
+
+    async def cancel(self, task: AbandonedTask) -> None:
+        """See `Tree.cancel`. A tool works on no tasks."""
 
     async def outcome_of(self, server: str, claim: Claim) -> ToolOutcome | None:
         """See `ToolSession.settle`. Raises `Unavailable` when the session cannot say yet, as while the server
@@ -184,7 +189,7 @@ class _ToolCall(CallDriver):
     def _returned(self, outcome: ToolOutcome, arguments: dict[str, Any]) -> Returned:
         failpoint("tool.returned")
         note = ""
-        if arguments != self.call.arguments:
+        if self._calls.for_model and arguments != self.call.arguments:
             note = f"[A person changed the arguments to {json.dumps(arguments, ensure_ascii=False)}]\n"
         content, artifacts = _fitted(note, outcome, self._calls.settings.max_result_bytes)
         return Returned(content, outcome.is_error, artifacts)

@@ -347,6 +347,12 @@ class TestTree:
             ("{name: x, type: llm, can_exit_loop: true}", "agent.can_exit_loop", "no loop is around"),
             ("{name: x, type: a2a}", "agent.url", "is missing"),
             ("{name: x, type: llm, url: 'http://x'}", "agent.url", "expected type: a2a"),
+            ("{name: x, type: tool}", "agent.tool", "is missing"),
+            ("{name: x, type: tool, tool: 'list_*'}", "agent.tool", "expected text that matches"),
+            ("{name: x, type: llm, tool: list}", "agent.tool", "expected type: tool"),
+            ("{name: x, type: llm, args: {n: 1}}", "agent.args", "expected type: tool"),
+            ("{name: x, type: tool, tool: list, prompt: y}", "agent.prompt", "expected type: llm or a2a"),
+            ("{name: x, type: tool, tool: list, args: [1]}", "agent.args", "expected a mapping"),
             ("{name: x, type: llm, replicas: -1}", "agent.replicas", "expected 0 or more"),
         ],
     )

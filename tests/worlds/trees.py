@@ -35,6 +35,10 @@ def loop(*children: Node, name: str = "rounds", **more: Any) -> Node:
     return {"name": name, "type": "loop", "agents": list(children), **more}
 
 
+def tool(name: str, tool: str, **args: Any) -> Node:
+    return {"name": name, "type": "tool", "tool": tool, "args": args}
+
+
 class ByNode:
     """An `Llm` that knows which node asks: by the name before the colon of its system prompt.
 
