@@ -78,7 +78,7 @@ def _within(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
         case LlmCall():
             return _first_answers(event.turn, event.node, _ordinal(event)[0], past)
         case ToolIntent() | ToolResult() | ApprovalRequired():
-            return _call(event, past) | _person(event, past)
+            return _call(root, event, past) | _person(event, past)
         case ApprovalResolved():
             return _question(event, past)
         case NodeCompleted():
@@ -123,8 +123,11 @@ def _first_answers(turn: int, node: str, answers: int, past: Past) -> set[str]:
     return needs
 
 
-def _call(event: AnyEvent, past: Past) -> set[str]:
-    """The answer that asked for a call, and the results of the calls before it in that answer."""
+def _call(root: PlannedNode, event: AnyEvent, past: Past) -> set[str]:
+    """The answer that asked for a call, and the results of the calls before it in that answer. A tool node
+    calls without having been asked."""
+    if _planned_at(root, event.node).node.type == "tool":
+        return set()
     i, j = _ordinal(event)
     answer = past.get(asked := f"{event.turn}|{event.node}/llm/{i}|LlmCall")
     if isinstance(answer, LlmCall) and j >= len(answer.tool_calls):
@@ -172,10 +175,11 @@ def _ends_turn(event: AnyEvent) -> bool:
 
 
 def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]:
-    """All that happened in a node that completed: of an llm its answers, of the others their children."""
-    planned = root
-    for part in at.split(".")[1:]:
-        planned = planned.children[int(part.partition("#")[0])]
+    """All that happened in a node that completed: of an llm its answers, of a tool node its call, of the
+    others their children."""
+    planned = _planned_at(root, at)
+    if planned.node.type == "tool":
+        return {f"{event.turn}|{at}/tool/0.0|ToolResult"}
     if not planned.children:
         answers = [e for e in past.values() if _is_answer(e, event.turn, at)]
         return _first_answers(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
@@ -186,6 +190,13 @@ def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]
         return set()
     iteration = planned.node.max_iterations if planned.node.type == "loop" else 0
     return {_done(event, Place(at).child(len(planned.children) - 1, iteration).text)}
+
+
+def _planned_at(root: PlannedNode, at: str) -> PlannedNode:
+    planned = root
+    for part in at.split(".")[1:]:
+        planned = planned.children[int(part.partition("#")[0])]
+    return planned
 
 
 def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:

@@ -1,12 +1,13 @@
 """Generated trees, what their models and people say, and what goes wrong meanwhile."""
 
 import itertools
+import zlib
 from dataclasses import dataclass
 from typing import Literal
 
 from hypothesis import strategies as st
 
-from tests.worlds.trees import Node, config
+from tests.worlds.trees import Node, config, tool
 
 Verdict = Literal["approve", "edit", "reason", "reject"]
 VERDICTS: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject")
@@ -54,8 +55,10 @@ class Trouble:
 class _Growing:
     """A tree while it is drawn: names, scripts, and how many nodes may still come."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
+    def __init__(self, draw: st.DrawFn, tool_nodes: bool) -> None:
         self.draw = draw
+        self.tool_nodes = tool_nodes
+        self.callers: list[str] = []
         self.names = (f"n{i}" for i in itertools.count())
         self.scripts: dict[str, Script] = {}
         self.left = 9
@@ -64,6 +67,12 @@ class _Growing:
         kinds = ["llm", "sequential", "parallel", "loop"] if depth and self.left > 1 else ["llm"]
         kind = self.draw(st.sampled_from(kinds if depth < 3 or len(kinds) == 1 else kinds[1:]))
         name = next(self.names)
+        if kind == "llm":
+            self.callers.append(name)
+            # Outside of loops, because each ``add`` in the whole turn has another number.
+            if self.tool_nodes and not in_loop and self.draw(st.booleans()):
+                self.left -= 1
+                return tool(name, "add", n=zlib.crc32(name.encode()))
         node: Node = {"name": name, "type": kind}
         if self.draw(st.booleans()):
             node["output_key"] = f"k_{name}"
@@ -95,13 +104,17 @@ class _Growing:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, *, verdicts: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject")
+    draw: st.DrawFn,
+    *,
+    verdicts: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject"),
+    tool_nodes: bool = False,
 ) -> Case:
-    """Trees of depth 3 at most, with their scripts and decisions."""
-    growing = _Growing(draw)
+    """Trees of depth 3 at most, with their scripts and decisions. A tree with tool nodes may come to another
+    end after a crash: a tool node fails if a person decides not to repeat its call."""
+    growing = _Growing(draw, tool_nodes)
     tree = growing.node(3, in_loop=False)
     said: dict[str, Verdict] = {
-        n: draw(st.sampled_from(verdicts)) for n in draw(st.permutations([*growing.scripts]))
+        n: draw(st.sampled_from(verdicts)) for n in draw(st.permutations(growing.callers))
     }
     return Case(tree, growing.scripts, said)
 

@@ -142,7 +142,7 @@ def test_any_interleaving_of_branches_gives_the_same_final_state(
 
 
 @examples(40)
-@given(cases(), troubles())
+@given(cases(tool_nodes=True), troubles())
 def test_nothing_is_done_twice(case: Case, trouble: Trouble) -> None:
     run = live(case, trouble)
     assert run.world.asked_again == []  # no model is asked for an answer that is journaled
@@ -169,7 +169,7 @@ def test_a_run_without_trouble_asks_each_model_once_for_each_step(case: Case) ->
 
 
 @examples(50)
-@given(cases(), troubles())
+@given(cases(tool_nodes=True), troubles())
 def test_every_prefix_of_a_journal_is_closed_under_depends_on(case: Case, trouble: Trouble) -> None:
     run = live(case, trouble)
     event(f"events: {len(run.events) // 20 * 20}")
@@ -177,7 +177,7 @@ def test_every_prefix_of_a_journal_is_closed_under_depends_on(case: Case, troubl
 
 
 @examples(30)
-@given(cases(), troubles())
+@given(cases(tool_nodes=True), troubles())
 def test_every_prefix_of_a_journal_is_a_conversation_that_can_be_shown(case: Case, trouble: Trouble) -> None:
     events = live(case, trouble).events
     read_back = [decode(encode(e)) for e in events]
