@@ -15,7 +15,8 @@ from deployments.remote import RemoteNode, RemoteSession
 from deployments.services import NODE, TOOL_SESSION
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolIntent
-from mesh.mcp.port import Claim
+from mesh.core.execution import ExecutionContext
+from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import UnsettledCall
 
 BLUEPRINT: Any = SimpleNamespace(agent="test", digest="d", nodes={"0": SimpleNamespace(replicas=1)})
@@ -73,3 +74,21 @@ async def test_a_node_without_its_tools_is_to_be_asked_later_whether_arguments_a
     methods = NODE.methods_of(failing(ToolSessionError("no tools yet", may_have_run=False)))
     with answered_by(monkeypatch, methods), pytest.raises(Unavailable, match="no tools yet"):
         await RemoteNode(BLUEPRINT, "0").problems(ToolCall("c", "add", {"line": "a"}))
+
+
+@pytest.mark.parametrize("claim", [None, CLAIM])
+async def test_the_execution_context_of_a_call_reaches_the_session(
+    monkeypatch: pytest.MonkeyPatch, claim: Claim | None
+) -> None:
+    context = ExecutionContext(
+        idempotency_key=CLAIM.step,
+        trace_id="0af7651916cd43dd8448eb211c80319c",
+        depth=2,
+        agent_path=("main", "search"),
+        left={"max_cost_usd": 0.5, "max_llm_calls": 3},
+    )
+    actor = Mock(call=AsyncMock(return_value=ToolOutcome("done")))
+    with answered_by(monkeypatch, TOOL_SESSION.methods_of(actor)):
+        outcome = await RemoteSession(BLUEPRINT, "ledger", 5).call("add", {"n": 1}, 5, claim, context)
+    assert outcome == ToolOutcome("done")
+    actor.call.assert_awaited_once_with("add", {"n": 1}, 5, claim, context)
