@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
 from mesh.llm.port import Llm
 from tests.web import chromium
@@ -30,6 +30,17 @@ async def browser() -> AsyncIterator[Browser]:
         found = await playwright.chromium.launch(executable_path=executable, args=chromium.options())
         yield found
         await found.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """A page that can import the modules of the web chat, and shows nothing."""
+    async with serving("http://127.0.0.1:9") as url:
+        context = await browser.new_context()
+        page = await context.new_page()
+        await page.goto(f"{url}/static/vendor/README.md")
+        yield page
+        await context.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 
 from playwright.async_api import Browser, async_playwright, expect
 
+from mesh.core.events import Spend
 from mesh.llm.port import Llm
 from tests.web import chromium
 from tests.web.world import WITHIN_MS, Cast, Gate, Person, serving
@@ -61,9 +62,42 @@ PERFORMANCE = """The p99 of the last run is `41 ms`, the one before had `43 ms`:
 
 1. reads are a little faster,
 2. writes are as they were, and the new index …"""
+CALLED = """
+name: research
+description: Answers questions with a search specialist and a data analyst.
+llm: {model: scripted}
+agents:
+  - {name: search, type: llm, prompt: search, description: Finds facts on the web., tools: [look]}
+  - {name: analyst, type: llm, prompt: analyst, description: Reckons with what was found.}
+agent: {name: research, type: llm, prompt: research, agents: [search, analyst]}
+"""
+FOUND = "The city had **1,201,000** inhabitants at the last count, 3 % more than five years before."
+FINDING = "The network has 78 stations and 3 lines; the newest one …"
+ASKED = calls(
+    ("search", {"task": "How many people live in the city?"}),
+    ("search", {"task": "How large is its underground?"}),
+    ("analyst", {"task": "Write down the number of stations, and reckon inhabitants per station."}),
+)
 LOOK = calls(("look", {"since": "2.3", "package": "all"}))
 
 
+SPENT = [
+    Spend(
+        turn=1,
+        step="0",
+        limits={"max_cost_usd": 0.5, "max_llm_calls": 20, "max_time_s": 120},
+        spent={"max_cost_usd": 0.0815, "max_llm_calls": 5, "max_time_s": 14.2},
+        unsettled={"max_cost_usd": 0.02, "max_llm_calls": 1},
+        reserved={"max_cost_usd": 0.06, "max_llm_calls": 1},
+    ),
+    Spend(
+        turn=1,
+        step="0.search@0-1",
+        limits={"max_total_tokens": 8_000},
+        spent={"max_total_tokens": 3_120},
+        reserved={"max_total_tokens": 4_880},
+    ),
+]
 AT_REST = """() => {
   const ends = (animation) => animation.effect.getTiming().iterations !== Infinity;
   return Promise.all(document.getAnimations().filter(ends).map((animation) => animation.finished));
@@ -148,6 +182,27 @@ async def parallel(browser: Browser, name: str, **options: Any) -> None:
         live.call(gate.is_open.set)
 
 
+async def called(browser: Browser, name: str, *, has_drawer: bool = False, **options: Any) -> None:
+    """Agents that another one called: one has answered, one speaks, one waits; and what they spent."""
+    gate = Gate("…")
+    cast = Cast(
+        research=[ASKED, says("One station for 15,400 people.")],
+        search=[LOOK, LOOK, says(FOUND), says(FINDING)],
+        analyst=[calls(("add", {"n": 78}))],
+    )
+    cast.roles["search"].between = gate
+    async with before(browser, cast, CALLED, **options) as (live, person):
+        await person.say("Is the underground of the city large enough?")
+        await person.sees("the newest one")
+        await person.sees_cards(1)
+        live.run(live.mesh.append(person.conversation_id, 1, live.mesh.newest_run, SPENT))
+        if has_drawer:
+            await person.page.get_by_role("button", name="Agent and tools").click()
+        await expect(person.page.locator(".limit")).to_have_count(4, timeout=WITHIN_MS)
+        await taken(person, name)
+        live.call(gate.is_open.set)
+
+
 async def taken(person: Person, name: str) -> None:
     """The picture, when what moves has come to rest."""
     file = Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER) / f"{name}.png"
@@ -164,6 +219,7 @@ async def main() -> None:
         await approval(browser, "web-approval", talks, viewport=DESKTOP)
         await parallel(browser, "web-parallel", viewport=TALL)
         await approval(browser, "web-phone", viewport=PHONE)
+        await called(browser, "web-agents", viewport=TALL)
         await editing(browser, "web-dark", viewport=DESKTOP, color_scheme="dark")
         await browser.close()
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Route, expect
 
 from mesh.core.errors import LlmError
-from mesh.core.events import LlmCall
+from mesh.core.events import LlmCall, Spend
 from mesh.llm.port import LlmRequest
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Cast, Gate
@@ -451,3 +451,80 @@ async def test_a_conversation_that_is_not_there_is_said_in_words(stage: OpenStag
     await person.page.get_by_role("button", name="New conversation").click()
     await person.say("hello")
     await person.sees("fine")
+
+
+CALLED = """
+name: main
+llm: {model: scripted}
+agents:
+  - {name: search, type: llm, prompt: search, description: Finds facts., tools: [look]}
+  - {name: analyst, type: llm, prompt: analyst}
+agent: {name: main, type: llm, prompt: main, agents: [search, analyst]}
+"""
+BOTH = calls(("search", {"task": "find cats"}), ("analyst", {"task": "count cats"}))
+
+
+async def test_called_agents_are_shown_below_their_calls_and_in_the_panel_while_they_run(
+    stage: OpenStage,
+) -> None:
+    gate = Gate("cats")
+    cast = Cast(
+        main=[BOTH, says("All done.")],
+        search=[calls(("look", {})), says("Many cats")],
+        analyst=[ADD_1, says("One more.")],
+    )
+    cast.roles["search"].between = gate
+    live, person = await stage(cast, config=CALLED)
+    await person.say("go")
+    await person.sees_cards(1)
+    await person.sees("Many")
+    await expect(person.cards).to_contain_text("in analyst, called by main")
+    line = person.panel.get_by_role("treeitem")
+    await expect(line.filter(has_text="find cats").last).to_have_accessible_name("search, running")
+    await expect(line.filter(has_text="count cats").last).to_have_accessible_name("analyst, waits for you")
+    search = person.turn.locator("details.agent-call", has_text="find cats")
+    await expect(search.locator("details.tool", has_text="look")).to_be_visible()
+    live.call(gate.is_open.set)
+    await expect(search.locator("> summary")).to_contain_text("done")
+    await expect(person.panel.get_by_role("treeitem", name="search, done")).to_have_count(1)
+    await search.locator("> summary").click()
+    await expect(search.get_by_text("Many cats")).to_have_count(1)
+    await person.cards.get_by_role("button", name="Approve").click()
+    await person.sees("All done.")
+    await expect(line).to_have_count(1)
+    assert live.mesh.ledger.lines == ["look", "add 1"]
+    before = await person.turn.locator("details").count()
+    await person.page.reload()
+    await person.sees("All done.")
+    await expect(person.turn.locator("details")).to_have_count(before)
+    await expect(person.turn.locator("details.agent-call")).to_have_count(2)
+
+
+async def test_each_limit_has_a_bar_that_says_its_numbers_and_without_limits_there_is_none(
+    stage: OpenStage,
+) -> None:
+    gate, llm = Gate("three"), Spoken(says("one two three"))
+    llm.between = gate
+    live, person = await stage(llm)
+    await person.say("count")
+    await person.sees("one two")
+    await expect(person.panel.get_by_role("meter")).to_have_count(0)
+    spend = Spend(
+        turn=1,
+        step="0",
+        limits={"max_cost_usd": 0.5, "max_llm_calls": 4.0},
+        spent={"max_cost_usd": 0.25, "max_llm_calls": 4.0},
+        unsettled={"max_cost_usd": 0.05},
+        reserved={"max_cost_usd": 0.1},
+    )
+    live.run(live.mesh.append(person.conversation_id, 1, live.mesh.newest_run, [spend]))
+    cost = person.panel.get_by_role("meter", name="cost")
+    await expect(cost).to_have_attribute(
+        "aria-valuetext", "$0.25 of $0.50, $0.0500 unsettled, $0.10 reserved"
+    )
+    widths = "(parts) => parts.map((part) => part.style.width)"
+    assert await cost.locator(".bar i").evaluate_all(widths) == ["50%", "10%", "20%"]
+    await expect(person.panel.get_by_role("meter", name="model calls")).to_have_class("limit full")
+    live.call(gate.is_open.set)
+    await person.sees("one two three")
+    await expect(cost).to_be_visible()

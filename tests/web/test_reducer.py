@@ -1,13 +1,9 @@
 """The page's state is fold(events): pure, whole from any journal, indifferent to repeats. Run in Chromium."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, Page
-
-from tests.web.world import serving
+from playwright.async_api import Page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -17,17 +13,7 @@ FOLD = """async (events) => {
 }"""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    async with serving("http://127.0.0.1:9") as url:
-        context = await browser.new_context()
-        page = await context.new_page()
-        await page.goto(f"{url}/static/vendor/README.md")
-        yield page
-        await context.close()
-
-
-def event(kind: str, step: str = "", seq: int = 0, **fields: Any) -> dict[str, Any]:
+def event(kind: str, /, step: str = "", seq: int = 0, **fields: Any) -> dict[str, Any]:
     numbered = {"seq": seq} if seq else {}
     return {
         "type": kind,

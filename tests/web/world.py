@@ -91,6 +91,11 @@ class Person:
         return Person(page)
 
     @property
+    def conversation_id(self) -> str:
+        """The conversation that is shown."""
+        return self.page.url.partition("#")[2]
+
+    @property
     def turn(self) -> Locator:
         """The newest turn."""
         return self.turns.last

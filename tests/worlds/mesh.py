@@ -163,6 +163,7 @@ class LocalMesh:
         self.sender = WebhookSender(self.config.card.push_hosts)
         self.fenced = asyncio.Event()
         self.passes = 0
+        self.newest_run = 0
         self.keeper = self._new_keeper()
 
     def _new_keeper(self) -> Keeper:
@@ -186,6 +187,7 @@ class LocalMesh:
     async def run(self, turn: PassInput) -> PassOutput:
         """`Tree.run`; a test may put something else in its place."""
         self.passes += 1
+        self.newest_run = turn.run
         return await self.tree.run(turn)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:

@@ -28,6 +28,18 @@ export function kindOf(approval) {
 export const remoteAgentOf = ({ remote_agent_name: name }) => (name ? `agent ${visible(name)}` : "");
 
 /**
+ * Who asks on whose behalf: "search, called by main". `node` is the name of the node that waits, if the approval
+ * does not say it.
+ * @type {(approval: Approval, node: string) => string}
+ */
+export function askerOf({ asked_by, agent_path = [] }, node) {
+  const name = asked_by || node;
+  const [agent, ...callers] = agent_path.toReversed();
+  const self = !agent || agent === name ? name : `${name} of ${agent}`;
+  return [self, ...callers.map((caller) => `called by ${caller}`)].map(visible).join(", ");
+}
+
+/**
  * The description without who asks and without a list of arguments: both are shown beside it.
  * @param {Approval} approval
  */
@@ -48,5 +60,5 @@ export function announcementOf(approval) {
   const agent = remoteAgentOf(approval);
   if (kind.isQuestion) return `Question of ${agent || "the agent"}: ${descriptionOf(approval).slice(0, MAX_ANNOUNCED)}`;
   if (kind.needsToken) return `Access token needed for ${agent || visible(approval.tool_name)}`;
-  return `Approval needed: ${visible(approval.tool_name)}`;
+  return `${kind.title}: ${visible(approval.tool_name)}`;
 }

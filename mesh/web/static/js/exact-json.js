@@ -23,6 +23,12 @@ export const isObject = (value) => typeof value === "object" && value !== null &
 const isRaw = (value) => Boolean(isRawJSON?.(value));
 
 /**
+ * A number to reckon with, of one that may be kept as it was written.
+ * @param {unknown} value
+ */
+export const number = (value) => Number(isRaw(value) ? JSON.stringify(value) : value);
+
+/**
  * A value for people: indented, and every character that could hide or reorder others is written as \uXXXX.
  * @param {unknown} value
  */

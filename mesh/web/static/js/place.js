@@ -1,26 +1,77 @@
 // @ts-check
 // Places, at which nodes run: "0" is the root, "0.2" its third child, "0.2#3.1" a child of that in its third
-// iteration.
+// iteration, "0.1.search@3-0" the agent search, called by the node "0.1" in its step "0.1/tool/3.0". The rules are
+// those of mesh/core/places.py.
 
-/** @param {string} place */
-export const pathOf = (place) => place.replace(/#\d+/g, "");
+const ROOT = "0";
+const CALLED = /^(?:(.*)\.)?([^.@]+)@(\d+)-(\d+)$/;
+
+/**
+ * The path of the node at a place: it names the node, wherever its agent was called: "search.2".
+ * @param {string} place
+ */
+export const pathOf = (place) => slotOf(place).replace(/^.*\.([^.@]+)@\d+-\d+/, "$1");
+
+/**
+ * The place without iterations: one line for all iterations of a node, and one for each call of an agent.
+ * @param {string} place
+ */
+export const slotOf = (place) => place.replace(/#\d+/g, "");
 /** @param {string} place */
 export const parentOf = (place) => (place.includes(".") ? place.slice(0, place.lastIndexOf(".")) : "");
 /** @param {string} place */
 export const iterationOf = (place) => Number(/#(\d+)$/.exec(place)?.[1] ?? 0);
 
 /**
- * Compares places by the order of reading: iteration after iteration, in each child after child.
+ * The place of the agent in which a place lies: the root, or that of a called agent.
+ * @param {string} place
+ */
+export const agentOf = (place) => /^.*@[^.]*/.exec(place)?.[0] ?? ROOT;
+
+/**
+ * The name of the called agent whose place this is, or "" if it is no such place.
+ * @param {string} place
+ */
+export const calledName = (place) => CALLED.exec(place)?.[2] ?? "";
+
+/**
+ * The step that called the agent whose place this is, or "" if it is no such place.
+ * @param {string} place
+ */
+export function callOf(place) {
+  const [, caller, , answer, index] = CALLED.exec(place) ?? [];
+  return caller ? `${caller}/tool/${answer}.${index}` : "";
+}
+
+/**
+ * A place and all around it, the nearest first.
+ * @type {(place: string) => string[]}
+ */
+export const scopesOf = (place) => (place ? [place, ...scopesOf(parentOf(place))] : []);
+
+/**
+ * Compares places by the order of reading: iteration after iteration, in each child after child; called agents call
+ * after call.
  * @type {(a: string, b: string) => number}
  */
 export function byPlace(a, b) {
-  const [left, right] = [a, b].map((place) => place.split(".").map((part) => part.split("#").map(Number)));
+  const [left, right] = [a, b].map((place) => place.split(".").map(rank));
   for (let i = 0; i < Math.min(left.length, right.length); i += 1) {
-    const [[child, iteration = 0], [otherChild, otherIteration = 0]] = [left[i], right[i]];
-    if (iteration !== otherIteration) return iteration - otherIteration;
-    if (child !== otherChild) return child - otherChild;
+    const [[first, second], [otherFirst, otherSecond]] = [left[i], right[i]];
+    if (first !== otherFirst) return first - otherFirst;
+    if (second !== otherSecond) return second - otherSecond;
   }
   return left.length - right.length;
+}
+
+/**
+ * A part of a place as numbers to compare: "2#3" and "search@3-2" both are 3, then 2.
+ * @param {string} part
+ */
+function rank(part) {
+  const [, answer, index] = /@(\d+)-(\d+)$/.exec(part) ?? [];
+  const [child, iteration] = part.split("#");
+  return answer ? [Number(answer), Number(index)] : [Number(iteration ?? 0), Number(child)];
 }
 
 /**
@@ -28,3 +79,9 @@ export function byPlace(a, b) {
  * @type {(llmStep: string, index: number | string) => string}
  */
 export const toolStep = (llmStep, index) => `${llmStep.replace("/llm/", "/tool/")}.${index}`;
+
+/**
+ * Whether a step is a model call. The others are calls of tools and of agents.
+ * @param {string} step
+ */
+export const isModelCall = (step) => step.includes("/llm/");

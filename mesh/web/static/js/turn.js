@@ -1,7 +1,8 @@
 // @ts-check
 // One turn: from what the user said to the answer. Pure, like conversation.js.
 import { DEFAULT_KIND } from "../approval-kinds.js";
-import { toolStep } from "./place.js";
+import * as exact from "./exact-json.js";
+import { agentOf, calledName, callOf, isModelCall, parentOf, toolStep } from "./place.js";
 import { nothing, withPiece } from "./streamed-text.js";
 
 /** @import { Choice } from "../approval-kinds.js" */
@@ -27,12 +28,29 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {string[]} notes
  * @property {Record<string, string[]>} calls the ids of the calls in each answer of a model, by its step
  * @property {Usage} usage
+ * @property {number} nusd what the model calls cost whose price is known, in 10⁻⁹ USD
+ * @property {Record<string, Spend>} spend by the place of the run that has a budget
+ * @property {string} forced the limit for which it had to end, or ""
  */
 
 /** @typedef {{calls: number, input: number, output: number}} Usage */
 /** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number}} NodeRun */
+/** @typedef {Record<string, number>} Amounts by the keys of a budget, in its units */
+/** @typedef {{limits: Amounts, spent: Amounts, unsettled: Amounts, reserved: Amounts}} Spend */
+/** @typedef {{limit: string, scope: string, then: string}} LimitReached `then` is what follows */
 /** @typedef {TextItem | ToolItem} Item */
-/** @typedef {{kind: "text", step: string, node: string, text: StreamedText, done: boolean, model: string}} TextItem */
+
+/**
+ * A model call and its text.
+ * @typedef {object} TextItem
+ * @property {"text"} kind
+ * @property {string} step
+ * @property {string} node
+ * @property {StreamedText} text
+ * @property {boolean} done
+ * @property {string} model
+ * @property {LimitReached} [limit] the limit into which it did not fit
+ */
 
 /**
  * @typedef {object} ToolItem
@@ -46,6 +64,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {string | undefined} result
  * @property {number} ms
  * @property {boolean} edited whether a person changed the arguments
+ * @property {string} forced the limit for which a called agent had to answer before it was done, or ""
  */
 
 /** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped"} Phase */
@@ -61,6 +80,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {any} tool_args
  * @property {string} description
  * @property {string} [asked_by]
+ * @property {string[]} [agent_path]
  * @property {string} [expires_at]
  * @property {string} [remote_agent_name]
  * @property {{form: string}} [remote_question]
@@ -91,6 +111,9 @@ export const opened = (event) => ({
   notes: [],
   calls: {},
   usage: { calls: 0, input: 0, output: 0 },
+  nusd: 0,
+  spend: {},
+  forced: "",
 });
 
 /** @type {(turn: Turn, event: MeshEvent) => Turn} */
@@ -116,12 +139,15 @@ const CHANGES = {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
     /** @type {Phase} */
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
-    return resumed(withItem(turn, { ...item, phase, result: event.content, ms: event.duration_ms ?? 0 }));
+    const forced = event.forced ?? "";
+    const next = withItem(turn, { ...item, phase, result: event.content, ms: event.duration_ms ?? 0, forced });
+    return resumed(withAgentEnded(next, event.step, phase === "done" ? "completed" : "failed"));
   },
   approval_required: (turn, event) => {
-    const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
     const approval = /** @type {any} */ ({ kind: DEFAULT_KIND, ...event, decision: "" });
     const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), approval];
+    if (isModelCall(event.step)) return { ...withItem(turn, textAt(turn, event.step) ?? newText(event)), approvals };
+    const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
     return { ...withItem(turn, { ...item, phase: "waiting" }), approvals };
   },
   approval_resolved: (turn, event) => {
@@ -137,6 +163,21 @@ const CHANGES = {
     const node = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
     return { ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } };
   },
+  agent_started: (turn, event) => {
+    const agent = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
+    return resumed({ ...withCallAbove(turn, event.node), nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...agent } } });
+  },
+  llm_reserved: (turn) => resumed(turn),
+  llm_settled: (turn, event) => ({ ...turn, nusd: turn.nusd + (event.cost_nusd ?? 0) }),
+  limit_reached: (turn, event) => {
+    const limit = { limit: event.limit, scope: event.scope, then: event.then };
+    return resumed(withItem(turn, { ...(textAt(turn, event.step) ?? newText(event)), limit }));
+  },
+  spend: (turn, event) => {
+    const { limits, spent, unsettled, reserved } = event;
+    const amounts = { limits: numbers(limits), spent: numbers(spent), unsettled: numbers(unsettled), reserved: numbers(reserved) };
+    return { ...turn, spend: { ...turn.spend, [event.step]: amounts } };
+  },
   node_completed: (turn, event) => {
     const node = { name: event.name, status: event.status ?? "completed", text: event.text ?? "", ms: event.duration_ms ?? 0 };
     return resumed({ ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } });
@@ -146,6 +187,7 @@ const CHANGES = {
     ...ended(turn, event),
     status: event.cancelled ? "cancelled" : "completed",
     response: event.response ?? "",
+    forced: event.forced ?? "",
   }),
   error: (turn, event) => ({ ...ended(turn, event), status: "failed", error: event.message }),
   trace: (turn, event) => ({ ...turn, notes: [...turn.notes, event.message].slice(-MAX_NOTES) }),
@@ -157,16 +199,19 @@ const CHANGES = {
  */
 export function pending(turn) {
   if (!turn || turn.endedAt) return [];
-  return turn.approvals.filter((one) => !one.decision && toolAt(turn, one.step)?.result === undefined);
+  return turn.approvals.filter((one) => !one.decision && !hasOutcome(turn, one.step));
 }
 
+/** @type {(turn: Turn, step: string) => boolean} */
+const hasOutcome = (turn, step) => textAt(turn, step)?.done === true || toolAt(turn, step)?.result !== undefined;
+
 /**
- * What to show as the answer of the turn: its response, unless the root's last text says the same already.
- * @param {Turn} turn
+ * What to show as the answer of an agent: nothing, if its last text says the same already.
+ * @type {(items: Item[], place: string, answer: string) => string} `items` are those of the agent
  */
-export function answerOf(turn) {
-  const last = turn.items.filter((item) => item.kind === "text").findLast((item) => item.node === "0");
-  return last?.text.text === turn.response ? "" : turn.response;
+export function answerOf(items, place, answer) {
+  const last = items.filter((item) => item.kind === "text" && item.text.text).findLast((item) => item.node === place);
+  return last?.kind === "text" && last.text.text === answer ? "" : answer;
 }
 
 /** @type {(turn: Turn, event: MeshEvent) => Turn} */
@@ -192,7 +237,7 @@ function withModelAnswer(turn, event) {
   const mine = toolStep(event.step, "");
   const kept = turn.items.filter((item) => !item.step.startsWith(mine) || steps.includes(item.step));
   const text = { ...nothing, text: event.text ?? "" };
-  let next = { ...turn, items: kept, usage: withUsage(turn.usage, event.usage) };
+  let next = { ...turn, items: kept, usage: withUsage(turn.usage, event.usage), nusd: turn.nusd + (event.cost_nusd ?? 0) };
   next = withItem(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model });
   toolCalls.forEach((call, index) => {
     const item = toolAt(next, steps[index]) ?? newTool(steps[index], event.node, call.name);
@@ -235,16 +280,43 @@ const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decisio
 /** @type {(turn: Turn, step: string) => TextItem | undefined} */
 const textAt = (turn, step) => turn.items.filter((item) => item.kind === "text").find((item) => item.step === step);
 /** @type {(turn: Turn, step: string) => ToolItem | undefined} */
-const toolAt = (turn, step) => turn.items.filter((item) => item.kind === "tool").find((item) => item.step === step);
+export const toolAt = (turn, step) => turn.items.filter((item) => item.kind === "tool").find((item) => item.step === step);
 /** @type {(event: MeshEvent) => TextItem} */
 const newText = ({ step, node }) => ({ kind: "text", step, node, text: nothing, done: false, model: "" });
 /** @type {(step: string, node: string, name: string) => ToolItem} */
 const newTool = (step, node, name) => ({
   kind: "tool", step, node, name, args: undefined, draft: "", phase: "writing", result: undefined, ms: 0, edited: false,
+  forced: "",
 });
 
 /** @type {(turn: Turn, item: Item) => Turn} */
 function withItem(turn, item) {
   const at = turn.items.findIndex((one) => one.step === item.step);
-  return { ...turn, items: at < 0 ? [...turn.items, item] : turn.items.with(at, item) };
+  if (at >= 0) return { ...turn, items: turn.items.with(at, item) };
+  const reached = withCallAbove(turn, item.node);
+  return { ...reached, items: [...reached.items, item] };
 }
+
+/**
+ * What a called agent does is shown below its call, so the call is there, whichever of their events comes first.
+ * @type {(turn: Turn, place: string) => Turn}
+ */
+function withCallAbove(turn, place) {
+  const agent = agentOf(place);
+  const step = callOf(agent);
+  if (!step || toolAt(turn, step)) return turn;
+  return withItem(turn, { ...newTool(step, parentOf(agent), calledName(agent)), phase: "running" });
+}
+
+/** @type {(turn: Turn, step: string, status: string) => Turn} */
+function withAgentEnded(turn, step, status) {
+  const place = Object.keys(turn.nodes).find((one) => callOf(one) === step);
+  return place ? { ...turn, nodes: { ...turn.nodes, [place]: { ...turn.nodes[place], status } } } : turn;
+}
+
+/**
+ * Numbers to reckon with: those of the stream may be kept as they were written.
+ * @param {Record<string, unknown>} [amounts]
+ * @returns {Amounts}
+ */
+const numbers = (amounts = {}) => Object.fromEntries(Object.entries(amounts).map(([key, value]) => [key, exact.number(value)]));

@@ -1,21 +1,22 @@
 // @ts-check
-// The agent beside the conversation: its tree, with the status of each node in the turn, and its tools.
+// The agent beside the conversation: its tree, with the status of each node in the turn, its limits, and its tools.
 import { html } from "../html.js";
 import { visible } from "../exact-json.js";
-import { statuses } from "../tree-status.js";
+import { linesOf } from "../tree-status.js";
 import { Icon } from "./icons.js";
+import { Limits } from "./limits.js";
 
 /** @import { ToolInfo } from "../chat.js" */
-/** @import { NodeStatus, TreeNode } from "../tree-status.js" */
+/** @import { Line, TreeNode } from "../tree-status.js" */
 /** @import { Turn } from "../turn.js" */
 
 /** @type {Record<string, string>} */
 const STATUS = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", stopped: "stopped" };
 
 /**
- * @param {{tree: TreeNode | null, tools: ToolInfo[], problem: string, turn?: Turn, isOpen: boolean, close: () => void}} props
+ * @param {{tree: TreeNode | null, names: Record<string, string>, tools: ToolInfo[], problem: string, turn?: Turn, isOpen: boolean, close: () => void}} props
  */
-export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
+export function AgentPanel({ tree, names, tools, problem, turn, isOpen, close }) {
   return html`
     <aside class=${`agent ${isOpen ? "open" : ""}`} id="agent" aria-label="Agent">
       <header>
@@ -23,7 +24,8 @@ export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
         <button class="icon-button only-medium" onClick=${close} aria-label="Close the agent's panel"><${Icon} name="close" /></button>
       </header>
       ${problem && html`<p class="problem">${problem}</p>`}
-      ${tree && html`<ul class="tree" role="tree" aria-label="Tree of agents"><${Node} node=${tree} found=${statuses(turn)} /></ul>`}
+      ${tree && html`<ul class="tree" role="tree" aria-label="Tree of agents"><${TreeLine} line=${linesOf(tree, turn)} /></ul>`}
+      <${Limits} ...${{ turn, names }} />
       ${tools.length > 0 && html`
         <h2>Tools</h2>
         <ul class="tools">${tools.map((tool) => html`<${ToolLine} key=${`${tool.name} ${tool.nodes}`} tool=${tool} />`)}</ul>
@@ -32,21 +34,18 @@ export function AgentPanel({ tree, tools, problem, turn, isOpen, close }) {
   `;
 }
 
-/** @param {{node: TreeNode, found: Map<string, NodeStatus>}} props */
-function Node({ node, found }) {
-  const { status, iteration } = found.get(node.path) ?? { status: "idle", iteration: 0 };
-  const agents = node.agents ?? [];
+/** @param {{line: Line}} props */
+function TreeLine({ line }) {
+  const { name, type, description, task, status, iteration, below } = line;
   return html`
-    <li role="treeitem" aria-label=${`${visible(node.name)}, ${STATUS[status] ?? "not begun"}`} class=${status}>
-      <div class="tree-line" title=${visible(node.description ?? "")}>
+    <li role="treeitem" aria-label=${`${visible(name)}, ${STATUS[status] ?? "not begun"}`} class=${status}>
+      <div class="tree-line" title=${visible(task || description)}>
         <span class=${`dot ${status}`}></span>
-        <span class="tree-name">${visible(node.name)}</span>
+        <span class="tree-name">${visible(name)}</span>
         ${iteration > 0 && html`<span class="iteration">iteration ${iteration}</span>`}
-        <span class="tree-kind">${node.type}</span>
+        ${task ? html`<span class="tree-task">${visible(task).slice(0, 200)}</span>` : html`<span class="tree-kind">${type}</span>`}
       </div>
-      ${agents.length > 0 && html`
-        <ul role="group">${agents.map((child) => html`<${Node} key=${child.path} node=${child} found=${found} />`)}</ul>
-      `}
+      ${below.length > 0 && html`<ul role="group">${below.map((one) => html`<${TreeLine} key=${one.key} line=${one} />`)}</ul>`}
     </li>
   `;
 }

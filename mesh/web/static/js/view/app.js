@@ -82,7 +82,7 @@ export class App extends Component {
             decide=${decide} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
           <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
         </main>
-        <${AgentPanel} ...${{ tree, turn }} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
+        <${AgentPanel} ...${{ tree, turn }} names=${this.#namesOf(tree)} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
         ${drawer && html`<div class="veil" onClick=${this.#close}></div>`}
       </div>
       <p class="hidden" role="status" aria-live="polite">${announcement(turn)}</p>

@@ -21,7 +21,7 @@ import { LongText } from "./long-text.js";
  * @property {(uuid: string, decision: Decision) => void} decide
  * @property {boolean} hasToken
  * @property {() => void} identify
- * @property {string} where the name of the node that waits
+ * @property {string} where who asks, and on whose behalf
  * @property {string} position which of several approvals, or ""
  */
 

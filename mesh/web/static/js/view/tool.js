@@ -5,38 +5,65 @@ import * as exact from "../exact-json.js";
 import { html } from "../html.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
-import { DECISION, duration, PHASE } from "./words.js";
+import { DECISION, duration, limitName, PHASE } from "./words.js";
 
-/** @import { Approval, ToolItem } from "../turn.js" */
+/** @import { Approval, Phase, ToolItem } from "../turn.js" */
 
-/** @param {{item: ToolItem, approvals: Approval[]}} props */
-export function Tool({ item, approvals }) {
-  const decided = approvals.filter((one) => one.step === item.step && one.decision);
+/** @param {{item: ToolItem, decided: Approval[]}} props */
+export const Tool = ({ item, decided }) => html`
+  <${Call} ...${{ item, decided }} phase=${item.phase} name=${item.name} gist=${gist(item)}>
+    <${Arguments} item=${item} />
+    ${item.result !== undefined && html`<${Result} item=${item} />`}
+  <//>
+`;
+
+/**
+ * The line of a call. What is below it unfolds.
+ * @typedef {object} CallProps
+ * @property {ToolItem} item
+ * @property {Phase} phase
+ * @property {Approval[]} decided about the call
+ * @property {boolean} [isAgent]
+ * @property {string} name
+ * @property {string} gist what it is to do, in a few words
+ * @property {boolean} [isOpen]
+ * @property {unknown} [children]
+ */
+
+/** @param {CallProps} props */
+export function Call({ item, phase, decided, isAgent, name, gist, isOpen, children }) {
   return html`
-    <details class=${`tool ${item.phase}`}>
+    <details class=${`tool ${isAgent ? "agent-call" : ""} ${phase}`} open=${isOpen}>
       <summary>
-        <span class=${`dot ${item.phase}`}></span>
-        <${Icon} name="tool" />
-        <code class="tool-name">${exact.visible(item.name)}</code>
-        <span class="gist">${gist(item)}</span>
-        <span class="phase">${PHASE[item.phase]}${item.ms > 0 ? `, ${duration(item.ms)}` : ""}</span>
+        <span class=${`dot ${phase}`}></span>
+        <${Icon} name=${isAgent ? "agent" : "tool"} />
+        <code class="tool-name">${exact.visible(name)}</code>
+        <span class="gist">${exact.visible(gist).slice(0, 200)}</span>
+        <span class="phase">${PHASE[phase]}${item.forced && ` at the limit of ${limitName(item.forced)}`}${item.ms > 0 ? `, ${duration(item.ms)}` : ""}</span>
         <${Icon} name="chevron" />
       </summary>
       <div class="fold">
-        ${decided.map((one) => html`<${Decision} approval=${one} key=${one.uuid} />`)}
-        <h4>Arguments${item.edited ? " (edited)" : ""}</h4>
-        <${LongText} text=${written(item)} label="Arguments" />
-        ${item.result !== undefined && html`
-          <h4>${item.phase === "failed" ? "Error" : "Result"}</h4>
-          <${LongText} text=${readable(item.result)} label="Result" />
-        `}
+        ${decided.map((one) => html`<${Decided} approval=${one} key=${one.uuid} />`)}
+        ${children}
       </div>
     </details>
   `;
 }
 
+/** @param {{item: ToolItem}} props */
+export const Arguments = ({ item }) => html`
+  <h4>Arguments${item.edited ? " (edited)" : ""}</h4>
+  <${LongText} text=${written(item)} label="Arguments" />
+`;
+
+/** @param {{item: ToolItem}} props */
+export const Result = ({ item }) => html`
+  <h4>${item.phase === "failed" ? "Error" : "Result"}</h4>
+  <${LongText} text=${readable(item.result ?? "")} label="Result" />
+`;
+
 /** @param {{approval: Approval}} props */
-const Decision = ({ approval }) => html`
+export const Decided = ({ approval }) => html`
   <p class="decision">
     ${remoteAgentOf(approval) && html`<span>${remoteAgentOf(approval)} asked: ${descriptionOf(approval).slice(0, 300)} </span>`}
     <strong>${approval.decision === "approve" && kindOf(approval).needsToken ? "Token sent" : DECISION[approval.decision]}</strong>

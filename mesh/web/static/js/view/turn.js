@@ -1,20 +1,21 @@
 // @ts-check
 // One turn: what the user said, what each node did, what waits for a person, and the answer.
 import { Component, html } from "../html.js";
+import { askerOf } from "../approvals.js";
 import { isOpen } from "../conversation.js";
-import { byPlace, iterationOf } from "../place.js";
-import { nameAt } from "../tree-status.js";
+import { agentOf, byPlace, callOf, iterationOf } from "../place.js";
+import { isAtWork, nameAt, statusAt, taskOf, waiting } from "../tree-status.js";
 import { answerOf, pending } from "../turn.js";
 import { visible } from "../exact-json.js";
 import { ApprovalCard } from "./approval-card.js";
 import { Icon } from "./icons.js";
 import { MarkdownText } from "./markdown-text.js";
-import { Tool } from "./tool.js";
-import { count, duration } from "./words.js";
+import { Arguments, Call, Decided, Result, Tool } from "./tool.js";
+import { count, dollars, duration, limitReached, limitName } from "./words.js";
 
 /** @import { Decision } from "../api.js" */
 /** @import { DecisionState } from "../chat.js" */
-/** @import { Item, Turn } from "../turn.js" */
+/** @import { Approval, Item, ToolItem, Turn } from "../turn.js" */
 
 /**
  * @typedef {object} TurnProps
@@ -39,16 +40,17 @@ export class TurnView extends Component {
   render() {
     const { turn, names, deciding, decide, hasToken, identify } = this.props;
     const asked = pending(turn);
-    const answer = turn.endedAt ? answerOf(turn) : "";
+    const view = viewOf(turn, names);
+    const answer = turn.endedAt ? answerOf(turn.items, "0", turn.response) : "";
     return html`
       <article class="turn" aria-label=${`Turn ${turn.number}`}>
         <div class="said"><p>${turn.text}</p></div>
         <div class="did">
-          ${groups(turn).map(([place, items]) => html`<${Group} key=${place} ...${{ place, items, turn, names }} />`)}
+          <${Agent} place="0" view=${view} />
           ${turn.notes.length > 0 && isOpen(turn) && html`<p class="note">${turn.notes.at(-1)}</p>`}
           ${asked.map((approval, index) => html`
             <${ApprovalCard} key=${approval.uuid} approval=${approval} state=${deciding[approval.uuid]} ...${{ decide, hasToken, identify }}
-              where=${approval.asked_by || nameAt(turn, names, approval.node)}
+              where=${askerOf(approval, nameAt(turn, names, approval.node))}
               position=${asked.length > 1 ? `${index + 1} of ${asked.length}` : ""} />
           `)}
           ${turn.status === "running" && !isSpeaking(turn) && html`<${Working} />`}
@@ -62,43 +64,91 @@ export class TurnView extends Component {
 }
 
 /**
- * What happened at each place. Branches that run side by side keep their order on the page.
- * @param {Turn} turn
+ * What the parts of a turn are drawn from: `items` by the place of their agent, `called` the places of called agents
+ * by the step of the call.
+ * @typedef {{turn: Turn, names: Record<string, string>, items: Map<string, Item[]>, called: Map<string, string>, waits: Set<string>}} View
  */
-function groups(turn) {
-  const shown = turn.items.filter((item) => item.kind === "tool" || item.text.text);
-  return [...Map.groupBy(shown, (item) => item.node)].sort(([a], [b]) => byPlace(a, b));
+
+/** @type {(turn: Turn, names: Record<string, string>) => View} */
+function viewOf(turn, names) {
+  const items = Map.groupBy(turn.items.filter((item) => isShown(item, turn)), (item) => agentOf(item.node));
+  const agents = [...Object.keys(turn.nodes), ...items.keys()].filter(callOf);
+  return { turn, names, items, called: new Map(agents.map((place) => [callOf(place), place])), waits: waiting(turn) };
 }
 
-/** @param {{place: string, items: Item[], turn: Turn, names: Record<string, string>}} props */
-function Group({ place, items, turn, names }) {
-  const shown = items.map((item) => html`<${ItemView} key=${item.step} item=${item} turn=${turn} />`);
-  if (place === "0") return shown; // the root's own is in the open
+/** @type {(item: Item, turn: Turn) => boolean} */
+const isShown = (item, turn) => item.kind === "tool" || Boolean(item.text.text || item.limit || decisionsAt(turn, item).length);
+
+/**
+ * What happened in an agent, at each place of it. Branches that run side by side keep their order on the page.
+ * @param {{place: string, view: View}} props
+ */
+function Agent({ place, view }) {
+  const groups = [...Map.groupBy(view.items.get(place) ?? [], (item) => item.node)].sort(([a], [b]) => byPlace(a, b));
+  return groups.map(([node, items]) => {
+    const shown = items.map((item) => html`<${ItemView} key=${item.step} item=${item} view=${view} />`);
+    // What the agent itself does is in the open.
+    return node === place ? shown : html`<${Group} key=${node} ...${{ place: node, items, view }}>${shown}<//>`;
+  });
+}
+
+/** @param {{place: string, items: Item[], view: View, children?: unknown}} props */
+function Group({ place, items, view, children }) {
+  const { turn, names, waits } = view;
   const node = turn.nodes[place];
   const ms = node?.ms ?? 0;
-  const isDone = Boolean(node && node.status !== "running") || !isOpen(turn);
-  const isWaiting = pending(turn).some((one) => one.node === place);
-  const status = isWaiting ? "waiting" : isDone ? (node?.status ?? turn.status) : "running";
+  const status = statusAt(turn, place, waits);
   return html`
-    <details class=${`node ${status}`} open=${!isDone}>
+    <details class=${`node ${status}`} open=${isAtWork(status)}>
       <summary>
         <span class=${`dot ${status}`}></span>
         <strong>${visible(nameAt(turn, names, place))}</strong>
         ${iterationOf(place) > 0 && html`<span class="iteration">iteration ${iterationOf(place)}</span>`}
-        <span class="gist">${isDone ? gist(node?.text || lastText(items)) : ""}</span>
+        <span class="gist">${isAtWork(status) ? "" : gist(node?.text || lastText(items))}</span>
         ${ms > 0 && html`<span class="phase">${duration(ms)}</span>`}
         <${Icon} name="chevron" />
       </summary>
-      <div class="fold">${shown}</div>
+      <div class="fold">${children}</div>
     </details>
   `;
 }
 
-/** @param {{item: Item, turn: Turn}} props */
-function ItemView({ item, turn }) {
-  if (item.kind === "tool") return html`<${Tool} item=${item} approvals=${turn.approvals} />`;
-  return html`<${MarkdownText} text=${item.text.text} isStreaming=${!item.done && isOpen(turn)} isCut=${item.text.start > 0} />`;
+/** @param {{item: Item, view: View}} props */
+function ItemView({ item, view }) {
+  const { turn, names } = view;
+  const decided = decisionsAt(turn, item);
+  const agent = view.called.get(item.step);
+  if (item.kind === "tool") {
+    return agent ? html`<${AgentCall} ...${{ item, decided, agent, view }} />` : html`<${Tool} ...${{ item, decided }} />`;
+  }
+  return html`
+    ${decided.map((one) => html`<${Decided} approval=${one} key=${one.uuid} />`)}
+    ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, nameAt(turn, names, item.limit.scope))}</p>`}
+    ${item.text.text && html`<${MarkdownText} text=${item.text.text} isStreaming=${!item.done && isOpen(turn)} isCut=${item.text.start > 0} />`}
+  `;
 }
+
+/**
+ * The call of an agent, with all that the agent does below it. Its answer is the result of the call.
+ * @param {{item: ToolItem, decided: Approval[], agent: string, view: View}} props
+ */
+function AgentCall({ item, decided, agent, view }) {
+  const { turn, names, waits } = view;
+  const task = taskOf(turn, agent);
+  const isWaiting = waits.has(agent);
+  const phase = isWaiting ? "waiting" : item.phase;
+  const result = item.result === undefined ? "" : answerOf(view.items.get(agent) ?? [], agent, item.result);
+  return html`
+    <${Call} ...${{ item, phase, decided }} isAgent name=${nameAt(turn, names, agent)} gist=${task} isOpen=${isAtWork(statusAt(turn, agent, waits))}>
+      ${task && !item.edited ? html`<p class="task">${visible(task)}</p>` : html`<${Arguments} item=${item} />`}
+      <${Agent} place=${agent} view=${view} />
+      ${result && (phase === "failed" ? html`<${Result} item=${item} />` : html`<${MarkdownText} text=${result} />`)}
+    <//>
+  `;
+}
+
+/** @type {(turn: Turn, item: Item) => Approval[]} */
+const decisionsAt = (turn, item) => turn.approvals.filter((one) => one.step === item.step && one.decision);
 
 /** @param {Item[]} items */
 const lastText = (items) => items.filter((item) => item.kind === "text").at(-1)?.text.text ?? "";
@@ -127,6 +177,8 @@ class Summary extends Component {
       ms >= 0 && duration(ms),
       calls > 0 && count(calls, "model call"),
       input + output > 0 && count(input + output, "token"),
+      turn.nusd > 0 && dollars(turn.nusd / 1e9),
+      turn.forced && `ended by the limit of ${limitName(turn.forced)}`,
     ];
     return html`
       <footer class="summary">

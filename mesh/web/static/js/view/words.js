@@ -1,8 +1,9 @@
 // @ts-check
 // Numbers, times and states in words.
+import { visible } from "../exact-json.js";
 
 /** @import { Choice } from "../../approval-kinds.js" */
-/** @import { Phase } from "../turn.js" */
+/** @import { LimitReached, Phase } from "../turn.js" */
 
 /** @type {Record<string, string>} */
 export const CONVERSATION = { active: "", waiting_approval: "waiting", completed: "closed" };
@@ -26,6 +27,31 @@ export function duration(ms) {
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
 }
+
+/** @param {number} usd */
+export const dollars = (usd) => `$${usd.toFixed(usd !== 0 && Math.abs(usd) < 0.1 ? 4 : 2)}`;
+
+/** @type {Record<string, string>} */
+const LIMIT = {
+  max_cost_usd: "cost", max_total_tokens: "tokens", max_llm_calls: "model calls", max_time_s: "time", max_depth: "depth",
+  max_conversation_cost_usd: "cost of the conversation",
+};
+
+/** @param {string} key of a budget */
+export const limitName = (key) => LIMIT[key] ?? visible(key);
+
+/** @type {(key: string, number: number) => string} */
+export function amount(key, number) {
+  if (key.endsWith("_usd")) return dollars(number);
+  return key.endsWith("_s") ? duration(number * 1000) : number.toLocaleString("en", { maximumFractionDigits: 2 });
+}
+
+/** @type {Record<string, string>} */
+const THEN = { answer: "one last answer", stop: "it stops here", fail: "it fails" };
+
+/** @type {(reached: LimitReached, scope: string) => string} `scope` is the name of the node that has the limit */
+export const limitReached = ({ limit, then }, scope) =>
+  `The limit of ${limitName(limit)} of ${visible(scope)} is reached${THEN[then] ? `: ${THEN[then]}` : ""}.`;
 
 /** @type {(number: number, one: string, many?: string) => string} */
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;

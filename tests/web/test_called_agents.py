@@ -1,0 +1,177 @@
+"""Agents that are called, and what they spend, as the page's state has them. Run in Chromium."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from mesh.core.places import Place
+from tests.web.test_reducer import FOLD, event, said
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TREE = {"path": "0", "name": "main", "type": "llm"}
+LINES = """async ([events, tree]) => {
+  const { fold } = await import("/static/js/conversation.js");
+  const { linesOf } = await import("/static/js/tree-status.js");
+  const seen = ({ name, task, status, iteration, below }) => [name, task, status, iteration, below.map(seen)];
+  return seen(linesOf(tree, fold(events).turns[0]));
+}"""
+FIRST, SECOND = "0.search@0-0", "0.search@0-1"
+CALLS = [
+    {"id": "a", "name": "search", "arguments": {"task": "cats"}},
+    {"id": "b", "name": "search", "arguments": {"task": "dogs"}},
+]
+
+
+def started(place: str, seq: int = 0) -> dict[str, Any]:
+    return event("agent_started", place, seq, name="search", kind="sequential", agent_path=["main", "search"])
+
+
+def asked_both() -> list[dict[str, Any]]:
+    answer = event("llm_call", "0/llm/0", 2, model="m", tool_calls=CALLS)
+    return [said(), answer, started(FIRST, 3), started(SECOND, 4)]
+
+
+def place(random: Random) -> str:
+    """Any place: children, iterations and called agents in any order."""
+
+    def part() -> str:
+        name, a, b = random.choice(["search", "a-b", "x_1"]), random.randrange(13), random.randrange(1, 13)
+        return random.choice([f"{a}", f"{a}#{b}", f"{name}@{a}-{b}"])
+
+    return ".".join(["0", *(part() for _ in range(random.randrange(6)))])
+
+
+async def test_places_are_read_by_the_rules_of_the_mesh(page: Page) -> None:
+    random = Random(13)
+    texts = [place(random) for _ in range(300)]
+    read = """async (places) => {
+      const { agentOf, callOf, pathOf, scopesOf } = await import("/static/js/place.js");
+      return places.map((place) => [pathOf(place), agentOf(place), callOf(place), scopesOf(place)]);
+    }"""
+    expected = [
+        [
+            place.path,
+            place.agent.text,
+            place.call.text if place.call else "",
+            [one.text for one in place.scopes],
+        ]
+        for place in map(Place, texts)
+    ]
+    assert await page.evaluate(read, texts) == expected
+
+
+async def test_places_are_sorted_by_the_order_of_reading(page: Page) -> None:
+    in_order = ["0", "0.0#1", "0.1#1.search@0-2", "0.1#1.search@0-10.3", "0.1#1.a@2-0", "0.0#2", "0.0#10"]
+    read = """async (places) => {
+      const { byPlace } = await import("/static/js/place.js");
+      return places.toSorted(byPlace);
+    }"""
+    assert await page.evaluate(read, in_order[::-1]) == in_order
+
+
+async def test_called_agents_are_below_their_caller_each_call_apart_until_the_turn_ends(page: Page) -> None:
+    asked = event("approval_required", f"{SECOND}.0/tool/0.0", 5, uuid="u", tool_name="add", tool_args={})
+    inner = event("node_started", f"{FIRST}.1#3", name="check", kind="llm")
+    events = [*asked_both(), asked, inner]
+    first = ["search", "cats", "running", 0, [["check", "", "running", 3, []]]]
+    second = ["search", "dogs", "waiting", 0, [["search.0", "", "waiting", 0, []]]]
+    assert await page.evaluate(LINES, [events, TREE]) == ["main", "", "waiting", 0, [first, second]]
+    result = event("tool_result", "0/tool/0.0", 6, call_id="a", tool="search", content="miaow")
+    answered = ["search", "cats", "completed", 0, []]
+    assert (await page.evaluate(LINES, [[*events, result], TREE]))[4] == [answered, second]
+    ended = [*events, result, event("completed", seq=7, response="x")]
+    assert await page.evaluate(LINES, [ended, TREE]) == ["main", "", "completed", 0, []]
+
+
+async def test_only_the_agents_of_the_newest_answer_are_in_the_panel(page: Page) -> None:
+    events = [*asked_both(), started("0.search@3-0", 5)]
+    assert [line[:3] for line in (await page.evaluate(LINES, [events, TREE]))[4]] == [
+        ["search", "", "running"]
+    ]
+
+
+async def test_a_node_that_its_agent_left_behind_does_not_run_any_more(page: Page) -> None:
+    status = """async (events) => {
+      const { fold } = await import("/static/js/conversation.js");
+      const { statuses } = await import("/static/js/tree-status.js");
+      const found = statuses(fold(events).turns[0]);
+      return ["0", "0.search@0-0", "0.search@0-0.1"].map((slot) => found.get(slot).status);
+    }"""
+    left = event("node_started", f"{FIRST}.1", name="check", kind="llm")
+    result = event("tool_result", "0/tool/0.0", 5, call_id="a", tool="search", content="no", is_error=True)
+    assert await page.evaluate(status, [*asked_both(), left, result]) == ["running", "failed", "stopped"]
+
+
+async def test_what_an_agent_does_has_a_call_to_be_shown_below_whatever_comes_first(page: Page) -> None:
+    deep = event("text_delta", "0.1.search@3-0.web@0-1/llm/0", text="hi", offset=0)
+    turn = (await page.evaluate(FOLD, [said(), deep]))["turns"][0]
+    assert [(item["step"], item["name"] if item["kind"] == "tool" else "") for item in turn["items"]] == [
+        ("0.1/tool/3.0", "search"),
+        ("0.1.search@3-0/tool/0.1", "web"),
+        ("0.1.search@3-0.web@0-1/llm/0", ""),
+    ]
+
+
+async def test_what_is_spent_is_known_by_scope_and_the_newest_counts(page: Page) -> None:
+    def spend(step: str, spent: float) -> dict[str, Any]:
+        limits = {"max_cost_usd": 0.5}
+        return event("spend", step, limits=limits, spent={"max_cost_usd": spent}, reserved={})
+
+    turn = (await page.evaluate(FOLD, [said(), spend("0", 0.1), spend(FIRST, 0.05), spend("0", 0.2)]))[
+        "turns"
+    ][0]
+    assert {place: one["spent"]["max_cost_usd"] for place, one in turn["spend"].items()} == {
+        "0": 0.2,
+        FIRST: 0.05,
+    }
+    assert turn["spend"]["0"]["unsettled"] == {}
+
+
+async def test_costs_are_summed_and_a_limit_is_noted_at_the_call_that_did_not_fit(page: Page) -> None:
+    events = [
+        said(),
+        event("llm_reserved", "0/llm/0", 2, run=1, tokens=900, max_output=256, nusd=9_000),
+        event("llm_call", "0/llm/0", 3, model="m", text="x", cost_nusd=4_000),
+        event("llm_settled", "0/llm/1", 4, cost_nusd=500, tokens=7, calls=1),
+        event("limit_reached", "0/llm/2", 5, limit="max_cost_usd", scope="0", then="answer"),
+        event("llm_call", "0/llm/2", 6, model="m", text="in short", forced="max_cost_usd", cost_nusd=100),
+        event("completed", seq=7, response="in short", forced="max_cost_usd"),
+    ]
+    turn = (await page.evaluate(FOLD, events))["turns"][0]
+    assert (turn["nusd"], turn["forced"]) == (4_600, "max_cost_usd")
+    last = turn["items"][-1]
+    assert (last["step"], last["text"]["text"]) == ("0/llm/2", "in short")
+    assert last["limit"] == {"limit": "max_cost_usd", "scope": "0", "then": "answer"}
+
+
+async def test_an_approval_of_a_model_call_is_no_tool_and_ends_with_its_answer(page: Page) -> None:
+    pending = """async (events) => {
+      const { fold } = await import("/static/js/conversation.js");
+      const { pending } = await import("/static/js/turn.js");
+      const [turn] = fold(events).turns;
+      return [pending(turn).length, turn.items.map((item) => item.kind)];
+    }"""
+    asked = event("approval_required", "0/llm/2", 2, uuid="u", tool_name="max_cost_usd", tool_args={})
+    answer = event("llm_call", "0/llm/2", 3, model="m", text="x")
+    assert await page.evaluate(pending, [said(), asked]) == [1, ["text"]]
+    assert await page.evaluate(pending, [said(), asked, answer]) == [0, ["text"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "node", "seen"),
+    [
+        ({}, "main", "main"),
+        ({"asked_by": "main", "agent_path": []}, "x", "main"),
+        ({"asked_by": "search", "agent_path": ["main", "search"]}, "x", "search, called by main"),
+        ({"agent_path": ["a", "b", "c"]}, "c", "c, called by b, called by a"),
+        ({"asked_by": "first", "agent_path": ["main", "worker"]}, "x", "first of worker, called by main"),
+    ],
+)
+async def test_an_approval_says_who_asks_on_whose_behalf(
+    page: Page, asked: dict[str, Any], node: str, seen: str
+) -> None:
+    read = """async ([asked, node]) => (await import("/static/js/approvals.js")).askerOf(asked, node)"""
+    assert await page.evaluate(read, [asked, node]) == seen
