@@ -19,6 +19,7 @@ from mesh.core.messages import Assistant, Message, Result, ToolSpec, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.models import ANTHROPIC_MAX_TOKENS, bare_model
 from mesh.llm.offered import Offered, OfferedCache
+from mesh.llm.parameters import Parameters, given
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
@@ -175,6 +176,7 @@ def _body(request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> byt
         "model": model,
         "max_tokens": request.max_tokens or ANTHROPIC_MAX_TOKENS,
         "messages": [sent for message in request.messages for sent in _sent(message, offered)],
+        **_parameters(request.parameters),
     }
     if request.system:
         body["system"] = request.system
@@ -183,6 +185,16 @@ def _body(request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> byt
     if request.deltas:
         body["stream"] = True
     return _encode(body)
+
+
+def _parameters(parameters: Parameters) -> dict[str, Any]:
+    # The API has temperature and top_p for the models up to 4.6 only, and the SDK's types lack them.
+    return given(
+        temperature=parameters.temperature,
+        top_p=parameters.top_p,
+        stop_sequences=parameters.stop,
+        output_config=given(effort=parameters.effort) or None,
+    )
 
 
 def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:

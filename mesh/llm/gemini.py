@@ -28,6 +28,7 @@ from mesh.llm.draft import LOCAL_ID, Draft, sent_arguments, tool_call
 from mesh.llm.http import LlmHttp, message_of, read_failure
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
+from mesh.llm.parameters import Effort, given
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried, status_failure
 from mesh.net.sse import data_of_events
@@ -37,6 +38,8 @@ _FINISH: dict[str | None, FinishReason] = {
     "MAX_TOKENS": "length",
     **dict.fromkeys(_FILTERED, "content_filter"),
 }
+# In tokens, for Gemini 2.5: what Google itself makes of these words in its OpenAI format.
+_THINKING_BUDGETS: dict[Effort, int] = {"low": 1024, "medium": 8192, "high": 24_576}
 _BROKEN_CALL = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 
 # What the SDK would do by itself: call functions, and ask again when an answer stops in the middle.
@@ -228,9 +231,28 @@ def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         body["tools"] = offered.encoded
-    if request.max_tokens is not None:
-        body["generationConfig"] = {"maxOutputTokens": request.max_tokens}
+    if generation := _generation(request):
+        body["generationConfig"] = generation
     return body
+
+
+def _generation(request: LlmRequest) -> dict[str, Any]:
+    parameters = request.parameters
+    return given(
+        temperature=parameters.temperature,
+        topP=parameters.top_p,
+        maxOutputTokens=request.max_tokens,
+        stopSequences=parameters.stop,
+        seed=parameters.seed,
+        thinkingConfig=_thinking(bare_model(request.model), parameters.effort) if parameters.effort else None,
+    )
+
+
+def _thinking(model: str, effort: Effort) -> dict[str, Any]:
+    # Gemini 2.5 refuses levels, and is told its budget; the models after it have levels.
+    if model.startswith("gemini-2.5"):
+        return {"thinkingBudget": _THINKING_BUDGETS[effort]}
+    return {"thinkingLevel": effort.upper()}
 
 
 def _tools(tools: list[tuple[str, ToolSpec]]) -> Tools:

@@ -69,14 +69,24 @@ def bare_model(model: str) -> str:
     return rest if colon and prefix in _PREFIXES else model
 
 
+def provider_of(model: str) -> Provider:
+    """The provider that serves a model."""
+    if model == OFFLINE_NAME:
+        return "offline"
+    prefix, colon, _ = model.partition(":")
+    if colon and prefix in _PREFIXES:
+        return _PREFIXES[prefix]
+    return "anthropic" if model.startswith("claude-") else "gemini"
+
+
 def resolve(model: str, env: Mapping[str, str]) -> Route:
     """The route of a model. Raises `ConfigError` when nothing follows the prefix."""
     bare = bare_model(model)
     if not bare.strip():
         raise ConfigError([f"llm.model: {model!r} names no model; expected a name such as claude-sonnet-4-5"])
-    if model == OFFLINE_NAME:
+    provider = provider_of(model)
+    if provider == "offline":
         return Route("offline", OFFLINE_NAME)
-    provider = _provider(model)
     variable, default = _BASE_URLS[provider]
     override = env.get(variable) or None
     # Ollama has no keys, and neither has a compatible server that somebody runs in place of OpenAI's.
@@ -96,10 +106,3 @@ def check_key(route: Route, env: Mapping[str, str]) -> None:
         raise ConfigError(
             [f"{route.key} is not set: the model {route.model!r} ({route.provider}) needs an API key in it"]
         )
-
-
-def _provider(model: str) -> Provider:
-    prefix, colon, _ = model.partition(":")
-    if colon and prefix in _PREFIXES:
-        return _PREFIXES[prefix]
-    return "anthropic" if model.startswith("claude-") else "gemini"

@@ -3,6 +3,9 @@
 It calls the offered tool whose name, description and schema match the last message best (see
 `mesh.llm.offline_words`), and describes the tool's result in words. A message that is addressed to another
 agent or to the user is passed on (`mesh.llm.offline_address`). It understands nothing.
+
+Of the parameters it follows ``max_tokens`` and ``stop``, for its text. The others have nothing to change: its
+answers are always the same, and it does not think.
 """
 
 import re
@@ -31,7 +34,8 @@ class Offline:
     async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         """See `mesh.llm.port.Llm`. Tokens are words."""
         started = time.monotonic()
-        text, calls = _answer(request)
+        whole, calls = _answer(request)
+        text, is_cut = _cut(whole, request)
         if request.deltas:
             for found in re.finditer(r"\s*\S+\s*", text):
                 yield TextDelta(text=found[0], offset=found.start())
@@ -42,7 +46,7 @@ class Offline:
             model=OFFLINE_NAME,
             text=text,
             tool_calls=calls,
-            finish_reason="tool_calls" if calls else "stop",
+            finish_reason="tool_calls" if calls else "length" if is_cut else "stop",
             usage=_usage(request, text, calls),
             latency_ms=round((time.monotonic() - started) * 1000),
         )
@@ -68,6 +72,19 @@ def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
     if filled.missing:
         return f"{_I_AM} To call {tool.name} I need: {_needed(tool, filled.missing)}.", ()
     return "", (ToolCall(_next_id(request.messages), tool.name, filled.arguments),)
+
+
+def _cut(text: str, request: LlmRequest) -> tuple[str, bool]:
+    """Returns the text up to the first stop sequence, and of that as many words as the request allows; and
+    whether there were more words."""
+    ends = [at for stop in request.parameters.stop if (at := text.find(stop)) >= 0]
+    text = text[: min(ends, default=len(text))]
+    if request.max_tokens is None:
+        return text, False
+    words = list(re.finditer(r"\S+", text))
+    if len(words) <= request.max_tokens:
+        return text, False
+    return text[: words[request.max_tokens - 1].end()], True
 
 
 def _call_deltas(call: ToolCall) -> Iterator[Event]:

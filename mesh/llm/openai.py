@@ -18,6 +18,7 @@ from mesh.core.messages import Result, Results, ToolSpec, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
+from mesh.llm.parameters import Parameters, given
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
@@ -170,7 +171,11 @@ class OpenAI:
         yield _done(draft, finish)
 
     def _body(self, request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> bytes:
-        body: dict[str, Any] = {"model": model, "messages": _messages(request, offered)}
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": _messages(request, offered),
+            **_parameters(request.parameters),
+        }
         if request.tools:
             body["tools"] = offered.encoded
         if request.max_tokens is not None:
@@ -179,6 +184,16 @@ class OpenAI:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
         return _encode(body)
+
+
+def _parameters(parameters: Parameters) -> dict[str, Any]:
+    return given(
+        temperature=parameters.temperature,
+        top_p=parameters.top_p,
+        stop=parameters.stop,
+        seed=parameters.seed,
+        reasoning_effort=parameters.effort,
+    )
 
 
 def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:

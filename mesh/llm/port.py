@@ -12,12 +12,14 @@ import msgspec
 
 from mesh.core.events import Event
 from mesh.core.messages import Message, ToolSpec
+from mesh.llm.parameters import Parameters
 
 
 class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model call.
 
     ``max_tokens`` None: the provider's default (4096 for Anthropic, whose API requires a number).
+    ``parameters`` are those that the provider takes: `mesh.llm.config_checks` refuses a config with others.
     ``timeout_s`` bounds each HTTP request, the body of its response included; `mesh.llm.retry` bounds the
     number of requests. ``deltas`` False: nobody watches, so that the provider need not stream.
     """
@@ -27,6 +29,7 @@ class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     max_tokens: int | None = None
+    parameters: Parameters = Parameters()
     timeout_s: float = 60.0
     deltas: bool = False
 

@@ -11,8 +11,21 @@ import pytest
 from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
+from mesh.llm.models import provider_of
+from mesh.llm.parameters import TAKEN_BY, Parameters
+from mesh.llm.port import LlmRequest
 from mesh.llm.retry import ATTEMPTS
-from tests.worlds.providers import DOTTED, FORMATS, KEY, WEATHER, answer_of, events_of, provider, request
+from tests.worlds.providers import (
+    DOTTED,
+    FORMATS,
+    KEY,
+    MODELS,
+    WEATHER,
+    answer_of,
+    events_of,
+    provider,
+    request,
+)
 
 pytestmark = [
     pytest.mark.parametrize("wire", FORMATS),
@@ -120,6 +133,70 @@ async def test_an_answer_cut_at_the_token_limit_says_so(wire: str, deltas: bool)
         answer = await answer_of(llm, request(wire, deltas=deltas, max_tokens=17))
     assert (answer.finish_reason, answer.text) == ("length", "and then")
     assert 17 in flat(stub.calls[0].json)
+
+
+PARAMETERS: dict[str, Any] = {
+    "temperature": 0.0,
+    "top_p": 0.9,
+    "max_tokens": 17,
+    "stop": ("END", "\n\n"),
+    "seed": 7,
+    "effort": "low",
+}
+SENT_PARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
+    "openai": {
+        "temperature": {"temperature": 0.0},
+        "top_p": {"top_p": 0.9},
+        "max_tokens": {"max_tokens": 17},
+        "stop": {"stop": ["END", "\n\n"]},
+        "seed": {"seed": 7},
+        "effort": {"reasoning_effort": "low"},
+    },
+    "anthropic": {
+        "temperature": {"temperature": 0.0},
+        "top_p": {"top_p": 0.9},
+        "max_tokens": {"max_tokens": 17},
+        "stop": {"stop_sequences": ["END", "\n\n"]},
+        "effort": {"output_config": {"effort": "low"}},
+    },
+    "gemini": {
+        "temperature": {"temperature": 0.0},
+        "top_p": {"topP": 0.9},
+        "max_tokens": {"maxOutputTokens": 17},
+        "stop": {"stopSequences": ["END", "\n\n"]},
+        "seed": {"seed": 7},
+        "effort": {"thinkingConfig": {"thinkingLevel": "LOW"}},
+    },
+}
+
+
+def asked_with(wire: str, deltas: bool, **parameters: Any) -> LlmRequest:
+    max_tokens = parameters.pop("max_tokens", None)
+    return request(wire, deltas=deltas, max_tokens=max_tokens, parameters=Parameters(**parameters))
+
+
+def without_prompt(wire: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What a request says besides the prompt: all but what one without parameters has."""
+    if wire == "gemini":
+        return dict(body.get("generationConfig", {}))
+    plain = {"model", "messages", "system", "stream", "stream_options"}
+    return {key: value for key, value in body.items() if key not in plain}
+
+
+async def test_each_parameter_is_sent_in_the_providers_own_words_and_no_other(
+    wire: str, deltas: bool
+) -> None:
+    taken = TAKEN_BY[provider_of(MODELS[wire])]
+    default = {"max_tokens": 4096} if wire == "anthropic" else {}
+    async with provider(wire, None) as (stub, llm):
+        await answer_of(llm, asked_with(wire, deltas))
+        for key in taken:
+            await answer_of(llm, asked_with(wire, deltas, **{key: PARAMETERS[key]}))
+        await answer_of(llm, asked_with(wire, deltas, **{key: PARAMETERS[key] for key in taken}))
+    plain, *single, together = [without_prompt(wire, call.json) for call in stub.calls]
+    assert plain == default
+    assert single == [{**default, **SENT_PARAMETERS[wire][key]} for key in taken]
+    assert together == {name: value for key in taken for name, value in SENT_PARAMETERS[wire][key].items()}
 
 
 async def test_an_empty_answer_is_an_answer(wire: str, deltas: bool) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.offline import Offline
+from mesh.llm.parameters import Parameters
 from mesh.llm.port import LlmRequest
 from tests.worlds.live import LiveMesh
 from tests.worlds.providers import WEATHER, answer_of, events_of
@@ -45,6 +47,23 @@ def asked(*messages: Message, tools: tuple[ToolSpec, ...] = RESOURCES, deltas: b
     return LlmRequest(
         model="offline", system="You manage things.", messages=messages, tools=tools, deltas=deltas
     )
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_its_text_keeps_to_the_limit_and_to_stop_sequences(deltas: bool) -> None:
+    whole = await answer_of(Offline(), asked(User("hello there"), tools=()))
+    short = msgspec.structs.replace(asked(User("hello there"), tools=(), deltas=deltas), max_tokens=3)
+    events = await events_of(Offline(), short)
+    answer = events[-1]
+    assert isinstance(answer, LlmCall)
+    assert (answer.text, answer.finish_reason, answer.usage.output) == ("I am the", "length", 3)
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == answer.text * deltas
+    stopping = Parameters(stop=("nowhere", "model", "network"))
+    stopped = await answer_of(Offline(), msgspec.structs.replace(short, max_tokens=6, parameters=stopping))
+    assert (stopped.text, stopped.finish_reason) == ("I am the offline demonstration ", "stop")
+    others = Parameters(temperature=2.0, top_p=0.1, seed=1, effort="high")
+    same = asked(User("hello there"), tools=(), deltas=deltas)
+    assert (await answer_of(Offline(), msgspec.structs.replace(same, parameters=others))).text == whole.text
 
 
 async def call_for(text: str, tools: tuple[ToolSpec, ...] = RESOURCES) -> tuple[str, dict[str, Any]] | str:

@@ -1,6 +1,7 @@
 """From a model's name to its provider, and how providers are shared."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,8 @@ from mesh.core.errors import ConfigError
 from mesh.core.messages import User
 from mesh.llm import routing
 from mesh.llm.models import Route, bare_model, check_key, resolve
+from mesh.llm.openai import OpenAI
+from mesh.llm.parameters import Parameters
 from mesh.llm.port import LlmRequest
 from mesh.llm.routing import provider_for
 from mesh.servers.llm_stub import LlmStub
@@ -100,6 +103,38 @@ async def test_a_compatible_endpoint_is_sent_the_bare_name_and_max_tokens() -> N
         "messages": [{"role": "user", "content": "hi"}],
         "max_tokens": 9,
     }
+
+
+@pytest.mark.parametrize(
+    ("model", "sent"),
+    [
+        ("gemini-2.5-flash", {"thinkingBudget": 8192}),
+        ("google:gemini-2.5-pro", {"thinkingBudget": 8192}),
+        ("gemini-3-flash", {"thinkingLevel": "MEDIUM"}),
+        ("gemini-flash-latest", {"thinkingLevel": "MEDIUM"}),
+    ],
+)
+async def test_gemini_2_5_is_told_its_effort_in_tokens(model: str, sent: dict[str, Any]) -> None:
+    async with LlmStub() as stub:
+        llm = provider_for(model, env_for(stub.url))
+        parameters = Parameters(effort="medium")
+        said = (User("hi"),)
+        await answer_of(llm, LlmRequest(model=model, system="", messages=said, parameters=parameters))
+        await llm.close()
+    assert stub.calls[0].json["generationConfig"] == {"thinkingConfig": sent}
+
+
+async def test_openai_itself_is_told_the_limit_by_its_new_name() -> None:
+    async with LlmStub() as stub:
+        llm = OpenAI("key", f"{stub.url}/v1", compatible=False)
+        parameters = Parameters(effort="high", stop=("x",))
+        asked = LlmRequest(
+            model="openai:o", system="", messages=(User("hi"),), max_tokens=9, parameters=parameters
+        )
+        await answer_of(llm, asked)
+        await llm.close()
+    sent = {key: stub.calls[0].json[key] for key in ("max_completion_tokens", "reasoning_effort", "stop")}
+    assert sent == {"max_completion_tokens": 9, "reasoning_effort": "high", "stop": ["x"]}
 
 
 async def test_anthropic_is_always_told_a_limit() -> None:
