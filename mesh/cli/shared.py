@@ -21,9 +21,15 @@ ConfigArgument = Annotated[
 
 
 def loaded(path: Path) -> "Config":
+    """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models."""
     from mesh.config.model import load
+    from mesh.core.errors import ConfigError
+    from mesh.llm.config_checks import model_problems
 
-    return load(path, os.environ)
+    config = load(path, os.environ)
+    if problems := model_problems(config):
+        raise ConfigError(problems)
+    return config
 
 
 def runtime() -> "Callable[..., None]":

@@ -19,6 +19,7 @@ _CHILDREN = ("sequential", "parallel", "loop")
 _KEYS_OF: dict[str, tuple[str, ...]] = {
     "agents": (*_CHILDREN, "llm"),
     "model": ("llm",),
+    "parameters": ("llm",),
     "prompt": ("llm", "a2a"),
     "can_exit_loop": ("llm",),
     "can_ask_user": ("llm",),

@@ -9,7 +9,7 @@
 Times are in seconds, sizes in bytes. A problem never repeats a value, because the value may be a secret.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
 from mesh.config.problem_texts import spelled
-from mesh.config.read_model import read_model
+from mesh.config.read_model import Problem, read_model, told
 from mesh.config.values import (
     ApiKey,
     Bytes,
@@ -33,6 +33,7 @@ from mesh.config.values import (
     Seconds,
     SecurityScheme,
     Text,
+    Tokens,
     ToolName,
     Url,
     Usd,
@@ -78,9 +79,21 @@ class LlmOptions(ConfigSection):
     """
 
     model: Text = DEFAULT_MODEL
-    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    max_tokens: Tokens | None = None
     timeout_s: Seconds = 60
     prices: dict[Text, ModelPrice] = {}
+
+
+class ModelParameters(ConfigSection):
+    """What an llm node asks of its model. None leaves it to the provider; ``max_tokens`` None means that of
+    `LlmOptions`. `mesh.llm.config_checks` says which provider takes what."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_tokens: Tokens | None = None
+    stop: Annotated[Many[Text], Field(max_length=4)] = ()
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    effort: Literal["low", "medium", "high"] | None = None
 
 
 class ServerOptions(ConfigSection):
@@ -164,6 +177,7 @@ class AgentNode(ConfigSection):
     description: str = ""
     agents: "Many[AgentNode]" = ()
     model: Text | None = None
+    parameters: ModelParameters = ModelParameters()
     prompt: str = ""
     output_key: Identifier | None = None
     can_exit_loop: bool = False
@@ -407,6 +421,10 @@ class Config(ConfigSection):
         """12 hex digits that name this version of the agent. They are the same in every process and
         environment, and do not depend on `DEPLOYMENT_KEYS`."""
         return self._digest
+
+    def told(self, problems: Iterable[Problem]) -> list[str]:
+        """Returns problems at keys of the file as `parse` reports them."""
+        return told(problems, self._origin, self._root)
 
     def location(self, *loc: str | int) -> str:
         """Returns how a problem at a key begins: ``config/agent.yaml:3: llm.model``. A key that the file does

@@ -39,6 +39,7 @@ _MESSAGES = {
     "less_than_equal": "is too large; expected {le} or less",
     "string_pattern_mismatch": "does not fit; expected text that matches {pattern}",
     "string_too_short": "is empty; expected text",
+    "too_long": "has too many entries; expected at most {max_length}",
     "literal_error": "is none of the choices; expected {expected}",
     "missing": "is missing; it is required",
 }

@@ -48,9 +48,14 @@ def read_model(
     # A variable without a value is reported once, and not again by the key that lacks it.
     problems = [*substitution.problems, *(each for each in problems if each[0] not in substitution.failed)]
     if found is None or problems:
-        lines = sorted({(root.nearest(loc).line, spelled(loc), message) for loc, message in problems})
-        raise ConfigError([f"{origin}:{line}: {key}: {message}" for line, key, message in lines])
+        raise ConfigError(told(problems, origin, root))
     return found, root
+
+
+def told(problems: Iterable[Problem], origin: str, root: YamlNode) -> list[str]:
+    """Returns the problems as people read them, ``origin:line: key: …``, in the order of the lines."""
+    lines = sorted({(root.nearest(loc).line, spelled(loc), message) for loc, message in problems})
+    return [f"{origin}:{line}: {key}: {message}" for line, key, message in lines]
 
 
 def _validated(model: type[Model], data: Any) -> tuple[Model | None, list[Any]]:

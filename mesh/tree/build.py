@@ -11,6 +11,7 @@ from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
+from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm
 from mesh.llm.prices import Prices
 from mesh.mcp.port import ToolSession
@@ -96,7 +97,8 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         max_iterations=config.limits.max_tool_iterations,
         max_llm_calls=config.limits.max_llm_calls,
         max_tool_calls=config.limits.max_tool_calls,
-        max_tokens=config.llm.max_tokens,
+        max_tokens=node.parameters.max_tokens or config.llm.max_tokens,
+        parameters=Parameters(**node.parameters.model_dump(exclude={"max_tokens"})),
         timeout_s=config.llm.timeout_s,
         max_parallel_calls=config.limits.max_parallel_calls,
     )

@@ -12,6 +12,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.core.places import ROOT, StepKey
+from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm, LlmRequest
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.agent_call import AgentCalls
@@ -143,6 +144,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_llm_calls: int = 500
     max_tool_calls: int = 100
     max_tokens: int | None = None
+    parameters: Parameters = Parameters()
     timeout_s: float = 60.0
     max_parallel_calls: int = 8
 
@@ -278,6 +280,7 @@ class LlmWork:
             messages=messages,
             tools=specs,
             max_tokens=settings.max_tokens,
+            parameters=settings.parameters,
             timeout_s=settings.timeout_s,
             deltas=steps.watched,
         )

@@ -122,6 +122,19 @@ class TestCheck:
             f"mesh: {path}:4: mcp_servers[0]: has neither command nor url; expected one of them",
         ]
 
+    @pytest.mark.parametrize("command", ["check", "up"])
+    def test_a_parameter_that_the_model_does_not_have_is_a_line_on_stderr(
+        self, here: Path, command: str
+    ) -> None:
+        agent = "agent: {name: a, type: llm, model: claude-x,\n  parameters: {seed: 7, effort: low}}\n"
+        path = config(here, agent)
+        result = mesh(command, path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == (
+            f"mesh: {path}:4: agent.parameters.seed: anthropic, which serves claude-x, has no seed; "
+            "expected one of: temperature, top_p, max_tokens, stop, effort\n"
+        )
+
     def test_a_file_that_is_not_there_is_one_line(self, here: Path) -> None:
         result = mesh("check", "none.yaml")
         assert (result.exit_code, result.stderr) == (

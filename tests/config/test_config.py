@@ -288,6 +288,10 @@ class TestDigest:
     def test_another_agent_has_another_digest(self, text: str) -> None:
         assert read(text).digest != read("name: a").digest
 
+    def test_keys_that_a_file_does_not_have_do_not_change_it(self) -> None:
+        agent = "name: a\nagent: {name: x, type: llm, prompt: p}"
+        assert read(agent).digest == "85a1ba58cbbb"
+
     def test_prices_are_no_part_of_it(self) -> None:
         priced = read("llm: {model: m, prices: {m: {input: 3, output: 15, cached: 0.3}}}")
         assert priced.digest == read("llm: {model: m}").digest != read("llm: {model: n}").digest
@@ -354,12 +358,56 @@ class TestTree:
             ("{name: x, type: tool, tool: list, prompt: y}", "agent.prompt", "expected type: llm or a2a"),
             ("{name: x, type: tool, tool: list, args: [1]}", "agent.args", "expected a mapping"),
             ("{name: x, type: llm, replicas: -1}", "agent.replicas", "expected 0 or more"),
+            (
+                "{name: x, type: a2a, url: 'http://x', parameters: {}}",
+                "agent.parameters",
+                "expected type: llm",
+            ),
         ],
     )
     def test_an_impossible_node_is_refused_at_its_key(self, node: str, key: str, words: str) -> None:
         (problem,) = problems(f"agent: {node}")
         assert problem.startswith(f"agent.yaml:1: {key}: ")
         assert words in problem
+
+    @pytest.mark.parametrize(
+        ("parameter", "key", "words"),
+        [
+            ("temperature: -0.1", "temperature", "is too small; expected 0 or more"),
+            ("temperature: 2.1", "temperature", "is too large; expected 2 or less"),
+            ("temperature: '0.2'", "temperature", "is text; expected a number"),
+            ("top_p: 1.01", "top_p", "is too large; expected 1 or less"),
+            ("max_tokens: 0", "max_tokens", "is too small; expected 1 or more"),
+            ("stop: END", "stop", "is text; expected a list"),
+            ("stop: ['']", "stop[0]", "is empty; expected text"),
+            ("stop: [a, b, c, d, e]", "stop", "has too many entries; expected at most 4"),
+            ("seed: -1", "seed", "is too small; expected 0 or more"),
+            ("seed: 2147483648", "seed", "is too large; expected 2147483647 or less"),
+            ("seed: 1.5", "seed", "expected a whole number"),
+            ("effort: max", "effort", "is none of the choices; expected 'low', 'medium' or 'high'"),
+            ("temprature: 1", "temprature", "unknown key; did you mean temperature?"),
+        ],
+    )
+    def test_a_parameter_out_of_its_bounds_is_refused_at_its_line(
+        self, parameter: str, key: str, words: str
+    ) -> None:
+        called = f"agents:\n- name: x\n  type: llm\n  parameters:\n    {parameter}"
+        (problem,) = problems(called)
+        assert problem.startswith(f"agent.yaml:5: agents[0].parameters.{key}: ")
+        assert words in problem
+
+    def test_parameters_belong_to_one_node(self) -> None:
+        parameters = "{temperature: 0, top_p: 1, max_tokens: 9, stop: [a, b], seed: 7, effort: low}"
+        config = read(f"agent: {{name: x, type: llm, parameters: {parameters}}}")
+        assert config.tree.parameters.model_dump() == {
+            "temperature": 0,
+            "top_p": 1,
+            "max_tokens": 9,
+            "stop": ("a", "b"),
+            "seed": 7,
+            "effort": "low",
+        }
+        assert set(read("").tree.parameters.model_dump().values()) == {None, ()}
 
     def test_names_are_unique_in_the_whole_tree(self) -> None:
         agent = tree(3)

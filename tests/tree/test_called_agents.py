@@ -7,6 +7,7 @@ import pytest
 
 from mesh.core.events import AgentStarted, ApprovalRequired, LlmCall, NodeCompleted, ToolResult, Usage
 from mesh.core.ids import new_id
+from mesh.llm.parameters import Parameters
 from mesh.tree.llm import COMPLETE_TASK, RETURN_TO_USER
 from tests.worlds.mesh import Caller, Create, LocalMesh, Show, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, parallel, sequential
@@ -42,6 +43,19 @@ async def test_a_called_agent_gets_its_task_as_message_and_placeholder_and_answe
     started = next(event for event in events if isinstance(event, AgentStarted))
     assert (started.step, started.agent_path) == ("0.search@0-0", ("main", "search"))
     assert not any(isinstance(event, NodeCompleted) for event in events)
+
+
+async def test_each_node_asks_its_model_with_its_own_parameters() -> None:
+    model = ByNode(main=[ask("search"), says("done")])
+    search = {**SEARCH, "parameters": {"temperature": 0.2, "stop": ["END"], "max_tokens": 99}}
+    tree = caller("search", parameters={"effort": "low"})
+    async with mesh(model, search, tree=tree, llm={"model": "scripted", "max_tokens": 500}) as world:
+        await world.create("go")
+    asked = {name: (request.max_tokens, request.parameters) for name, request in model.requests.items()}
+    assert asked == {
+        "main": (500, Parameters(effort="low")),
+        "search": (99, Parameters(temperature=0.2, stop=("END",))),
+    }
 
 
 async def test_it_is_offered_under_its_name_with_its_description_and_schema() -> None:

@@ -51,6 +51,7 @@ class ByNode:
         self.asked: Counter[str] = Counter()
         self.prompts: list[str] = []
         self.messages: dict[str, list[Any]] = {}
+        self.requests: dict[str, LlmRequest] = {}
         self.tools: dict[str, dict[str, ToolSpec]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.fails: set[str] = set()
@@ -59,6 +60,7 @@ class ByNode:
         name, _, said = request.system.partition(": ")
         self.asked[name] += 1
         self.prompts.append(request.system)
+        self.requests[name] = request
         self.messages[name] = list(request.messages)
         self.tools[name] = {tool.name: tool for tool in request.tools}
         if name in self.gates:
