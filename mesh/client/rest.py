@@ -27,6 +27,7 @@ from mesh.client.responses import AgentInfo, ConversationPage, ToolInfo, TreeNod
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, CutOff, decode
+from mesh.core.spending import SpendReport
 from mesh.core.view import ConversationView
 from mesh.net.backoff import Backoff, Patience
 from mesh.net.sse import data_of_events
@@ -179,6 +180,10 @@ class MeshClient:
     async def agents(self) -> list[AgentInfo]:
         """Returns the root agent and the agents that others may call."""
         return self._read(await self._get("/agents"), _AgentsResponse).agents
+
+    async def spend(self, conversation_id: str) -> SpendReport:
+        """Returns what a conversation has spent, by agent and by model."""
+        return self._read(await self._get(f"{_path(conversation_id)}/spend"), SpendReport)
 
     async def log(self, conversation_id: str) -> bytes:
         """Returns the journal of a conversation, one JSON object per line."""

@@ -49,6 +49,7 @@ from mesh.core.events import (
 from mesh.core.history import call_of, messages_of
 from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place
+from mesh.core.spending import Sum
 
 ConversationStatus = Literal["active", "waiting_approval", "completed"]
 StepEvent = (
@@ -125,6 +126,7 @@ class Conversation:
         self.paused = False
         self.state: dict[str, str] = {}
         self.llm_calls = 0  # of the newest turn
+        self.spent = Sum()  # of all turns
         self.steps: list[StepEvent] = []
         self.history: list[Message] = []
         self.messages: list[MessageView] = []
@@ -238,6 +240,7 @@ class Conversation:
         """Applies the next event of the journal."""
         self.seq = event.seq
         self._seen.add(event.key)
+        self.spent.add(event)
         if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
             self.updated_at = event.time or self.updated_at
         match event:

@@ -8,6 +8,7 @@ from mesh.core.conversation import Conversation, ConversationStatus, MessageView
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, is_moment
 from mesh.core.ids import is_id
 from mesh.core.places import ROOT
+from mesh.core.spending import Spent
 
 TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
 
@@ -74,7 +75,7 @@ class PipelineState(msgspec.Struct, frozen=True):
 
 class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id`` is
-    A2A's, when it is not the session's id."""
+    A2A's, when it is not the session's id. ``spent`` is there once a model was called."""
 
     id: str
     session_id: str
@@ -87,6 +88,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     pipeline_state: PipelineState | None = None
     turn: TurnView | None = None
     context_id: str = ""
+    spent: Spent | None = None
 
     @property
     def context(self) -> str:
@@ -140,6 +142,7 @@ def view(conversation: Conversation) -> ConversationView:
         pipeline_state=_pipeline_state(conversation),
         turn=turn_view(conversation),
         context_id=conversation.context_id,
+        spent=conversation.spent.spent if conversation.spent else None,
     )
 
 

@@ -1,5 +1,7 @@
-"""The routes of events: streams of what happens, conversations as logs, and the agent's tree."""
+"""The routes of events: streams of what happens, conversations as logs, what they spent, and the agent's
+tree."""
 
+import asyncio
 import re
 
 from starlette.requests import Request
@@ -9,15 +11,18 @@ from starlette.routing import Route
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
 from mesh.core.errors import BadRequest
-from mesh.core.events import NAMES
+from mesh.core.events import NAMES, decode
 from mesh.core.ids import SESSION_IDS, is_session_id
+from mesh.core.spending import SpendReport, root_agent, spend_report
 from mesh.http.backend import Backend
 from mesh.http.body_types import TreeBody
 from mesh.http.parsing import read_request
 from mesh.http.responses import json_response, route, turn_response
 from mesh.http.streams import Streams, last_event_id
+from mesh.keeper.replies import JournalLines
 from mesh.keeper.requests import Export, Follow, Import
 from mesh.keeper.transfer import created_in
+from mesh.llm.prices import Prices
 from mesh.tree.outline import outline, outlines_of_called_agents
 
 _CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
@@ -31,6 +36,8 @@ class EventRoutes:
     def __init__(self, backend: Backend, streams: Streams, config: Config) -> None:
         self._backend = backend
         self._streams = streams
+        self._root = config.tree.name
+        self._prices = Prices(config.llm.prices)
         self._max_log_bytes = config.limits.max_log_bytes
         # Beside the tree, not in it: clients that know of no agents to call show the tree as it was.
         self._trees = TreeBody(outline(config), outlines_of_called_agents(config))
@@ -41,6 +48,7 @@ class EventRoutes:
             route("POST", "/conversations/import", self._import),
             route("GET", "/conversations/{conversation_id}/events", self._events),
             route("GET", "/conversations/{conversation_id}/log", self._log),
+            route("GET", "/conversations/{conversation_id}/spend", self._spend),
             route("GET", "/events", self._all_events),
             route("GET", "/tree", self._show_tree),
         ]
@@ -75,10 +83,23 @@ class EventRoutes:
         return cursors if len(cursors) == shards else [0] * shards
 
     async def _log(self, request: Request) -> Response:
-        conversation_id = request.path_params["conversation_id"]
-        lines = await self._backend.ask(conversation_id, Export(conversation_id))
+        lines = await self._exported(request)
         headers = {"X-Session-ID": lines.session_id}
         return Response(lines.content, headers=headers, media_type="application/x-ndjson")
+
+    async def _exported(self, request: Request) -> JournalLines:
+        conversation_id = request.path_params["conversation_id"]
+        return await self._backend.ask(conversation_id, Export(conversation_id))
+
+    async def _spend(self, request: Request) -> Response:
+        lines = await self._exported(request)
+        # In a thread, as a long journal takes a while and this process answers others meanwhile.
+        report = await asyncio.to_thread(self._report, lines.content)
+        return json_response(report, headers={"X-Session-ID": lines.session_id})
+
+    def _report(self, content: bytes) -> SpendReport:
+        events = [decode(line) for line in content.split(b"\n") if line]
+        return spend_report(events, root_agent(events, self._root), self._prices.nusd)
 
     async def _import(self, request: Request) -> Response:
         content = await read_request(request, self._max_log_bytes, "limits.max_log_bytes")

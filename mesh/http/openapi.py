@@ -16,6 +16,7 @@ from mesh.config.model import Config
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
 from mesh.core.events import Choice
+from mesh.core.spending import SpendReport, Spent, SpentByAgent, SpentByModel
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
     AgentList,
@@ -103,6 +104,7 @@ _TYPES = (
     ConversationPage,
     AgentList,
     TreeBody,
+    SpendReport,
     SessionBody,
     Problem,
     MessageRequest,
@@ -219,6 +221,19 @@ _AGENTS = [
     AgentInfo("main", "llm", "0", model="offline"),
     AgentInfo("search", "llm", "search", "Finds facts.", "offline", _TASK, ("main",)),
 ]
+_SUM: dict[str, Any] = {
+    "calls": 3,
+    "input_tokens": 1200,
+    "output_tokens": 90,
+    "total_tokens": 1290,
+    "cost_usd": 0.00495,
+    "time_ms": 2100,
+}
+_SPEND = SpendReport(
+    spent=Spent(**_SUM, runs=1),
+    by_agent=[SpentByAgent(**_SUM, runs=1, agent_path=("main",))],
+    by_model=[SpentByModel(**_SUM, runs=1, model="claude-sonnet-4-5")],
+)
 _SESSION = SessionBody(_ID)
 _MESSAGE: Examples = {"add": {"message": "add resource web-1 with value 42"}}
 _STREAM, _LINES = "text/event-stream", "application/x-ndjson"
@@ -375,6 +390,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "A conversation's journal, one event a line",
         _LINES,
         about="The journal",
+        errors=(404, *_BUSY),
+    ),
+    ("GET", "/conversations/{conversation_id}/spend"): Operation(
+        "events",
+        "What a conversation has spent, by agent and by model",
+        SpendReport,
+        {"spent": _SPEND},
+        about="Sums of its model calls, at the prices of the time of each",
         errors=(404, *_BUSY),
     ),
     ("POST", "/conversations/import"): Operation(

@@ -1,7 +1,7 @@
 """The llm node asks its model, runs the tools that the model calls, and asks again, until it answers in
 text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
@@ -12,6 +12,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.core.places import ROOT, StepKey
+from mesh.core.spending import CostOf, recorded_cost
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm, LlmRequest
 from mesh.runtime.failpoints import failpoint
@@ -149,16 +150,12 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel_calls: int = 8
 
 
-CostOf = Callable[[LlmCall], int | None]
-"""The cost of a model call in 10⁻⁹ USD; None if its model has no known price."""
-
-
 class LlmWork:
     """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone.
     ``cost_of`` says what a call costs, at the prices of the moment."""
 
     def __init__(
-        self, settings: LlmSettings, llm: Llm, tools: Tools, cost_of: CostOf = lambda _: None
+        self, settings: LlmSettings, llm: Llm, tools: Tools, cost_of: CostOf = recorded_cost
     ) -> None:
         self._cost_of = cost_of
         self._settings = settings

@@ -158,6 +158,9 @@ async def test_what_is_there_can_be_read(live: Callable[..., LiveMesh]) -> None:
         assert [(node.path, node.name) for node in (await client.tree()).walk()] == [("0", "test")]
         assert [(agent.path, agent.name) for agent in await client.agents()] == [("0", "test")]
         assert await client.trees_of_called_agents() == []
+        report = await client.spend(identifier)
+        assert report.spent == (await client.show(identifier)).spent
+        assert [agent.agent_path for agent in report.by_agent] == [("test",)]
         log = await client.log(identifier)
         events, faults = read_lines(log.splitlines())
         assert (seqs(events), faults) == (seqs(seen), [])
