@@ -46,7 +46,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.core.history import call_of, messages_of
+from mesh.core.history import NOT_REACHED, NOT_RUN, call_of, messages_of
 from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place
 from mesh.core.spending import Sum
@@ -145,7 +145,10 @@ class Conversation:
 
     @property
     def pending(self) -> list[ApprovalRequired]:
-        """The approvals that wait for a person, oldest first. A completed node waits for nothing."""
+        """The approvals that wait for a person, oldest first. A completed node waits for nothing, and neither
+        does a turn that an agent has answered."""
+        if self.returned is not None:
+            return []
         asked = self._unanswered
         done = self._done if asked else set()
         return [e for e in asked if not _is_inside(e, done)] if done else asked
@@ -294,7 +297,8 @@ class Conversation:
         if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].content != text:
             self._say("assistant", text, event)
         self.history.append(User(self.user_message))
-        self.history.extend(messages_of(self.steps, ROOT))
+        is_answered = isinstance(event, Completed) and not event.stopped_by_person
+        self.history.extend(messages_of(self.steps, ROOT, not_run=NOT_REACHED if is_answered else NOT_RUN))
         if self.history[-1] != Assistant(text):
             self.history.append(Assistant(text))
         if isinstance(event, Completed):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mesh.core.events import AnyEvent, LlmCall, ToolCall, ToolIntent, ToolResult
+from mesh.core.events import AgentStarted, AnyEvent, LlmCall, ToolCall, ToolIntent, ToolResult
 from mesh.core.messages import Assistant, Message, Result, Results
 from mesh.core.places import Place, StepKey
 
@@ -10,15 +10,20 @@ NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
 NOT_KNOWN = (
     "This tool call was begun; it is not known whether it ran, because the turn ended before its result."
 )
+NOT_ANSWERED = "This agent was called; the turn ended before it answered."
+NOT_REACHED = "This tool call was not run: the turn ended before it."
 
 
-def messages_of(steps: Sequence[AnyEvent], place: Place) -> list[Message]:
+def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_RUN) -> list[Message]:
     """The messages between the node at a place and its model, as the next model call takes them.
 
-    Every tool call gets a result, as providers require; the result of a call that did not run says so.
+    Every tool call gets a result, as providers require; the result of a call that was not run is ``not_run``.
     """
     results = {e.step: e for e in steps if isinstance(e, ToolResult)}
-    begun = {e.step for e in steps if isinstance(e, ToolIntent)}
+    without = {e.step: NOT_KNOWN for e in steps if isinstance(e, ToolIntent)}
+    without |= {
+        e.place.call.text: NOT_ANSWERED for e in steps if isinstance(e, AgentStarted) and e.place.call
+    }
     messages: list[Message] = []
     for event in steps:
         if not isinstance(event, LlmCall) or event.place != place:
@@ -27,16 +32,16 @@ def messages_of(steps: Sequence[AnyEvent], place: Place) -> list[Message]:
         if event.tool_calls:
             steps_of = [StepKey(event.step).tool_call(j).text for j in range(len(event.tool_calls))]
             told = [
-                _result(call, results.get(step), step in begun)
+                _result(call, results.get(step), without.get(step, not_run))
                 for call, step in zip(event.tool_calls, steps_of, strict=True)
             ]
             messages.append(Results(tuple(told)))
     return messages
 
 
-def _result(call: ToolCall, outcome: ToolResult | None, begun: bool) -> Result:
+def _result(call: ToolCall, outcome: ToolResult | None, without: str) -> Result:
     if outcome is None:
-        return Result(call.id, call.name, NOT_KNOWN if begun else NOT_RUN, is_error=True)
+        return Result(call.id, call.name, without, is_error=True)
     return Result(call.id, call.name, outcome.content, outcome.is_error)
 
 

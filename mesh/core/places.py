@@ -102,6 +102,16 @@ class Place(msgspec.Struct, frozen=True):
         return Place(f"{above}@{below.partition('.')[0]}")
 
     @property
+    def in_tree(self) -> "Place":
+        """The place in the tree of the root agent: of a called agent, that of the node whose call led to it.
+
+        >>> Place("0.1.search@3-0.2").in_tree.text
+        '0.1'
+        """
+        called = _CALLED.search(self.text)
+        return Place(self.text[: called.start()]) if called else self
+
+    @property
     def call(self) -> "StepKey | None":
         """The step that called the agent whose place this is; None if it is not the place of a called agent.
 

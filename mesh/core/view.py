@@ -187,7 +187,7 @@ def _pipeline_state(conversation: Conversation) -> PipelineState | None:
     if asked is None or asked.place == ROOT:
         return None
     return PipelineState(
-        paused_node_path=asked.place.indices,
+        paused_node_path=asked.place.in_tree.indices,
         paused_node_output_key=asked.output_key or None,
         session_state=conversation.session_state,
         user_message=conversation.user_message,

@@ -78,8 +78,7 @@ class Driver:
         turn = loaded.turn_to_cancel = loaded.turn
         abandoned: list[AbandonedTask] = []
         try:
-            if loaded.running_pass is not None:
-                loaded.running_pass.cancel()
+            loaded.cancel_pass()
             while loaded.needs_pass and loaded.turn == turn:
                 await asyncio.shield(self.start(loaded))
             abandoned = _abandoned_tasks(loaded)
@@ -123,7 +122,7 @@ class Driver:
             await self._cancel_tasks(abandoned)
 
     async def _pass(self, loaded: LoadedConversation) -> None:
-        if _ends_now(loaded):
+        if loaded.ends_now:
             raise EndsNow
         latest = moment(timedelta(seconds=self._turn_timeout_s))
         turn = msgspec.structs.replace(await loaded.begin_pass(), deadline=latest)
@@ -133,7 +132,7 @@ class Driver:
         await loaded.append_from_pass(
             turn.turn, turn.run, _closing(output, turn, loaded.conversation.returned)
         )
-        if _ends_now(loaded):
+        if loaded.ends_now:
             raise EndsNow
         if not loaded.conversation.turn_open:
             await self._cancel_tasks(abandoned)
@@ -146,6 +145,7 @@ class Driver:
     async def _append_end(self, loaded: LoadedConversation, turn: int) -> None:
         """Ends the turn, with the results of the calls that were claimed in it: one that runs is waited
         for."""
+        await loaded.append(())  # a claim that is just being journaled is waited for: it has to be settled
         results = await self._settle_all(loaded)
         returned = loaded.conversation.returned
         is_returned = returned is not None and loaded.turn_to_cancel != turn
@@ -194,7 +194,7 @@ class Driver:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await loaded.running_pass
         except asyncio.CancelledError:
-            if _ends_now(loaded):
+            if loaded.ends_now:
                 raise EndsNow from None
             raise
         except TimeoutError:
@@ -207,13 +207,6 @@ class Driver:
             return PassOutput("failed", f"internal error: {problem}; the log has more")
         finally:
             loaded.running_pass = None
-
-
-def _ends_now(loaded: LoadedConversation) -> bool:
-    """Whether the open turn ends without another pass."""
-    conversation = loaded.conversation
-    is_returned = conversation.turn_open and conversation.returned is not None
-    return loaded.turn_to_cancel == loaded.turn or is_returned
 
 
 def _abandoned_tasks(loaded: LoadedConversation) -> list[AbandonedTask]:

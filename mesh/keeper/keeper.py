@@ -163,8 +163,8 @@ class Keeper:
         accepted = await loaded.append_from_pass(turn, run, events)
         if not accepted and loaded.needs_pass:
             self._driver.start(loaded)
-        if loaded.conversation.returned is not None and loaded.running_pass is not None:
-            loaded.running_pass.cancel()  # the turn ends: no new step of it starts
+        if loaded.ends_now:
+            loaded.cancel_pass()
         return Ack(accepted, loaded.audience.is_there, loaded.conversation.llm_calls)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:

@@ -126,6 +126,20 @@ class LoadedConversation:
         """Whether the open turn can go on without a person."""
         return self.held_message is not None or self.conversation.needs_pass
 
+    @property
+    def ends_now(self) -> bool:
+        """Whether the open turn ends without another pass: it is to be cancelled, or an agent has returned to
+        the user."""
+        conversation = self.conversation
+        is_returned = conversation.turn_open and conversation.returned is not None
+        return is_returned or (self.turn_to_cancel != 0 and self.turn_to_cancel == self.turn)
+
+    def cancel_pass(self) -> None:
+        """Cancels the pass that runs, once: it waits for destructive tools that run, and another cancellation
+        would break that off."""
+        if self.running_pass is not None and not self.running_pass.cancelling():
+            self.running_pass.cancel()
+
     def hold(self, message: UserMessage) -> None:
         """Opens a turn. The message becomes durable with the first append, or after `SEND_AHEAD_S`; at once
         where there is a watcher, which is to see it first."""
@@ -227,6 +241,8 @@ class LoadedConversation:
 
     def _may_append(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
         claims = [event for event in events if isinstance(event, ToolIntent)]
+        if claims and self.ends_now:
+            return False  # no destructive tool starts in a turn that is about to end
         keys, steps = {event.key for event in claims}, {event.step for event in claims}
         return self.is_current(turn, run) and not any(
             (isinstance(known, ToolIntent) and known.key in keys and known.run != run)

@@ -48,6 +48,7 @@ class Branches(Generic[T]):
         self._running: dict[asyncio.Task[T | PassEnd], int] = {}
         self._ended: dict[int, T | PassEnd] = {}
         self._news: asyncio.Task[list[StepKey]] | None = None
+        self._missed: set[int] = set()  # branches that ran when a decision about them came
 
     async def run(self) -> dict[int, T | PassEnd]:
         """Runs all branches; returns how each of them ended, by its position. Raises `Superseded` at once.
@@ -97,15 +98,26 @@ class Branches(Generic[T]):
         else:
             index = self._running.pop(task)
             self._ended[index] = task.result()
+            # It may have paused before it could hear of the decision.
+            if index in self._missed and index in self._paused():
+                self._go_on_with(index)
 
     def _paused(self) -> list[int]:
         return [i for i, end in self._ended.items() if isinstance(end, PassEnd) and end.status == "paused"]
 
     def _go_on(self, decided: list[StepKey]) -> None:
-        for index in self._paused():
-            if any(self._branches[index].holds(step) for step in decided):
-                del self._ended[index]
-                self._start(index)
+        paused, running = self._paused(), set(self._running.values())
+        for index, branch in enumerate(self._branches):
+            if any(branch.holds(step) for step in decided):
+                if index in paused:
+                    self._go_on_with(index)
+                elif index in running:
+                    self._missed.add(index)
+
+    def _go_on_with(self, index: int) -> None:
+        self._missed.discard(index)
+        del self._ended[index]
+        self._start(index)
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:

@@ -84,10 +84,11 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         max_bytes=config.limits.max_tools_bytes,
     )
     call_settings = _call_settings(config, planned)
+    agents = _agent_calls(config, planned, call_settings, environment)
     tools = Tools(
-        ToolCalls(toolbox=toolbox, settings=call_settings),
+        ToolCalls(toolbox=toolbox, settings=call_settings, agents=tuple(spec.name for spec in agents.specs)),
         _remote_calls(config, planned, agents_of(config, planned), environment),
-        _agent_calls(config, planned, call_settings, environment),
+        agents,
         QuestionCalls(call_settings) if node.can_ask_user else None,
         _ending_tools(node),
     )

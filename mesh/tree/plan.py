@@ -42,18 +42,15 @@ class ApprovalRule:
 @dataclass(frozen=True)
 class PlannedNode:
     """A node of the config in its tree. ``path`` is its node path, ``prompt`` its own or the config's.
-    ``approvals`` says whether its destructive tools wait for a person."""
+    ``approvals`` says whether its destructive tools wait for a person. ``reads_history``: its prompt or
+    arguments, those of a node below it, or of an agent that one of them calls contain the turns before."""
 
     path: str
     node: AgentNode
     prompt: str
     approvals: ApprovalRule
     children: tuple["PlannedNode", ...]
-
-    @property
-    def reads_history(self) -> bool:
-        """Whether its prompt or arguments, or those of a node below it, contain the turns before."""
-        return "history" in self.placeholders or any(child.reads_history for child in self.children)
+    reads_history: bool
 
     @property
     def placeholders(self) -> set[str]:
@@ -69,13 +66,13 @@ class PlannedNode:
 
 def tree_of(config: Config) -> PlannedNode:
     """The root of a config's tree, with all nodes below it."""
-    return _planned(config, ROOT, config.tree, ApprovalRule())
+    return _planned(config, ROOT, config.tree, ApprovalRule(), _readers(config))
 
 
 def callable_agents(config: Config) -> list[PlannedNode]:
     """The roots of the agents that others may call. Their node paths begin with their names."""
-    agents = config.callable_agents.items()
-    return [_planned(config, Place(name), agent, ApprovalRule()) for name, agent in agents]
+    agents, readers = config.callable_agents.items(), _readers(config)
+    return [_planned(config, Place(name), agent, ApprovalRule(), readers) for name, agent in agents]
 
 
 def all_nodes(config: Config) -> Iterator[PlannedNode]:
@@ -93,14 +90,40 @@ def callers(nodes: Iterable[PlannedNode], agent: str) -> list[str]:
     ]
 
 
-def _planned(config: Config, place: Place, node: AgentNode, rule: ApprovalRule) -> PlannedNode:
+def _readers(config: Config) -> frozenset[str]:
+    """The names of the agents that others may call and that read the turns before, themselves or by an agent
+    that they call. Agents may call each other in circles."""
+    agents, found = config.callable_agents, frozenset[str]()
+    while True:
+        readers = frozenset(name for name, agent in agents.items() if _reads_history(config, agent, found))
+        if readers == found:
+            return found
+        found = readers
+
+
+def _reads_history(config: Config, node: AgentNode, readers: frozenset[str]) -> bool:
+    if "history" in placeholders(_prompt(config, node)) | placeholders_in(node.args):
+        return True
+    if node.type == "llm":
+        return any(called.name in readers for called in node.agents)
+    return any(_reads_history(config, child, readers) for child in node.children)
+
+
+def _prompt(config: Config, node: AgentNode) -> str:
+    return (node.prompt or config.prompt) if node.type == "llm" else node.prompt
+
+
+def _planned(
+    config: Config, place: Place, node: AgentNode, rule: ApprovalRule, readers: frozenset[str]
+) -> PlannedNode:
     if node.type in _AT_ONCE:
         rule = rule.inside(node)
     children = tuple(
-        _planned(config, place.child(index), child, rule) for index, child in enumerate(node.children)
+        _planned(config, place.child(index), child, rule, readers)
+        for index, child in enumerate(node.children)
     )
-    prompt = (node.prompt or config.prompt) if node.type == "llm" else node.prompt
-    return PlannedNode(place.path, node, prompt, rule, children)
+    reads_history = _reads_history(config, node, readers)
+    return PlannedNode(place.path, node, _prompt(config, node), rule, children, reads_history)
 
 
 def other_agents(config: Config) -> list[A2aAgent]:

@@ -178,9 +178,11 @@ class Steps:
         return unsent, self._sent
 
     def abandon(self) -> None:
-        """The return reaches nobody any more: what was not sent is left to the next pass."""
+        """The return reaches nobody any more: what was not sent is left to the next pass. What is on its way
+        goes on, but nothing follows it: the node's parent may have recorded its end by then."""
         if self._timer is not None:
             self._timer.cancel()
+        del self._unsent[self._on_its_way :]
 
     def _note(self, events: Sequence[AnyEvent]) -> None:
         if not events:

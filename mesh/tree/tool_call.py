@@ -42,10 +42,11 @@ from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 
 class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool calls of one node. ``for_model``: a model reads the results, and is told in them of arguments
-    that a person changed."""
+    """The tool calls of one node. ``agents`` are the names under which agents are offered beside the tools.
+    ``for_model``: a model reads the results, and is told in them of arguments that a person changed."""
 
     toolbox: Toolbox
+    agents: Sequence[str] = ()
     settings: CallSettings = CallSettings()
     for_model: bool = True
 
@@ -58,7 +59,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
         tool = self.toolbox.tools.get(call.name)
         if tool is None:
-            offered = ", ".join(sorted(self.toolbox.tools)) or "none"
+            offered = ", ".join(sorted([*self.toolbox.tools, *self.agents])) or "none"
             return f"There is no tool {call.name[:128]!r}. The tools are: {offered}."[:MOST_SHOWN]
         if call.malformed:
             return f"The arguments of {call.name} were not a JSON object: {call.malformed[:200]}"
