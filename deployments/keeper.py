@@ -9,6 +9,7 @@ from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.remote import RemoteTree, keep_source
 from deployments.services import KEEPER
+from mesh.core.budget import CallRequest
 from mesh.core.errors import JournalError, NotFound, Unavailable
 from mesh.core.events import AnyEvent
 from mesh.journal.files import FileJournal
@@ -21,7 +22,7 @@ from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
 from mesh.tree.plan import tree_of
-from mesh.tree.turn import Ack, Decisions
+from mesh.tree.turn import Ack, Decisions, Grant
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -68,6 +69,12 @@ class KeeperActor(Actor):
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         with _unavailable():
             return await self._keeper.append(conversation_id, turn, run, events)
+
+    async def reserve(
+        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+    ) -> Grant:
+        with _unavailable():
+            return await self._keeper.reserve(conversation_id, turn, run, events, request)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         with _unavailable():

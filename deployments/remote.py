@@ -19,6 +19,7 @@ from deployments.addresses import keeper_stub, mcp_session_stub, node_stub
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService
+from mesh.core.budget import CallRequest
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
@@ -27,7 +28,7 @@ from mesh.disk import atomic
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, Grant, PassInput, PassOutput, UnsettledCall
 
 _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
@@ -106,6 +107,12 @@ class RemoteRecorder:
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.append(conversation_id, turn, run, events)
+
+    async def reserve(
+        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+    ) -> Grant:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.reserve(conversation_id, turn, run, events, request)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]

@@ -61,6 +61,7 @@ KEEPER = Service(
         KeeperService.follow: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
         # A pass waits for both; when the keeper does not answer for so long, the pass is interrupted.
         KeeperService.append: Policy(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.reserve: Policy(repeat_for_s=FOREVER, within_s=30),
         KeeperService.decisions: Policy(repeat_for_s=FOREVER, within_s=30),
     },
 )

@@ -145,11 +145,26 @@ class A2aAgent(ConfigSection):
         return "destructive" in self.model_fields_set and not self.destructive
 
 
-class TurnBudget(ConfigSection):
-    """What one turn may use. ``max_depth`` bounds how many agents call each other, the root agent
+class Budget(ConfigSection):
+    """What one run of a node and everything below it may use; None for no limit. ``max_time_s`` does not
+    count the time in which people are waited for."""
+
+    max_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    max_total_tokens: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    max_llm_calls: Count | None = None
+    max_time_s: Seconds | None = None
+
+
+class TurnBudget(Budget):
+    """What one turn may use, and what happens at a limit: ``answer`` makes one last model call without tools,
+    ``stop`` returns what is there, ``fail`` fails, ``ask`` asks a person for as much again. At ``warn_at`` of
+    a limit the model is told once. ``max_depth`` bounds how many agents call each other, the root agent
     included."""
 
+    max_conversation_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     max_depth: Annotated[int, Field(ge=1, le=20)] = 5
+    on_limit: Literal["answer", "stop", "fail", "ask"] = "answer"
+    warn_at: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
 class AgentNode(ConfigSection):
@@ -161,7 +176,7 @@ class AgentNode(ConfigSection):
     are written here. ``input_schema`` is what a caller has to give to an agent; None means a ``task``.
     ``offer_agents`` offers each agent as a tool of its own, or one tool ``use_agent`` for all.
     ``can_complete_task`` and ``can_return_to_user`` give it the tools ``complete_task`` and
-    ``return_to_user``.
+    ``return_to_user``. ``budget`` bounds one run of it.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
@@ -186,6 +201,7 @@ class AgentNode(ConfigSection):
     can_return_to_user: bool = False
     offer_agents: Literal["tools", "use_agent"] = "tools"
     input_schema: dict[str, Any] | None = None
+    budget: Budget = Budget()
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     url: Url | None = None
     key: ApiKey = ""

@@ -5,6 +5,7 @@
     unknown_outcome  retry, skip        retry, skip                       no                no     no
     question         answer, reject     any text is the answer            no                no     yes
     auth_required    approve, reject    yes, no and their like            no                yes    no
+    limit            approve, reject    yes, no and their like            yes               no     yes
 
 To add a kind, add a row to `APPROVAL_KINDS`, and its name to `mesh.core.events.ApprovalKindName`. Everything
 that shows, takes or refuses decisions reads the row, the web chat included; only the code that asks knows a
@@ -64,6 +65,8 @@ class ApprovalKind(msgspec.Struct, frozen=True, kw_only=True):
     """In a few words, for the description of the REST API."""
     is_call: bool = False
     """Whether a tool call waits to be run."""
+    raises_limit: bool = False
+    """Whether its arguments are what a limit of the budget is raised by."""
     shows_arguments: bool = False
     lists_arguments: bool = False
     """Whether the description ends with a list of the arguments."""
@@ -154,8 +157,25 @@ _AUTH_REQUIRED = ApprovalKind(
     how="approve, with a bearer token, or reject",
     how_in_words="with any message that carries a bearer token, or no (or reject)",
 )
+# A rejection lets the agent answer with what it has: the turn goes on.
+_LIMIT = ApprovalKind(
+    name="limit",
+    choices=("approve", "reject"),
+    words=YES_OR_NO,
+    edits_arguments=True,
+    expires=True,
+    about="a limit of the budget that is to be raised",
+    raises_limit=True,
+    shows_arguments=True,
+    title="A limit is reached",
+    head="a limit of the budget is reached",
+    waits="waits for a higher limit",
+    wanted="a higher limit by",
+    how="approve or reject",
+    how_in_words="yes (or approve) or no (or reject)",
+)
 APPROVAL_KINDS: Mapping[ApprovalKindName, ApprovalKind] = {
-    kind.name: kind for kind in (_TOOL_CALL, _UNKNOWN_OUTCOME, _QUESTION, _AUTH_REQUIRED)
+    kind.name: kind for kind in (_TOOL_CALL, _UNKNOWN_OUTCOME, _QUESTION, _AUTH_REQUIRED, _LIMIT)
 }
 DEFAULT_KIND = _TOOL_CALL
 """What an approval is that does not say its kind, or a kind of a newer mesh."""
@@ -164,6 +184,8 @@ DEFAULT_KIND = _TOOL_CALL
 # agent that asks in prose only, nobody knows whether it wants a yes or a no, or something else.
 _OTHER_PROTOCOLS: Mapping[tuple[ApprovalKindName, DecisionProtocol], ApprovalKind] = {
     ("tool_call", "hitl"): msgspec.structs.replace(_TOOL_CALL, edits_arguments=False, asks=""),
+    ("limit", "hitl"): msgspec.structs.replace(_LIMIT, edits_arguments=False),
+    ("limit", "text"): msgspec.structs.replace(_LIMIT, edits_arguments=False),
     ("tool_call", "text"): msgspec.structs.replace(
         _TOOL_CALL,
         choices=("approve", "reject", "answer"),

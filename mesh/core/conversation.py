@@ -24,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS
+from mesh.core.budget import BudgetUse
 from mesh.core.events import (
     AgentStarted,
     AnyEvent,
@@ -120,6 +121,8 @@ class Conversation:
         self.had_token = False
         self.artifacts: tuple[Artifact, ...] = ()  # of the newest turn
         self.last_answer: Completed | Error | None = None
+        self.budget: dict[str, float] = {}  # of the request that opened the newest turn
+        self.budget_use = BudgetUse()
         self.returned: ToolResult | None = (
             None  # what an agent returned to the user: the open turn ends by it
         )
@@ -244,6 +247,7 @@ class Conversation:
         self.seq = event.seq
         self._seen.add(event.key)
         self.spent.add(event)
+        self.budget_use.apply(event)
         if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
             self.updated_at = event.time or self.updated_at
         match event:
@@ -280,7 +284,7 @@ class Conversation:
 
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
-        self.llm_calls, self.returned = 0, None
+        self.llm_calls, self.returned, self.budget = 0, None, event.budget
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_started_at = event.time
         self.turn_session_id = event.session_id or self.session_id

@@ -75,8 +75,15 @@ class TooManyRequests(Unavailable):
 class LlmError(MeshError):
     """A model call failed and trying again would not help, or was tried often enough.
 
-    The message names the provider, the model and the cause; never the key.
+    The message names the provider, the model and the cause; never the key. ``was_free``: the provider did
+    not take the request, and charges nothing for it. ``is_final`` False: another request may succeed, but
+    this one may be charged.
     """
+
+    def __init__(self, message: str, *, was_free: bool = False, is_final: bool = True) -> None:
+        super().__init__(message)
+        self.was_free = was_free
+        self.is_final = is_final
 
 
 class ToolSessionError(MeshError):

@@ -32,7 +32,7 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusa
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
 DecisionProtocol = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
-ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_required"]
+ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_required", "limit"]
 """See `mesh.core.approvals`: a row for each."""
 
 
@@ -225,15 +225,18 @@ class LlmCall(Event, frozen=True):
 class LlmReserved(Event, frozen=True):
     """The keeper granted a model call under a budget, before it was made: at most ``tokens`` in all, of which
     ``max_output`` for the answer, at most ``nusd`` (10⁻⁹ USD). The `LlmCall` or `LlmSettled` of the same step
-    and ``attempt`` settles it. ``run`` is the pass that may make the call; while nothing settles it, the
-    bound counts. ``forced`` as in `LlmCall`."""
+    and ``attempt`` settles it; while nothing does, the bound counts. ``run`` is the pass that may make the
+    call, ``input_bytes`` the size of what the model is sent. ``forced`` as in `LlmCall`. ``warned`` are the
+    limits (place of the run, key of the budget) of which the model is told with this call."""
 
     run: int
     tokens: int
     max_output: int
+    input_bytes: int = 0
     nusd: int = 0
     attempt: int = 0
     forced: str = ""
+    warned: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> str:

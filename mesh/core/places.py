@@ -10,6 +10,7 @@
                 0.2/tool/1.0   the first tool call of the answer to it
                 0.2/tool/0.0   or the call of a tool node, which has no model
                 0.2/a2a/0      what an a2a node says to its agent
+                0.2/limit/max_cost_usd   a limit of the run at this place
                 0.2            the node itself, as a step of its parent
 
 Events and calls carry both as text, because text is what a journal, a log and a client read.
@@ -176,6 +177,11 @@ class StepKey(msgspec.Struct, frozen=True):
     def place(self) -> Place:
         """The place of the node that the step belongs to."""
         return Place(self.text.partition("/")[0])
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it stands for a limit of the run at its place."""
+        return "/limit/" in self.text
 
     def tool_call(self, index: int) -> "StepKey":
         """The key of a tool call, from that of the model call that asked for it. The position in the answer

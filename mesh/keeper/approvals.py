@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS, Decision, kind_of
+from mesh.core.budget import problem_of_raise
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, now
@@ -103,6 +104,10 @@ class Approvals:
         if not kind_of(asked).edits_arguments:
             raise BadRequest(f"agent {asked.remote_agent_name} takes no edited arguments")
         if asked.remote_question is not None:  # only the agent that asks knows the schema of its tool
+            return
+        if APPROVAL_KINDS[asked.kind].raises_limit:
+            if found := problem_of_raise(asked, edited):
+                raise BadRequest(f"edited_args: {found}")
             return
         found = await self._tree.problems(conversation.digest, asked.node, asked.tool_name, edited)
         if found:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mesh.core.approvals import is_no
+from mesh.core.budget import CallRequest
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
 from mesh.core.events import (
@@ -77,7 +78,7 @@ from mesh.keeper.requests import (
 from mesh.keeper.shard import Shard
 from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.push.service import PushNotifications
-from mesh.tree.turn import Ack, Decisions, Tree
+from mesh.tree.turn import Ack, Decisions, Grant, Tree
 
 _LISTEN_S = 20.0
 """How long a node that waits for decisions is kept waiting before it asks again."""
@@ -166,6 +167,16 @@ class Keeper:
         if loaded.ends_now:
             loaded.cancel_pass()
         return Ack(accepted, loaded.audience.is_there, loaded.conversation.llm_calls)
+
+    async def reserve(
+        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+    ) -> Grant:
+        """See `Recorder`. Raises `JournalError` when the events are not durable."""
+        loaded = await self._shard.get(conversation_id)
+        grant = await loaded.reserve(turn, run, events, request, _LISTEN_S)
+        if not grant.ack.taken and loaded.needs_pass:
+            self._driver.start(loaded)
+        return grant
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""

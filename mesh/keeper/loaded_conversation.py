@@ -12,9 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
+from mesh.core.budget import CallRequest
 from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
@@ -22,6 +24,7 @@ from mesh.core.events import (
     ApprovalResolved,
     ConversationCreated,
     Live,
+    LlmCall,
     Paused,
     ToolIntent,
     ToolResult,
@@ -30,12 +33,21 @@ from mesh.core.events import (
 )
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
+from mesh.keeper.budgets import Admission, settled_late
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.steps import SEND_AHEAD_S
-from mesh.tree.turn import Decisions, PassInput, PassOutput
+from mesh.tree.turn import Ack, Decisions, Grant, PassInput, PassOutput
 
 _log = logging.getLogger("mesh.keeper")
+
+More = Callable[[Sequence[AnyEvent]], Sequence[AnyEvent]]
+"""From the events of an append that are new to those that are appended after them."""
+
+
+def nothing_more(_: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+    """Appends nothing else."""
+    return ()
 
 
 class LoadedConversation:
@@ -177,11 +189,19 @@ class LoadedConversation:
             traceparent=self.traceparent,
             watched=self.audience.is_there,
             started_at=held.time if held else conversation.turn_started_at,
+            budget=held.budget if held else conversation.budget,
         )
 
-    async def append(self, events: Sequence[AnyEvent], *, only_if: Callable[[], bool] = lambda: True) -> bool:
+    async def append(
+        self,
+        events: Sequence[AnyEvent],
+        *,
+        only_if: Callable[[], bool] = lambda: True,
+        more: More = nothing_more,
+    ) -> bool:
         """Makes events durable and applies them, after the message that is held.
 
+        ``more`` decides, from those events that are new, what is appended after them, in the same write.
         Returns False, and nothing happened, if ``only_if`` does not hold when it is this append's turn.
         Raises `JournalError`.
         """
@@ -189,6 +209,8 @@ class LoadedConversation:
             if not only_if():
                 return False
             numbered = self._numbered(events)
+            if added := more(numbered):
+                numbered = self._numbered([*events, *added])
             journaled = [event for event in numbered if event.seq]
             if journaled:
                 failpoint("journal.before_append")
@@ -217,12 +239,42 @@ class LoadedConversation:
         The result of a tool that an older pass claimed is taken all the same: it is the truth about
         something that happened, and nobody else can tell it.
         """
-        if await self.append(events, only_if=lambda: self._may_append(turn, run, events)):
+        return await self._append_if_current(turn, run, events)
+
+    async def _append_if_current(
+        self, turn: int, run: int, events: Sequence[AnyEvent], more: More = nothing_more
+    ) -> bool:
+        if await self.append(events, only_if=lambda: self._may_append(turn, run, events), more=more):
             return True
         late = [event for event in events if self._is_late_result(event, turn, run)]
         if late and await self.append(late, only_if=lambda: self.conversation.turn == turn):
             self._seq_of_late_result = self.conversation.seq
+        if any(isinstance(event, LlmCall) for event in events):
+            settle = partial(settled_late, self.conversation)
+            await self.append((), only_if=lambda: self.is_open(turn), more=lambda _: settle(events))
         return False
+
+    async def reserve(
+        self, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest, within_s: float
+    ) -> Grant:
+        """Appends events of a pass, and admits a model call if it fits into its budgets. A call that fits
+        only if calls in flight turn out cheaper waits for them, at most ``within_s``."""
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            changed = self._changed
+            admission = Admission(self.conversation, turn, run, request)
+            if not await self._append_if_current(turn, run, events, admission):
+                return Grant(Ack(False))
+            ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
+            grant = admission.grant(ack)
+            if grant is not None:
+                return grant
+            events = ()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                return Grant(ack)
 
     async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
         """Waits for decisions after event ``after`` and returns them; None when the pass is over."""

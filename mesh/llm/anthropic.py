@@ -125,7 +125,13 @@ class Anthropic:
             offered,
             time.monotonic(),
         )
-        return retried(attempt, partial(failure_of, anthropic), f"anthropic model {model}", self._key)
+        return retried(
+            attempt,
+            partial(failure_of, anthropic),
+            f"anthropic model {model}",
+            self._key,
+            is_reserved=request.is_reserved,
+        )
 
     async def close(self) -> None:
         """See `mesh.llm.port.Llm`."""

@@ -119,7 +119,9 @@ class Gemini:
         """See `mesh.llm.port.Llm`."""
         model = bare_model(request.model)
         attempt = partial(self._attempt, model, request, self._offered.of(request.tools), time.monotonic())
-        return retried(attempt, _failure_of, f"gemini model {model}", self._key)
+        return retried(
+            attempt, _failure_of, f"gemini model {model}", self._key, is_reserved=request.is_reserved
+        )
 
     async def close(self) -> None:
         """See `mesh.llm.port.Llm`."""

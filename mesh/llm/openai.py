@@ -123,7 +123,13 @@ class OpenAI:
             offered,
             time.monotonic(),
         )
-        return retried(attempt, partial(failure_of, openai), f"{self._name} model {model}", self._key)
+        return retried(
+            attempt,
+            partial(failure_of, openai),
+            f"{self._name} model {model}",
+            self._key,
+            is_reserved=request.is_reserved,
+        )
 
     async def close(self) -> None:
         """See `mesh.llm.port.Llm`."""

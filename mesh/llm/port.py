@@ -22,6 +22,8 @@ class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``parameters`` are those that the provider takes: `mesh.llm.config_checks` refuses a config with others.
     ``timeout_s`` bounds each HTTP request, the body of its response included; `mesh.llm.retry` bounds the
     number of requests. ``deltas`` False: nobody watches, so that the provider need not stream.
+    ``answer_only``: the model must not call its tools any more. ``is_reserved``: what one request can cost
+    is reserved, so that no other one follows a request that may be charged (`LlmError.is_final`).
     """
 
     model: str
@@ -32,6 +34,8 @@ class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Parameters = Parameters()
     timeout_s: float = 60.0
     deltas: bool = False
+    answer_only: bool = False
+    is_reserved: bool = False
 
 
 class Llm(Protocol):

@@ -28,15 +28,28 @@ log = logging.getLogger(__name__)
 
 
 class Failure(Exception):
-    """One request failed. ``transient``: the same request may succeed later."""
+    """One request failed. ``transient``: the same request may succeed later. ``never_sent``: no connection
+    was made."""
 
     def __init__(
-        self, message: str, *, transient: bool, status: int | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        transient: bool,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        never_sent: bool = False,
     ) -> None:
         super().__init__(message)
         self.transient = transient
         self.status = status
         self.retry_after_s = retry_after_s
+        self.never_sent = never_sent
+
+    @property
+    def was_free(self) -> bool:
+        """Whether the provider charges nothing: it was not reached, or refused the request."""
+        return self.never_sent or (self.status is not None and self.status < 500)
 
 
 def status_failure(status: int, message: str, headers: Mapping[str, str]) -> Failure:
@@ -57,13 +70,16 @@ async def retried(
     failure_of: Callable[[Exception], Failure | None],
     who: str,
     secret: str = "",
+    *,
+    is_reserved: bool = False,
 ) -> AsyncIterator[Event]:
     """Yields the events of the attempt that succeeds, after those of the attempts that broke off and a
     `Trace` for each of these.
 
     ``failure_of`` translates the provider's exceptions. An exception that it does not know is a defect and is
     raised as it is. ``who`` names the provider and the model in the `LlmError`; ``secret`` is removed from
-    the provider's message, because some providers repeat the key that they refuse.
+    the provider's message, because some providers repeat the key that they refuse. ``is_reserved``: a request
+    that may be charged is not repeated here, because another one has to be reserved first.
     """
     for number in range(1, ATTEMPTS + 1):
         try:
@@ -78,9 +94,11 @@ async def retried(
             message = _describe(who, failure, secret)
         # Raised outside the handler, so that no traceback leads to an SDK's error with the key in its text.
         if not failure.transient:
-            raise LlmError(message)
+            raise LlmError(message, was_free=failure.was_free)
+        if is_reserved and not failure.was_free:
+            raise LlmError(message, is_final=False)
         if number == ATTEMPTS:
-            raise LlmError(f"{message} (tried {ATTEMPTS} times)")
+            raise LlmError(f"{message} (tried {ATTEMPTS} times)", was_free=failure.was_free)
         delay = MODEL_CALLS.delay(number, failure.retry_after_s)
         follows = f"{message}; attempt {number + 1} of {ATTEMPTS} follows in {delay:.1f} s"
         log.info(follows)

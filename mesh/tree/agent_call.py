@@ -42,6 +42,7 @@ _TASK: dict[str, Any] = {
     "additionalProperties": False,
 }
 _USE_AGENT = "use_agent"
+_FORCED = "\n[It had to end here: the limit {} of the budget was reached.]"
 
 
 class CallableAgent(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +175,8 @@ class _AgentCall(CallDriver):
         failpoint("agent.returned")
         match output.status:
             case "completed" | "failed":
-                return Returned(output.text, is_error=output.status == "failed", forced=output.forced)
+                text = output.text + (_FORCED.format(output.forced) if output.forced else "")
+                return Returned(text, is_error=output.status == "failed", forced=output.forced)
             case "superseded":
                 raise Superseded
             case "interrupted":

@@ -6,11 +6,14 @@ To add a type of node, add a case to `build_node`.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import get_args
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
-from mesh.config.model import A2aAgent, AgentNode, Config
+from mesh.config.model import A2aAgent, AgentNode, Budget, Config
+from mesh.core.budget import LimitName, tightest
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
+from mesh.core.places import ROOT
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm
 from mesh.llm.prices import Prices
@@ -23,6 +26,7 @@ from mesh.tree.calls import NO_CALLS, CallSettings, NodeCalls
 from mesh.tree.children import Child, Children
 from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER, LlmSettings, LlmWork, Tools
 from mesh.tree.loop import Loop
+from mesh.tree.model_call import ModelCalls, ModelSettings
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
 from mesh.tree.plan import PlannedNode, callable_agents
@@ -66,11 +70,15 @@ def build_node(config: Config, planned: PlannedNode, environment: Environment) -
         case "tool":
             return _tool_node(config, planned, environment)
         case "sequential":
-            return _composite(planned, Sequential(_children(planned, environment)))
+            return _composite(config, planned, Sequential(_children(planned, environment)))
         case "parallel":
-            return _composite(planned, Parallel(_children(planned, environment), planned.node.on_error))
+            return _composite(
+                config, planned, Parallel(_children(planned, environment), planned.node.on_error)
+            )
         case "loop":
-            return _composite(planned, Loop(_children(planned, environment), planned.node.max_iterations))
+            return _composite(
+                config, planned, Loop(_children(planned, environment), planned.node.max_iterations)
+            )
         case "agent":
             raise AssertionError("a reference to an agent is not a node")
 
@@ -93,26 +101,38 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         _ending_tools(node),
     )
     settings = LlmSettings(
-        model=model,
         prompt=planned.prompt,
-        max_iterations=config.limits.max_tool_iterations,
-        max_llm_calls=config.limits.max_llm_calls,
+        max_iterations=node.budget.max_llm_calls or config.limits.max_tool_iterations,
         max_tool_calls=config.limits.max_tool_calls,
-        max_tokens=node.parameters.max_tokens or config.llm.max_tokens,
-        parameters=Parameters(**node.parameters.model_dump(exclude={"max_tokens"})),
-        timeout_s=config.llm.timeout_s,
         max_parallel_calls=config.limits.max_parallel_calls,
     )
     prices = Prices(config.llm.prices)
     prices.prepare(model)
-    work = LlmWork(settings, environment.llm_for(model), tools, prices.nusd)
-    return BuiltNode(_node(planned, work), tools, toolbox)
+    model_calls = ModelCalls(
+        ModelSettings(
+            model=model,
+            max_tokens=node.parameters.max_tokens or config.llm.max_tokens,
+            parameters=Parameters(**node.parameters.model_dump(exclude={"max_tokens"})),
+            timeout_s=config.llm.timeout_s,
+            max_llm_calls=config.limits.max_llm_calls,
+            max_tool_calls=config.limits.max_tool_calls,
+            on_limit=config.budget.on_limit,
+            warn_at=config.budget.warn_at,
+            name=node.name,
+            root_agent=config.tree.name,
+            expire_after_s=config.approval_timeout_s,
+        ),
+        environment.llm_for(model),
+        prices.nusd,
+    )
+    work = LlmWork(settings, model_calls, tools)
+    return BuiltNode(_node(config, planned, work), tools, toolbox)
 
 
 def _a2a_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
     calls = _remote_calls(config, planned, [planned.node.as_agent()], environment)
     (tool,) = calls.agents.values()
-    return BuiltNode(_node(planned, A2aWork(planned.prompt, tool, calls)), calls)
+    return BuiltNode(_node(config, planned, A2aWork(planned.prompt, tool, calls)), calls)
 
 
 def _tool_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
@@ -120,11 +140,11 @@ def _tool_node(config: Config, planned: PlannedNode, environment: Environment) -
     assert node.tool is not None  # checked by `mesh.config.cross_checks`
     toolbox = Toolbox(environment.sessions, offered(planned), reserved=reserved(agents_of(config, planned)))
     calls = ToolCalls(toolbox=toolbox, settings=_call_settings(config, planned), for_model=False)
-    return BuiltNode(_node(planned, ToolWork(node.name, node.tool, node.args, calls)), calls, toolbox)
+    return BuiltNode(_node(config, planned, ToolWork(node.name, node.tool, node.args, calls)), calls, toolbox)
 
 
-def _composite(planned: PlannedNode, work: Work) -> BuiltNode:
-    return BuiltNode(_node(planned, work))
+def _composite(config: Config, planned: PlannedNode, work: Work) -> BuiltNode:
+    return BuiltNode(_node(config, planned, work))
 
 
 def _children(planned: PlannedNode, environment: Environment) -> Children:
@@ -194,9 +214,20 @@ def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
     )
 
 
-def _node(planned: PlannedNode, work: Work) -> Node:
+def _node(config: Config, planned: PlannedNode, work: Work) -> Node:
     node = planned.node
-    return Node(node.name, node.type, work, output_key=node.output_key, timeout_s=node.timeout_s)
+    limits = limits_of(node.budget)
+    if planned.path == ROOT.path:
+        limits = tightest(limits, limits_of(config.budget))
+    return Node(
+        node.name, node.type, work, output_key=node.output_key, timeout_s=node.timeout_s, limits=limits
+    )
+
+
+def limits_of(budget: Budget) -> dict[str, float]:
+    """The limits of a budget, by its keys."""
+    limits = ((limit, getattr(budget, limit, None)) for limit in get_args(LimitName))
+    return {limit: value for limit, value in limits if value is not None}
 
 
 def reach(agent: A2aAgent) -> RemoteAgent:

@@ -8,17 +8,13 @@ from typing import Protocol
 
 import msgspec
 
-from mesh.core.errors import LlmError
-from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, ToolResult, Trace
+from mesh.core.events import LlmCall, LlmReserved, ToolCall, ToolResult
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.core.places import ROOT, StepKey
-from mesh.core.spending import CostOf, recorded_cost
-from mesh.llm.parameters import Parameters
-from mesh.llm.port import Llm, LlmRequest
-from mesh.runtime.failpoints import failpoint
 from mesh.tree.agent_call import AgentCalls
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
 from mesh.tree.branches import Branch, Branches
+from mesh.tree.model_call import ModelCalls, Prompt, told
 from mesh.tree.node import PassEnd
 from mesh.tree.remote_call import RemoteCalls
 from mesh.tree.steps import Steps
@@ -134,32 +130,22 @@ class Tools:
 
 
 class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of an llm node. ``prompt`` is a template. ``timeout_s`` bounds one model call,
-    ``max_iterations`` the model calls of the node at one place, ``max_llm_calls`` those of the whole turn,
-    ``max_tool_calls`` the tool calls of one answer, ``max_parallel_calls`` those of them that run at the same
-    time."""
+    """The settings of an llm node. ``prompt`` is a template. ``max_iterations`` bounds the model calls of the
+    node at one place, ``max_tool_calls`` the tool calls of one answer, ``max_parallel_calls`` those of them
+    that run at the same time."""
 
-    model: str
     prompt: str = ""
     max_iterations: int = 10
-    max_llm_calls: int = 500
     max_tool_calls: int = 100
-    max_tokens: int | None = None
-    parameters: Parameters = Parameters()
-    timeout_s: float = 60.0
     max_parallel_calls: int = 8
 
 
 class LlmWork:
-    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone.
-    ``cost_of`` says what a call costs, at the prices of the moment."""
+    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone."""
 
-    def __init__(
-        self, settings: LlmSettings, llm: Llm, tools: Tools, cost_of: CostOf = recorded_cost
-    ) -> None:
-        self._cost_of = cost_of
+    def __init__(self, settings: LlmSettings, model_calls: ModelCalls, tools: Tools) -> None:
         self._settings = settings
-        self._llm = llm
+        self._model_calls = model_calls
         self._tools = tools
 
     async def __call__(self, steps: Steps) -> PassEnd:
@@ -168,8 +154,11 @@ class LlmWork:
         system = render(self._settings.prompt, turn)
         for i in range(limit):
             step = turn.place.model_call(i)
-            ask = partial(self._ask, steps, step, system, tuple(messages))
-            answer = await steps.once(step, LlmCall, ask)
+            prompt = Prompt(system, tuple(messages), self._tools.specs(turn.place.depth))
+            answer = await self._model_calls.make(steps, step, prompt)
+            if isinstance(answer, PassEnd):
+                return answer
+            messages = list(told(prompt, _reservation(steps, step, answer)).messages)
             if not answer.tool_calls:
                 return PassEnd("completed", final_text(answer), forced=answer.forced)
             results = await self._run_calls(steps, step, answer)
@@ -266,35 +255,13 @@ class LlmWork:
             return PassEnd("stopped", result.content)
         return PassEnd("completed", result.content, ends_agent=True)
 
-    async def _ask(self, steps: Steps, step: StepKey, system: str, messages: tuple[Message, ...]) -> LlmCall:
-        settings, specs = self._settings, self._tools.specs(steps.turn.place.depth)
-        if steps.llm_calls >= settings.max_llm_calls:
-            made = f"{steps.llm_calls} model calls, as many as limits.max_llm_calls allows"
-            raise LlmError(f"the turn has made {made}; what the tools did so far stands")
-        request = LlmRequest(
-            model=settings.model,
-            system=system,
-            messages=messages,
-            tools=specs,
-            max_tokens=settings.max_tokens,
-            parameters=settings.parameters,
-            timeout_s=settings.timeout_s,
-            deltas=steps.watched,
-        )
-        answer: LlmCall | None = None
-        async for event in self._llm.stream(request):
-            match event:
-                case LlmCall():
-                    answer = event
-                case TextDelta() | ToolCallDelta() | Trace():
-                    steps.show(step, event)
-        failpoint("llm.returned")
-        if answer is None:
-            raise LlmError(f"model {settings.model} ended its stream without an answer")
-        # Cut here, so that the journal stays bounded. One call over the bound is kept: a later pass knows by
-        # it that there were too many.
-        kept = answer.tool_calls[: settings.max_tool_calls + 1]
-        return msgspec.structs.replace(answer, tool_calls=kept, cost_nusd=self._cost_of(answer))
+
+def _reservation(steps: Steps, step: StepKey, answer: LlmCall) -> LlmReserved | None:
+    """The reservation that an answer settled; None without a budget."""
+    if not steps.turn.scopes:
+        return None
+    found = (e for e in steps.of(step) if isinstance(e, LlmReserved) and e.attempt == answer.attempt)
+    return next(found, None)
 
 
 def ending_problem(call: ToolCall) -> str:

@@ -14,10 +14,12 @@ process. It runs any number of turns at the same time and keeps no state of them
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
+from mesh.core.budget import scope_of, tightest
 from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import NodeStarted, moment
 from mesh.tree.steps import Steps, Superseded
@@ -51,9 +53,12 @@ class Work(Protocol):
         ...
 
 
+NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+
+
 class Node:
     """A node that runs. ``kind`` is its type in the config. ``timeout_s`` bounds one pass; the time in which
-    a person is waited for is between passes."""
+    a person is waited for is between passes. ``limits`` are those of its budget, by key."""
 
     def __init__(
         self,
@@ -63,16 +68,18 @@ class Node:
         *,
         output_key: str | None = None,
         timeout_s: float | None = None,
+        limits: Mapping[str, float] = NO_LIMITS,
     ) -> None:
         self._name = name
         self._kind = kind
         self._work = work
         self._output_key = output_key
         self._timeout_s = timeout_s
+        self._limits = limits
 
     async def run(self, turn: PassInput, recorder: Recorder) -> PassOutput:
         """Runs one pass. Known steps are not run again."""
-        steps = Steps(self._bounded(turn), recorder)
+        steps = Steps(self._within_budget(self._bounded(turn)), recorder)
         steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
         try:
             outcome = await self._outcome(steps)
@@ -101,6 +108,14 @@ class Node:
             return turn
         latest = moment(timedelta(seconds=self._timeout_s))
         return msgspec.structs.replace(turn, deadline=min(turn.deadline or latest, latest))
+
+    def _within_budget(self, turn: PassInput) -> PassInput:
+        """The pass with the budget of this node among its scopes. The request's limits are those of the root,
+        which gives them to no other node."""
+        limits = tightest(self._limits, turn.budget) if turn.budget else self._limits
+        if not limits:
+            return turn
+        return msgspec.structs.replace(turn, budget={}, scopes=[*turn.scopes, scope_of(turn.at, limits)])
 
     async def _outcome(self, steps: Steps) -> PassEnd:
         try:

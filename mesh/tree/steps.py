@@ -15,10 +15,12 @@ them is in the same append or in an earlier one. So the unjournaled events that 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
+from mesh.core.budget import CallRequest
 from mesh.core.errors import JournalError, Unavailable
 from mesh.core.events import (
     AnyEvent,
@@ -31,7 +33,7 @@ from mesh.core.events import (
 )
 from mesh.core.places import Place, StepKey
 from mesh.runtime.logs import fields
-from mesh.tree.turn import PassInput, PassOutput, Recorder
+from mesh.tree.turn import Ack, Grant, PassInput, PassOutput, Recorder
 
 SEND_AHEAD_S = 0.2
 _MOST_UNSENT = 1_000
@@ -121,6 +123,25 @@ class Steps:
             await self._send()
         except (Unavailable, JournalError) as problem:
             _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
+
+    async def reserve(self, request: CallRequest) -> Grant:
+        """Reserves what a model call can cost, together with all that was recorded before it. Raises
+        `Superseded`, `Unavailable`."""
+        async with self._sending:
+            turn, grant = self.turn, Grant(Ack(False))
+
+            async def send(batch: Sequence[AnyEvent]) -> Ack:
+                nonlocal grant
+                grant = await self._recorder.reserve(
+                    turn.conversation_id, turn.turn, turn.run, batch, request
+                )
+                return grant.ack
+
+            await self._send_batch(send)
+            if grant.event is not None:
+                self._known.append(grant.event)
+                self._sent.append(grant.event)
+            return grant
 
     async def end_turn(self, step: StepKey, result: ToolResult) -> None:
         """Records a result that ends the turn; returns when it is durable. The keeper cancels what still
@@ -221,21 +242,26 @@ class Steps:
     async def _send(self) -> None:
         # One append at a time: an event must not arrive before what was recorded before it.
         async with self._sending:
-            batch = [*self._pending, *self._unsent]
-            if not self._unsent:
-                return
-            before, own, turn = len(self._pending), len(self._unsent), self.turn
-            self._on_its_way = own
-            try:
-                ack = await self._recorder.append(turn.conversation_id, turn.turn, turn.run, batch)
-            finally:
-                self._on_its_way = 0
-            if not ack.taken:
-                raise Superseded
-            self.watched = ack.watched
-            self._llm_calls_durable = ack.llm_calls
-            self._sent += _journaled(self._unsent[:own])
-            del self._pending[:before], self._unsent[:own]
+            turn = self.turn
+            if self._unsent:
+                await self._send_batch(
+                    partial(self._recorder.append, turn.conversation_id, turn.turn, turn.run)
+                )
+
+    async def _send_batch(self, send: Callable[[Sequence[AnyEvent]], Awaitable[Ack]]) -> None:
+        """Sends all that is not sent yet. The lock is held."""
+        before, own = len(self._pending), len(self._unsent)
+        self._on_its_way = own
+        try:
+            ack = await send([*self._pending, *self._unsent])
+        finally:
+            self._on_its_way = 0
+        if not ack.taken:
+            raise Superseded
+        self.watched = ack.watched
+        self._llm_calls_durable = ack.llm_calls
+        self._sent += _journaled(self._unsent[:own])
+        del self._pending[:before], self._unsent[:own]
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:

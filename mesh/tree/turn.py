@@ -5,7 +5,15 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.core.events import AnyEvent, ApprovalResolved, ToolIntent, ToolResult
+from mesh.core.budget import CallRequest, Scope
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalResolved,
+    LimitReached,
+    LlmReserved,
+    ToolIntent,
+    ToolResult,
+)
 from mesh.core.execution import ExecutionContext, step_id, trace_id_of, valid_traceparent
 from mesh.core.messages import Message
 from mesh.core.places import ROOT, Place, StepKey
@@ -27,6 +35,9 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     for a person, and whether the caller is below a parallel or loop node. ``agent_path`` are the names of the
     agents from the root agent down to this one, empty in the root agent. ``started_at`` is when this agent
     began: the root agent with the turn. ``deadline`` is when nobody waits for this pass any more.
+
+    ``budget`` are the limits of the request that began the turn, which tighten those of the root.
+    ``scopes`` are the budgets of the nodes around this one, and its own.
 
     ``watched``: there are watchers, so that events are sent ahead at once and deltas are wanted.
 
@@ -57,6 +68,8 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent_path: Sequence[str] = ()
     started_at: str = ""
     deadline: str = ""
+    budget: Mapping[str, float] = {}
+    scopes: Sequence[Scope] = ()
 
     def context(self, step: StepKey, root: str) -> ExecutionContext:
         """What a call of this pass tells its callee. ``root`` is the name of the root agent."""
@@ -117,6 +130,19 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     llm_calls: int = 0
 
 
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reply to a model call that asked to be admitted. ``ack`` is about the events that came with it.
+
+    ``event`` is what was journaled: the reservation, or the limit that was reached. Without an event, a
+    person has to raise a limit first (``is_paused``), or it is to be asked again. ``time_left_s`` bounds a
+    call that was admitted."""
+
+    ack: Ack
+    event: LlmReserved | LimitReached | None = None
+    is_paused: bool = False
+    time_left_s: float | None = None
+
+
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
     """New decisions, and the turn's `PassInput.token` since then."""
 
@@ -133,6 +159,13 @@ class Recorder(Protocol):
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """Sends events ahead of the return of the pass. Those of `Live` are shown to the watchers, in their
         order among the others. Raises `Unavailable`."""
+        ...
+
+    async def reserve(
+        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+    ) -> Grant:
+        """Sends events ahead, and reserves what a model call can cost. Waits while it fits only if calls in
+        flight turn out cheaper, but not for ever. Raises `Unavailable`."""
         ...
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:

@@ -44,6 +44,8 @@ def example(kind: type[Event]) -> Event:
                 return literals[-1]
             case msgspec.inspect.StructType(cls=cls, fields=fields):
                 return cls(**{field.name: some(field.type) for field in fields})
+            case msgspec.inspect.TupleType(item_types=items):
+                return tuple(some(item) for item in items)
             case msgspec.inspect.VarTupleType(item_type=item):
                 return (some(item),)
             case msgspec.inspect.DictType(value_type=msgspec.inspect.FloatType()):

@@ -16,6 +16,7 @@ from mesh.config.model import (
     A2aAgent,
     AgentNode,
     Auth,
+    Budget,
     Card,
     Cluster,
     Config,
@@ -79,7 +80,7 @@ def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> N
 
 
 def test_every_part_of_the_config_has_a_table() -> None:
-    assert _parts(Config) - {ModelPrice, ServerOptions} <= set(SECTIONS.values())
+    assert _parts(Config) - {Budget, ModelPrice, ServerOptions} <= set(SECTIONS.values())
 
 
 def test_the_keys_of_a_node_are_all_described() -> None:

@@ -10,6 +10,7 @@ import msgspec
 from mesh.a2a.server.notifications import notifications
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
+from mesh.core.budget import CallRequest
 from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
 from mesh.core.ids import new_id
 from mesh.http.responses import error_response, json_response, turn_response
@@ -38,7 +39,7 @@ from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, Grant, PassInput, PassOutput, UnsettledCall
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -202,6 +203,11 @@ class LocalMesh:
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`, of whichever keeper there is now."""
         return await self.keeper.append(conversation_id, turn, run, events)
+
+    async def reserve(
+        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+    ) -> Grant:
+        return await self.keeper.reserve(conversation_id, turn, run, events, request)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         return await self.keeper.decisions(conversation_id, turn, run, after)

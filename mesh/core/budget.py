@@ -1,0 +1,551 @@
+"""What turns spend, and whether a model call fits into its budgets. Pure.
+
+Theory of operation
+    A budget belongs to one run of a node and everything below it: its *scope* is a place. Before a model call
+    under a budget, the keeper reserves the most that the call can cost (`LlmReserved`), in every scope that
+    the call lies in. The answer settles the reservation with what it did cost (`LlmCall`, or `LlmSettled`
+    where the answer is not used). A reservation that nothing settles counts with its bound: nobody knows
+    what the provider charged.
+
+    `BudgetUse` is the fold of these events; `admitted` is the decision. Both are deterministic, so that a
+    journal tells what was spent and why a call was refused, whoever reads it.
+
+        spent       what settled calls cost
+        reserved    bounds of calls that the present pass may be making
+        unsettled   bounds of calls whose answers are lost: of older passes, of attempts that were repeated
+
+    Invariant: in every scope, after every event, spent + unsettled + reserved <= limit, unless a provider
+    charged more than the bound of a call, which shows as `overrun`.
+
+    Ordinary calls leave the last tenth of each limit alone (of calls, the last one), where a limit leads to
+    one last answer.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from mesh.core.approvals import APPROVAL_KINDS
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    Error,
+    LlmCall,
+    LlmReserved,
+    LlmSettled,
+    Paused,
+    ToolIntent,
+    UserMessage,
+)
+from mesh.core.places import ROOT
+
+LimitName = Literal[
+    "max_cost_usd", "max_total_tokens", "max_llm_calls", "max_time_s", "max_conversation_cost_usd"
+]
+OnLimit = Literal["answer", "stop", "fail", "ask"]
+
+NUSD = 1_000_000_000
+"""10⁻⁹ USD in a dollar."""
+LEAST_OUTPUT = 256
+"""A call that can be granted fewer tokens for its answer than this, and than it asked for, is not made."""
+_CONVERSATION = ""
+"""The scope of the whole conversation, over all its turns."""
+_RATIO_MARGIN = 1.1
+
+
+class Amount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Cost in 10⁻⁹ USD, tokens, and model calls."""
+
+    nusd: int = 0
+    tokens: int = 0
+    calls: int = 0
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.nusd + other.nusd, self.tokens + other.tokens, self.calls + other.calls)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(self.nusd - other.nusd, self.tokens - other.tokens, self.calls - other.calls)
+
+
+NOTHING = Amount()
+
+
+class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The limits of one run of a node: ``place`` is where it runs; None means no limit."""
+
+    place: str
+    max_nusd: int | None = None
+    max_tokens: int | None = None
+    max_calls: int | None = None
+    max_time_s: float | None = None
+    max_conversation_nusd: int | None = None
+
+
+class Use(msgspec.Struct, frozen=True):
+    """What one scope has used."""
+
+    spent: Amount = NOTHING
+    held: Amount = NOTHING
+    """Bounds of calls that nothing has settled: reserved and unsettled."""
+
+    @property
+    def total(self) -> Amount:
+        """All that counts against the limits."""
+        return self.spent + self.held
+
+
+class BudgetUse:
+    """What a conversation has spent, by scope. Read it freely; change it only by `apply`."""
+
+    def __init__(self) -> None:
+        self.uses: dict[str, Use] = {}  # of the newest turn, by place; and of the conversation
+        self.open: dict[tuple[str, int], LlmReserved] = {}  # by step and attempt
+        self._attempts: dict[str, int] = {}  # the newest attempt of each step that has an open one
+        self.run = 0  # the newest pass that is known of
+        self.overrun = NOTHING
+        self.raised: dict[tuple[str, str], float] = {}  # by scope and limit: what people allowed in addition
+        self.refused: set[tuple[str, str]] = set()  # where people did not allow more
+        self.warned: set[tuple[str, str]] = set()
+        self.tokens_per_byte: dict[str, float] = {}  # the most that a model has charged for a byte of input
+        self._asked: dict[str, ApprovalRequired] = {}
+        self._started: dict[str, float] = {}
+        self._pauses: list[tuple[float, float | None]] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BudgetUse) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def use(self, place: str) -> Use:
+        """What the run at a place has used in the newest turn."""
+        return self.uses.get(place, _UNUSED)
+
+    @property
+    def conversation(self) -> Use:
+        """What all turns together have used."""
+        return self.use(_CONVERSATION)
+
+    def after(self, events: Iterable[AnyEvent]) -> "BudgetUse":
+        """What would be spent after these events."""
+        after = BudgetUse()
+        for name, value in vars(self).items():
+            setattr(after, name, value.copy() if isinstance(value, dict | set | list) else value)
+        for event in events:
+            after.apply(event)
+        return after
+
+    def is_asked(self, scope: str, limit: str) -> bool:
+        """Whether a person is being asked to raise this limit."""
+        return any(asked.node == scope and limit in asked.tool_args for asked in self._asked.values())
+
+    def unsettled(self, place: str, run: int) -> Amount:
+        """The bounds of calls below a place whose answers are lost to the pass ``run``."""
+        lost = (reserved for reserved in self.open.values() if not self._is_live(reserved, run))
+        return _sum(_bound(each) for each in lost if place in _scopes_of(each))
+
+    def _is_live(self, reserved: LlmReserved, run: int) -> bool:
+        """Whether the pass ``run`` may be making this call."""
+        return reserved.run == run and self._attempts[reserved.step] == reserved.attempt
+
+    def time_s(self, place: str, now: str) -> float:
+        """The seconds since the first model call of the run at a place, without those in which people were
+        waited for."""
+        at = _seconds(now)
+        started = self._started.get(place, at)
+        waited = sum(
+            max(0.0, (at if until is None else until) - max(since, started)) for since, until in self._pauses
+        )
+        return at - started - waited
+
+    def apply(self, event: AnyEvent) -> None:
+        """Applies the next event of the journal."""
+        match event:
+            case UserMessage():
+                self._open_turn(event)
+            case LlmReserved():
+                self._reserve(event)
+            case LlmCall():
+                spent = Amount(event.cost_nusd or 0, event.usage.input + event.usage.output, 1)
+                reserved = self._settle(event, event.attempt, spent)
+                self._learn(event, reserved)
+            case LlmSettled():
+                spent = Amount(event.cost_nusd, event.tokens, event.calls)
+                self._settle(event, event.attempt, spent)
+            case ToolIntent() | Paused():
+                self.run = max(self.run, event.run)
+                if isinstance(event, Paused):
+                    self._pauses.append((_seconds(event.time), None))
+            case ApprovalRequired() if APPROVAL_KINDS[event.kind].raises_limit:
+                self._asked[event.uuid] = event
+            case ApprovalResolved():
+                self._resume(event)
+            case Completed() | Error():
+                self.open.clear()  # what they held stays with the conversation
+            case _:
+                pass
+
+    def _open_turn(self, event: UserMessage) -> None:
+        self.uses = {_CONVERSATION: self.conversation}
+        self.open, self._attempts, self.raised = {}, {}, {}
+        self.refused, self.warned = set(), set()
+        self._asked, self._pauses = {}, []
+        self._started = {ROOT.text: _seconds(event.time)}
+
+    def _reserve(self, event: LlmReserved) -> None:
+        self.run = max(self.run, event.run)
+        self.open[event.step, event.attempt] = event
+        self._attempts[event.step] = event.attempt
+        for place in _scopes_of(event):
+            self._started.setdefault(place, _seconds(event.time))
+            self._add(place, NOTHING, _bound(event))
+        self.warned |= {(scope, limit) for scope, limit in event.warned}
+
+    def _settle(self, event: AnyEvent, attempt: int, spent: Amount) -> LlmReserved | None:
+        reserved = self.open.pop((event.step, attempt), None)
+        bound = _bound(reserved) if reserved else NOTHING
+        for place in _scopes_of(event):
+            self._add(place, spent, NOTHING - bound)
+        if reserved:
+            over = spent - bound
+            self.overrun += Amount(max(0, over.nusd), max(0, over.tokens), max(0, over.calls))
+        return reserved
+
+    def _add(self, place: str, spent: Amount, held: Amount) -> None:
+        use = self.use(place)
+        self.uses[place] = Use(use.spent + spent, use.held + held)
+
+    def _learn(self, call: LlmCall, reserved: LlmReserved | None) -> None:
+        if reserved is not None and reserved.input_bytes:
+            ratio = call.usage.input / reserved.input_bytes
+            self.tokens_per_byte[call.model] = max(ratio, self.tokens_per_byte.get(call.model, 0.0))
+
+    def _resume(self, event: ApprovalResolved) -> None:
+        if self._pauses and self._pauses[-1][1] is None:
+            self._pauses[-1] = (self._pauses[-1][0], _seconds(event.time))
+        asked = self._asked.pop(event.uuid, None)
+        if asked is None:
+            return
+        given = asked.tool_args if event.edited_args is None else event.edited_args
+        for limit, more in given.items():
+            key = (asked.node, limit)
+            if event.choice == "approve":
+                self.raised[key] = self.raised.get(key, 0) + more
+            else:
+                self.refused.add(key)
+
+
+class CallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model call that asks to be admitted: of ``step``, as ``attempt``.
+
+    ``input_bytes`` is the size of what the model is sent, ``max_output`` the most tokens of its answer.
+    ``nusd_input`` and ``nusd_output`` are prices in 10⁻⁹ USD per million tokens, None if there is none.
+    ``scopes`` are the budgets that it must fit into, ``on_limit`` what follows if it does not. ``forced``
+    names the limit for which this is the last answer, which may use what ordinary calls leave alone.
+    ``warn_at`` is the part of a limit from which the model is to be told, None if it cannot be told now.
+    ``waits`` False: it has waited long enough for calls in flight. ``asked_by``, ``agent_path`` and
+    ``expire_after_s`` are those of the question, where a person is asked for more.
+    """
+
+    step: str
+    model: str
+    input_bytes: int
+    max_output: int
+    scopes: Sequence[Scope]
+    attempt: int = 0
+    nusd_input: int | None = None
+    nusd_output: int | None = None
+    on_limit: OnLimit = "answer"
+    forced: str = ""
+    warn_at: float | None = None
+    waits: bool = True
+    asked_by: str = ""
+    agent_path: Sequence[str] = ()
+    expire_after_s: float | None = None
+
+    @property
+    def leaves_rest(self) -> bool:
+        """Whether it has to leave alone what a last answer needs."""
+        return not self.forced and self.on_limit in ("answer", "ask")
+
+
+class Granted(msgspec.Struct, frozen=True, tag=True):
+    """The call may be made. ``reserved`` is to be journaled first. ``time_left_s`` is what is left of the
+    scopes' time, None if none of them has a limit."""
+
+    reserved: LlmReserved
+    time_left_s: float | None = None
+
+
+class MustWait(msgspec.Struct, frozen=True, tag=True):
+    """It fits only if calls in flight turn out cheaper than their bounds."""
+
+
+class Reached(msgspec.Struct, frozen=True, tag=True):
+    """It does not fit, whatever the calls in flight cost: this limit of the run at this place is reached.
+    ``used`` and ``allowed`` are in the units of the limit."""
+
+    limit: LimitName
+    scope: str
+    used: float
+    allowed: float
+
+
+def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> Granted | MustWait | Reached:
+    """Whether the pass ``run`` may make a call now: with as many tokens for the answer as fit, up to what
+    it asks for."""
+    least = min(LEAST_OUTPUT, request.max_output)
+    tokens_in = _input_tokens(spending, request)
+    fits_now, fits_ever = request.max_output, request.max_output
+    reached: Reached | None = None
+    for room in _rooms(spending, request, run, now):
+        fits_now = min(fits_now, room.output(room.used_now, tokens_in, request))
+        ever = room.output(room.used_at_least, tokens_in, request)
+        if ever < least and reached is None:
+            reached = Reached(
+                room.limit, room.scope, room.shown(room.used_at_least), room.shown(room.allowed)
+            )
+        fits_ever = min(fits_ever, ever)
+    if fits_ever < least:
+        assert reached is not None
+        return reached
+    if fits_now < least and request.waits:
+        return MustWait()
+    if fits_now < least:
+        room = min(_rooms(spending, request, run, now), key=lambda each: each.allowed - each.used_now)
+        return Reached(room.limit, room.scope, room.shown(room.used_now), room.shown(room.allowed))
+    warned = _to_warn(spending, request, run, now)
+    cost = 0
+    if request.nusd_input is not None and request.nusd_output is not None:
+        cost = _price(tokens_in, request.nusd_input) + _price(fits_now, request.nusd_output)
+    left = [
+        scope.max_time_s
+        + spending.raised.get((scope.place, "max_time_s"), 0)
+        - spending.time_s(scope.place, now)
+        for scope in request.scopes
+        if scope.max_time_s is not None
+    ]
+    reserved = LlmReserved(
+        step=request.step,
+        run=run,
+        input_bytes=request.input_bytes,
+        tokens=tokens_in + fits_now,
+        max_output=fits_now,
+        nusd=cost,
+        attempt=request.attempt,
+        forced=request.forced,
+        warned=warned,
+    )
+    return Granted(reserved, min(left) if left else None)
+
+
+class _Room(msgspec.Struct, frozen=True):
+    """One limit of one scope, in whole units (10⁻⁹ USD, tokens, calls, milliseconds). ``used_now`` counts the
+    calls in flight with their bounds, ``used_at_least`` as if they cost nothing."""
+
+    limit: LimitName
+    scope: str
+    allowed: int
+    used_now: int
+    used_at_least: int
+
+    def output(self, used: int, tokens_in: int, request: CallRequest) -> int:
+        """How many tokens of an answer fit."""
+        room = self.allowed - used
+        match self.limit:
+            case "max_llm_calls":
+                return request.max_output if room >= 1 else 0
+            case "max_time_s":
+                return request.max_output if room > 0 else 0
+            case "max_total_tokens":
+                return max(0, room - tokens_in)
+            case "max_cost_usd" | "max_conversation_cost_usd":
+                if request.nusd_input is None or request.nusd_output is None:
+                    return 0
+                rest = room - _price(tokens_in, request.nusd_input)
+                if rest < 0:
+                    return 0
+                if not request.nusd_output:
+                    return request.max_output
+                return rest * 1_000_000 // request.nusd_output
+
+    def shown(self, amount: int) -> float:
+        """An amount in the units of the limit."""
+        match self.limit:
+            case "max_cost_usd" | "max_conversation_cost_usd":
+                return amount / NUSD
+            case "max_time_s":
+                return amount / 1000
+            case _:
+                return amount
+
+
+def _rooms(spending: BudgetUse, request: CallRequest, run: int, now: str) -> Iterable[_Room]:
+    for scope in request.scopes:
+        use, lost = spending.use(scope.place), spending.unsettled(scope.place, run)
+        now_, least = use.total, use.spent + lost
+        whole = spending.conversation
+        in_flight = use.held - lost
+        time_ms = round(spending.time_s(scope.place, now) * 1000)
+        for limit, allowed, used_now, used_at_least in (
+            ("max_cost_usd", scope.max_nusd, now_.nusd, least.nusd),
+            ("max_total_tokens", scope.max_tokens, now_.tokens, least.tokens),
+            ("max_llm_calls", scope.max_calls, now_.calls, least.calls),
+            ("max_time_s", _ms(scope.max_time_s), time_ms, time_ms),
+            (
+                "max_conversation_cost_usd",
+                scope.max_conversation_nusd,
+                whole.total.nusd,
+                whole.total.nusd - in_flight.nusd,
+            ),
+        ):
+            if allowed is not None:
+                more = _units(limit, spending.raised.get((scope.place, limit), 0))  # type: ignore[arg-type]
+                cap = _cap(limit, allowed + more, request)  # type: ignore[arg-type]
+                yield _Room(limit, scope.place, cap, used_now, used_at_least)  # type: ignore[arg-type]
+
+
+def _cap(limit: LimitName, allowed: int, request: CallRequest) -> int:
+    """What this call may use of a limit."""
+    if not request.leaves_rest:
+        return allowed
+    return allowed - 1 if limit == "max_llm_calls" else allowed - -(-allowed // 10)
+
+
+def _units(limit: LimitName, amount: float) -> int:
+    """An amount of a budget's key in whole units."""
+    match limit:
+        case "max_cost_usd" | "max_conversation_cost_usd":
+            return round(amount * NUSD)
+        case "max_time_s":
+            return round(amount * 1000)
+        case _:
+            return round(amount)
+
+
+def _to_warn(spending: BudgetUse, request: CallRequest, run: int, now: str) -> tuple[tuple[str, str], ...]:
+    """The scopes and limits of which the model is to be told now, each once."""
+    if request.warn_at is None:
+        return ()
+    return tuple(
+        (room.scope, room.limit)
+        for room in _rooms(spending, msgspec.structs.replace(request, forced="-"), run, now)
+        if room.used_at_least >= room.allowed * request.warn_at
+        and (room.scope, room.limit) not in spending.warned
+    )
+
+
+def _input_tokens(spending: BudgetUse, request: CallRequest) -> int:
+    """The most tokens that the input can be: half a token a byte, or a tenth more than the model has charged
+    for a byte in this conversation."""
+    ratio = max(0.5, _RATIO_MARGIN * spending.tokens_per_byte.get(request.model, 0.0))
+    return _ceil(request.input_bytes * ratio)
+
+
+def limit_question(reached: Reached, request: CallRequest) -> ApprovalRequired:
+    """Asks a person for as much again, without uuid, attempt and deadline. It belongs to the run whose limit
+    it is, so that all calls that have to wait share it."""
+    path = " > ".join(request.agent_path)
+    return ApprovalRequired(
+        step=f"{reached.scope}/limit/{reached.limit}",
+        uuid="",
+        call_id="",
+        tool_name="budget",
+        tool_args={reached.limit: _without_rest(reached, request)},
+        description=(
+            f"The limit {reached.limit} is reached: {reached.used:g} of {reached.allowed:g} are used"
+            f"{f', in {path}' if path else ''}. Allow as much again? A rejection lets the agent answer with "
+            "what it has."
+        ),
+        kind="limit",
+        asked_by=request.asked_by,
+        agent_path=tuple(request.agent_path),
+    )
+
+
+def _without_rest(reached: Reached, request: CallRequest) -> float:
+    """The limit as the config has it."""
+    scope = next(each for each in request.scopes if each.place == reached.scope)
+    match reached.limit:
+        case "max_cost_usd":
+            return (scope.max_nusd or 0) / NUSD
+        case "max_conversation_cost_usd":
+            return (scope.max_conversation_nusd or 0) / NUSD
+        case "max_total_tokens":
+            return scope.max_tokens or 0
+        case "max_llm_calls":
+            return scope.max_calls or 0
+        case "max_time_s":
+            return scope.max_time_s or 0
+
+
+def problem_of_raise(asked: ApprovalRequired, edited: Mapping[str, object]) -> str:
+    """What is wrong with the amount that a person allows instead of the one asked for; empty if nothing."""
+    (limit,) = asked.tool_args
+    amount = edited.get(limit)
+    is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+    if set(edited) != {limit} or not is_number or not 0 < amount <= 1_000_000_000:  # type: ignore[operator]
+        return f'expected {{"{limit}": N}}, how much is allowed in addition, and nothing else'
+    return ""
+
+
+def tightest(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The smaller of two limits, for each key of two budgets."""
+    return {key: min(each[key] for each in (one, other) if key in each) for key in {**one, **other}}
+
+
+def scope_of(place: str, limits: Mapping[str, float]) -> Scope:
+    """The limits of a budget, by its keys, at the place of a run."""
+
+    def units(limit: LimitName) -> int | None:
+        return _units(limit, limits[limit]) if limit in limits else None
+
+    return Scope(
+        place,
+        max_nusd=units("max_cost_usd"),
+        max_tokens=units("max_total_tokens"),
+        max_calls=units("max_llm_calls"),
+        max_time_s=limits.get("max_time_s"),
+        max_conversation_nusd=units("max_conversation_cost_usd"),
+    )
+
+
+def _bound(reserved: LlmReserved) -> Amount:
+    return Amount(reserved.nusd, reserved.tokens, 1)
+
+
+def _scopes_of(event: AnyEvent) -> list[str]:
+    return [_CONVERSATION, *(place.text for place in event.place.scopes)]
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    total = NOTHING
+    for amount in amounts:
+        total += amount
+    return total
+
+
+def _price(tokens: int, nusd_per_million: int) -> int:
+    """Rounded up, so that a bound is one."""
+    return -(-tokens * nusd_per_million // 1_000_000)
+
+
+def _ceil(value: float) -> int:
+    return -int(-value // 1)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _seconds(time: str) -> float:
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:  # an imported journal may say anything
+        return 0.0
+
+
+_UNUSED = Use()

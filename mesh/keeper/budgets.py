@@ -1,0 +1,121 @@
+"""The decision about one model call under a budget, as the events that it adds to the journal.
+
+`mesh.core.budget` says whether a call fits; this says what follows if it does not: a last answer, the end of
+the node, or a question to a person. The decision is made under the lock of the conversation's appends, so
+that no two calls are granted the same room.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+
+from mesh.core.budget import CallRequest, Granted, MustWait, Reached, admitted, limit_question
+from mesh.core.conversation import Conversation
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalRequired,
+    LimitReached,
+    LlmCall,
+    LlmReserved,
+    LlmSettled,
+    moment,
+    now,
+)
+from mesh.core.ids import approval_id
+from mesh.core.places import Place, StepKey
+from mesh.tree.turn import Ack, Grant
+
+
+class Admission:
+    """The decision about the call that pass ``run`` asks for. Call it with the events that are new; it
+    returns those to be appended after them. Then `grant` is the reply; None if the call has to wait."""
+
+    def __init__(self, conversation: Conversation, turn: int, run: int, request: CallRequest) -> None:
+        self._conversation = conversation
+        self._turn = turn
+        self._run = run
+        self._request = request
+        self._event: AnyEvent | None = None
+        self._time_left_s: float | None = None
+        self._must_wait = False
+
+    def __call__(self, new: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        request, spending = self._request, self._conversation.budget_use
+        spending = spending.after(new) if new else spending
+        known = spending.open.get((request.step, request.attempt))
+        if known is not None and known.run == self._run:  # it asks again, because the reply was lost
+            self._event = known
+            return ()
+        decided = admitted(spending, request, self._run, now())
+        match decided:
+            case MustWait():
+                self._must_wait = True
+            case Granted():
+                self._event, self._time_left_s = decided.reserved, decided.time_left_s
+            case Reached():
+                self._event = self._limit_reached(decided)
+                if self._event is None and not spending.is_asked(decided.scope, decided.limit):
+                    return [msgspec.structs.replace(self._question(decided), turn=self._turn)]
+        if self._event is None:
+            return ()
+        self._event = msgspec.structs.replace(self._event, turn=self._turn, time=now())
+        return [self._event]
+
+    def grant(self, ack: Ack) -> Grant | None:
+        """The reply; None if the call has to wait for calls in flight."""
+        if self._must_wait:
+            return None
+        event = self._event
+        if event is None:
+            return Grant(ack, is_paused=True)
+        assert isinstance(event, LlmReserved | LimitReached)
+        return Grant(ack, event, time_left_s=self._time_left_s)
+
+    def _limit_reached(self, reached: Reached) -> LimitReached | None:
+        """What follows at a limit; None if a person has to be asked first."""
+        request, is_refused = (
+            self._request,
+            (reached.scope, reached.limit) in self._conversation.budget_use.refused,
+        )
+        if request.on_limit == "ask" and not request.forced and not is_refused:
+            return None
+        then: Literal["answer", "stop", "fail"] = "answer" if request.on_limit == "ask" else request.on_limit
+        # The last answer is that of the agent whose limit it is: agents that it called return what they have.
+        is_elsewhere = Place(reached.scope).agent != StepKey(request.step).place.agent
+        if request.forced or (then == "answer" and is_elsewhere):
+            then = "stop"
+        return LimitReached(
+            step=request.step, limit=reached.limit, scope=reached.scope, then=then, attempt=request.attempt
+        )
+
+    def _question(self, reached: Reached) -> ApprovalRequired:
+        """Asks a person to raise a limit."""
+        question = limit_question(reached, self._request)
+        before = [e for e in self._conversation.steps if isinstance(e, ApprovalRequired)]
+        expires = self._request.expire_after_s
+        return msgspec.structs.replace(
+            question,
+            uuid=approval_id(self._conversation.id),
+            attempt=sum(asked.step == question.step for asked in before),
+            expires_at="" if expires is None else moment(timedelta(seconds=expires)),
+        )
+
+
+def settled_late(conversation: Conversation, events: Sequence[AnyEvent]) -> list[AnyEvent]:
+    """What answers of an older pass settle: they are not used, but what they cost is known now."""
+    calls = [event for event in events if isinstance(event, LlmCall)]
+    is_open = conversation.budget_use.open
+    return [
+        LlmSettled(
+            turn=call.turn,
+            step=call.step,
+            cost_nusd=call.cost_nusd or 0,
+            tokens=call.usage.input + call.usage.output,
+            calls=1,
+            attempt=call.attempt,
+        )
+        for call in calls
+        if (call.step, call.attempt) in is_open
+    ]

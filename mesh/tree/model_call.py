@@ -1,0 +1,256 @@
+"""One model call of an llm node as a durable step; under a budget, it is reserved before and settled after.
+
+Without a budget the call is made at once, and costs nothing more than before there were budgets. Under one:
+
+    reserve ── granted ──► call ── answered ────────► llm_call settles the reservation
+       │                     ├──── refused ─────────► llm_settled: it cost nothing; the node fails
+       │                     └──── broke off ───────► it may have been charged: the next attempt reserves anew
+       ├────── limit ──────► limit_reached: one last answer, or what is there, or a failure
+       └────── ask ────────► a person is asked for more: the pass pauses
+
+Grant and limit are events of the step, so that a later pass goes on from them.
+"""
+
+import asyncio
+
+import msgspec
+
+from mesh.core.budget import CallRequest, OnLimit
+from mesh.core.errors import LlmError
+from mesh.core.events import (
+    LimitReached,
+    LlmCall,
+    LlmReserved,
+    LlmSettled,
+    TextDelta,
+    ToolCallDelta,
+    Trace,
+    Usage,
+)
+from mesh.core.messages import Assistant, Message, Results, ToolSpec, User
+from mesh.core.places import StepKey
+from mesh.core.spending import CostOf
+from mesh.llm.parameters import Parameters
+from mesh.llm.port import Llm, LlmRequest
+from mesh.llm.retry import ATTEMPTS, MODEL_CALLS
+from mesh.runtime.failpoints import failpoint
+from mesh.tree.node import PAUSED, PassEnd
+from mesh.tree.steps import Steps
+from mesh.tree.turn import Grant
+
+_DEFAULT_OUTPUT = 4096
+_MILLION = 1_000_000
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a node's model calls. ``timeout_s`` bounds one request to the provider. ``name`` and
+    ``agent`` are those of the node and the root agent, for questions; ``expire_after_s`` how long they
+    wait."""
+
+    model: str
+    max_tokens: int | None = None
+    parameters: Parameters = Parameters()
+    timeout_s: float = 60.0
+    max_llm_calls: int = 500
+    max_tool_calls: int = 100
+    on_limit: OnLimit = "answer"
+    warn_at: float = 0.8
+    name: str = ""
+    root_agent: str = ""
+    expire_after_s: float | None = None
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What a model is sent."""
+
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+
+
+class ModelCalls:
+    """The model calls of one node. ``cost_of`` says what one costs, at the prices of the moment."""
+
+    def __init__(self, settings: ModelSettings, llm: Llm, cost_of: CostOf) -> None:
+        self._settings = settings
+        self._llm = llm
+        self._cost_of = cost_of
+
+    async def make(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd:
+        """The model's answer, recorded; or how the node's pass ends without one. Raises `LlmError`."""
+        known = steps.known(step, LlmCall)
+        if known is not None:
+            return known
+        self._check_calls(steps)
+        if not steps.turn.scopes:
+            return steps.record(step, await self._answer(steps, step, prompt))
+        return await self._under_budget(steps, step, prompt)
+
+    def _check_calls(self, steps: Steps) -> None:
+        if steps.llm_calls >= self._settings.max_llm_calls:
+            made = f"{steps.llm_calls} model calls, as many as limits.max_llm_calls allows"
+            raise LlmError(f"the turn has made {made}; what the tools did so far stands")
+
+    # -- under a budget
+
+    async def _under_budget(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd:
+        failures = 0
+        while True:
+            attempt, reached = _progress(steps, step)
+            if reached is not None and reached.then != "answer":
+                return self._ended_by(reached, prompt)
+            forced = reached.limit if reached is not None else ""
+            grant = await self._reserve(steps, self._request(steps, step, prompt, attempt, forced))
+            if grant.is_paused:
+                return PAUSED
+            if not isinstance(grant.event, LlmReserved):
+                continue
+            failpoint("llm.reserved")
+            try:
+                return await self._reserved_call(steps, step, prompt, grant.event, grant.time_left_s)
+            except LlmError as problem:
+                if problem.was_free:
+                    steps.record(step, LlmSettled(attempt=attempt))
+                failures += 1
+                if problem.is_final or failures == ATTEMPTS:
+                    raise
+                await asyncio.sleep(MODEL_CALLS.delay(failures, None))
+
+    async def _reserve(self, steps: Steps, request: CallRequest) -> Grant:
+        """The decision about a call. Calls in flight end within their bounds; so does the wait for them."""
+        longest = ATTEMPTS * (self._settings.timeout_s + MODEL_CALLS.longest_s)
+        deadline = asyncio.get_running_loop().time() + longest
+        while True:
+            grant = await steps.reserve(request)
+            if grant.event is not None or grant.is_paused:
+                return grant
+            if asyncio.get_running_loop().time() > deadline:
+                request = msgspec.structs.replace(request, waits=False)
+
+    def _request(self, steps: Steps, step: StepKey, prompt: Prompt, attempt: int, forced: str) -> CallRequest:
+        settings, turn = self._settings, steps.turn
+        size = _size(prompt)
+        nusd_input, nusd_output = self._rates(size)
+        can_warn = bool(prompt.messages) and isinstance(prompt.messages[-1], Results) and not forced
+        return CallRequest(
+            step=step.text,
+            model=settings.model,
+            input_bytes=size,
+            max_output=settings.max_tokens or _DEFAULT_OUTPUT,
+            scopes=turn.scopes,
+            attempt=attempt,
+            nusd_input=nusd_input,
+            nusd_output=nusd_output,
+            on_limit=settings.on_limit,
+            forced=forced,
+            warn_at=settings.warn_at if can_warn else None,
+            asked_by=settings.name,
+            agent_path=turn.agent_path or (settings.root_agent,),
+            expire_after_s=settings.expire_after_s,
+        )
+
+    def _rates(self, size: int) -> tuple[int | None, int | None]:
+        """The prices of input and output in 10⁻⁹ USD per million tokens, for a prompt of this size."""
+        tokens = max(1, size)  # no prompt has more tokens than bytes, and longer ones may cost more
+        both = LlmCall(model=self._settings.model, usage=Usage(tokens, _MILLION))
+        read = self._cost_of(msgspec.structs.replace(both, usage=Usage(tokens, 0)))
+        total = self._cost_of(both)
+        if read is None or total is None:
+            return None, None
+        return -(-read * _MILLION // tokens), total - read
+
+    async def _reserved_call(
+        self, steps: Steps, step: StepKey, prompt: Prompt, reserved: LlmReserved, time_left_s: float | None
+    ) -> LlmCall:
+        answer = await self._answer(steps, step, told(prompt, reserved), reserved, time_left_s)
+        return steps.record(
+            step, msgspec.structs.replace(answer, attempt=reserved.attempt, forced=reserved.forced)
+        )
+
+    def _ended_by(self, reached: LimitReached, prompt: Prompt) -> PassEnd:
+        if reached.then == "fail":
+            raise LlmError(f"the limit {reached.limit} of the budget is reached; what the tools did stands")
+        said = [m.text for m in prompt.messages if isinstance(m, Assistant) and m.text]
+        text = said[-1] if said else f"I stopped: the limit {reached.limit} of the budget is reached."
+        return PassEnd("completed", text, forced=reached.limit)
+
+    # -- the call itself
+
+    async def _answer(
+        self,
+        steps: Steps,
+        step: StepKey,
+        prompt: Prompt,
+        reserved: LlmReserved | None = None,
+        time_left_s: float | None = None,
+    ) -> LlmCall:
+        settings = self._settings
+        request = LlmRequest(
+            model=settings.model,
+            system=prompt.system,
+            messages=prompt.messages,
+            tools=prompt.tools,
+            max_tokens=settings.max_tokens if reserved is None else reserved.max_output,
+            parameters=settings.parameters,
+            timeout_s=settings.timeout_s if time_left_s is None else min(settings.timeout_s, time_left_s),
+            deltas=steps.watched,
+            answer_only=reserved is not None and bool(reserved.forced),
+            is_reserved=reserved is not None,
+        )
+        answer: LlmCall | None = None
+        async for event in self._llm.stream(request):
+            match event:
+                case LlmCall():
+                    answer = event
+                case TextDelta() | ToolCallDelta() | Trace():
+                    steps.show(step, event)
+        failpoint("llm.returned")
+        if answer is None:
+            raise LlmError(f"model {settings.model} ended its stream without an answer")
+        # Cut here, so that the journal stays bounded. One call over the bound is kept: a later pass knows by
+        # it that there were too many.
+        kept = () if request.answer_only else answer.tool_calls[: settings.max_tool_calls + 1]
+        return msgspec.structs.replace(answer, tool_calls=kept, cost_nusd=self._cost_of(answer))
+
+
+def told(prompt: Prompt, reserved: LlmReserved | None) -> Prompt:
+    """The prompt with what the model is told about its budget: in the last result, so that everything before
+    it stays the same for the caches of providers."""
+    note = _note(reserved) if reserved is not None else ""
+    if not note or not prompt.messages:
+        return prompt
+    *before, last = prompt.messages
+    match last:
+        case Results(results=(*first, result)):
+            told_result = msgspec.structs.replace(result, content=f"{result.content}\n\n{note}")
+            last = Results((*first, told_result))
+        case User(text=text):
+            last = User(f"{text}\n\n{note}")
+        case _:
+            pass
+    return msgspec.structs.replace(prompt, messages=(*before, last))
+
+
+def _note(reserved: LlmReserved) -> str:
+    if reserved.forced:
+        return (
+            f"[The limit {reserved.forced} of the budget is reached: this is your last answer, without "
+            "tools. Answer with what you have.]"
+        )
+    if reserved.warned:
+        limits = ", ".join(dict.fromkeys(limit for _, limit in reserved.warned))
+        return f"[Most of the budget is used ({limits}). Come to an end soon.]"
+    return ""
+
+
+def _progress(steps: Steps, step: StepKey) -> tuple[int, LimitReached | None]:
+    """The number of the next attempt, and the limit that the last one met."""
+    events = [e for e in steps.of(step) if isinstance(e, LlmReserved | LimitReached)]
+    attempt = 1 + max((event.attempt for event in events), default=-1)
+    reached = [event for event in events if isinstance(event, LimitReached)]
+    return attempt, reached[-1] if reached else None
+
+
+def _size(prompt: Prompt) -> int:
+    """The bytes of a prompt, as far as they are its own."""
+    return len(prompt.system.encode()) + len(msgspec.json.encode((prompt.messages, prompt.tools)))
