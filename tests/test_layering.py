@@ -58,7 +58,7 @@ SAME_ROLE = {
     "up.py": "mesh up: the command, and what it runs",
 }
 """Names that modules of different rooms share, because they mean the same thing in each."""
-TWO_SIDES = {"ConversationPage"}
+TWO_SIDES = {"AgentInfo", "ConversationPage"}
 """Classes of one JSON object, at the server and at the client that does not import the server."""
 
 
