@@ -37,10 +37,10 @@ class Paid(ByNode):
         super().__init__(**script)
         self.output = output
         self.bill: list[LlmCall] = []
-        self.requests: list[LlmRequest] = []
+        self.asked_with: list[LlmRequest] = []
 
     async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
-        self.requests.append(request)
+        self.asked_with.append(request)
         async for event in super().stream(request):
             assert isinstance(event, LlmCall)
             usage = Usage(50, min(self.output, request.max_tokens or self.output))
@@ -89,10 +89,10 @@ async def test_of_n_model_calls_the_last_is_an_answer_without_tools() -> None:
         _, body = await world.create("go")
         events = await world.journal.read(body["conversation"]["id"])
     assert len(model.bill) == 3
-    assert [request.answer_only for request in model.requests] == [False, False, True]
+    assert [request.answer_only for request in model.asked_with] == [False, False, True]
     assert body["result"]["response"] == "enough"
     assert next(e for e in events if isinstance(e, Completed)).forced == "max_llm_calls"
-    last = model.requests[-1].messages[-1]
+    last = model.asked_with[-1].messages[-1]
     assert isinstance(last, Results) and "last answer" in last.results[-1].content
 
 
@@ -135,7 +135,7 @@ async def test_a_person_may_be_asked_for_as_much_again(choice: str) -> None:
             _, body = await world.decide(again, "approve", edited=edited)
             assert body["result"]["response"] == "done"
         else:
-            assert model.requests[-1].answer_only
+            assert model.asked_with[-1].answer_only
             assert body["conversation"]["turn"]["state"] == "completed"
 
 
@@ -159,7 +159,7 @@ async def test_a_call_is_granted_a_shorter_answer_where_the_whole_does_not_fit()
     model = Paid(main=says("short"))
     async with mesh(model, llm("main"), budget={"max_total_tokens": 2000}) as world:
         await world.create("go")
-    assert 256 <= (model.requests[0].max_tokens or 0) < 2000
+    assert 256 <= (model.asked_with[0].max_tokens or 0) < 2000
 
 
 async def test_the_model_is_told_once_that_most_of_the_budget_is_used() -> None:
@@ -168,7 +168,7 @@ async def test_the_model_is_told_once_that_most_of_the_budget_is_used() -> None:
         await world.create("go")
     told = [
         sum("Come to an end" in r.content for m in q.messages if isinstance(m, Results) for r in m.results)
-        for q in model.requests
+        for q in model.asked_with
     ]
     assert told == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
 
@@ -203,7 +203,7 @@ async def test_a_provider_that_refuses_costs_nothing_and_one_that_breaks_off_sta
     class Fails(Paid):
         async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
             name = request.system.partition(":")[0]
-            self.requests.append(request)
+            self.asked_with.append(request)
             raise LlmError(name, was_free=name == "free", is_final=name == "free")
             yield
 
