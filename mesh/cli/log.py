@@ -38,6 +38,10 @@ def log(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the events as JSON lines, unchanged.")
     ] = False,
+    as_actions: Annotated[
+        bool,
+        typer.Option("--actions", help="Print what each agent did and what it cost, as JSON lines."),
+    ] = False,
     url: UrlOption = None,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
@@ -54,7 +58,9 @@ def log(
         import asyncio
 
         source = JournalSource(conversation, url, data_dir, config)
-        output = _output_for(source, as_json)
+        if as_json and as_actions:
+            raise typer.BadParameter("--json and --actions are two forms of the log: choose one")
+        output = _output_for(source, as_json, as_actions)
         try:
             if source.url is None:
                 _of_file(source, conversation, output, follow)
@@ -109,16 +115,21 @@ def _is_over(batch: "Sequence[LogEntry]") -> bool:
     return any(isinstance(entry.event, ConversationCompleted) for entry in batch)
 
 
-def _output_for(source: JournalSource, as_json: bool) -> "LogOutput":
+def _output_for(source: JournalSource, as_json: bool, as_actions: bool) -> "LogOutput":
     from rich.console import Console
 
+    from mesh.core.actions import ActionLog
     from mesh.llm.prices import Prices
     from mesh.log.node_names import NodeNames
-    from mesh.log.output import JsonOutput, TextOutput
+    from mesh.log.output import ActionsOutput, JsonOutput, TextOutput
     from mesh.tree.plan import all_nodes
 
     if as_json:
         return JsonOutput(sys.stdout.buffer)
+    if as_actions:
+        root = source.config.tree.name if source.config else ""
+        own = source.config.llm.prices if source.config else None
+        return ActionsOutput(sys.stdout.buffer, ActionLog(root, Prices(own).nusd))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a question mark is better than no log
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")

@@ -24,6 +24,7 @@ import httpx2
 import msgspec
 
 from mesh.client.responses import AgentInfo, ConversationPage, ToolInfo, TreeNode
+from mesh.core.actions import AgentAction
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import AnyEvent, CutOff, decode
@@ -184,6 +185,11 @@ class MeshClient:
     async def spend(self, conversation_id: str) -> SpendReport:
         """Returns what a conversation has spent, by agent and by model."""
         return self._read(await self._get(f"{_path(conversation_id)}/spend"), SpendReport)
+
+    async def actions(self, conversation_id: str) -> list[AgentAction]:
+        """Returns what the agents of a conversation did, oldest first."""
+        lines = (await self._get(f"{_path(conversation_id)}/actions")).content.splitlines()
+        return [msgspec.json.decode(line, type=AgentAction) for line in lines]
 
     async def log(self, conversation_id: str) -> bytes:
         """Returns the journal of a conversation, one JSON object per line."""

@@ -10,8 +10,9 @@ from starlette.routing import Route
 
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
+from mesh.core.actions import action_lines, actions
 from mesh.core.errors import BadRequest
-from mesh.core.events import NAMES, decode
+from mesh.core.events import NAMES, AnyEvent, decode
 from mesh.core.ids import SESSION_IDS, is_session_id
 from mesh.core.spending import SpendReport, root_agent, spend_report
 from mesh.http.backend import Backend
@@ -49,6 +50,7 @@ class EventRoutes:
             route("GET", "/conversations/{conversation_id}/events", self._events),
             route("GET", "/conversations/{conversation_id}/log", self._log),
             route("GET", "/conversations/{conversation_id}/spend", self._spend),
+            route("GET", "/conversations/{conversation_id}/actions", self._actions),
             route("GET", "/events", self._all_events),
             route("GET", "/tree", self._show_tree),
         ]
@@ -84,8 +86,7 @@ class EventRoutes:
 
     async def _log(self, request: Request) -> Response:
         lines = await self._exported(request)
-        headers = {"X-Session-ID": lines.session_id}
-        return Response(lines.content, headers=headers, media_type="application/x-ndjson")
+        return _lines_response(lines.content, lines.session_id)
 
     async def _exported(self, request: Request) -> JournalLines:
         conversation_id = request.path_params["conversation_id"]
@@ -98,8 +99,16 @@ class EventRoutes:
         return json_response(report, headers={"X-Session-ID": lines.session_id})
 
     def _report(self, content: bytes) -> SpendReport:
-        events = [decode(line) for line in content.split(b"\n") if line]
+        events = _events_in(content)
         return spend_report(events, root_agent(events, self._root), self._prices.nusd)
+
+    async def _actions(self, request: Request) -> Response:
+        lines = await self._exported(request)
+        found = await asyncio.to_thread(self._action_lines, lines.content)
+        return _lines_response(found, lines.session_id)
+
+    def _action_lines(self, content: bytes) -> bytes:
+        return action_lines(actions(_events_in(content), self._root, self._prices.nusd))
 
     async def _import(self, request: Request) -> Response:
         content = await read_request(request, self._max_log_bytes, "limits.max_log_bytes")
@@ -107,3 +116,12 @@ class EventRoutes:
         owner = created.conversation_id
         take_in = Import(owner, content, principal.name if principal else "")
         return turn_response(await self._backend.ask(owner, take_in), 201)
+
+
+def _events_in(content: bytes) -> list[AnyEvent]:
+    return [decode(line) for line in content.split(b"\n") if line]
+
+
+def _lines_response(content: bytes, session_id: str) -> Response:
+    """A response of JSON lines."""
+    return Response(content, headers={"X-Session-ID": session_id}, media_type="application/x-ndjson")

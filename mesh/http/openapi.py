@@ -400,6 +400,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         about="Sums of its model calls, at the prices of the time of each",
         errors=(404, *_BUSY),
     ),
+    ("GET", "/conversations/{conversation_id}/actions"): Operation(
+        "events",
+        "What the agents of a conversation did and what it cost, one action a line",
+        _LINES,
+        about="The actions, oldest first",
+        errors=(404, *_BUSY),
+    ),
     ("POST", "/conversations/import"): Operation(
         "events",
         "Take in a conversation that another mesh gave as a log",

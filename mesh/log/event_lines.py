@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -63,6 +64,8 @@ class EventLines:
                 yield from self._conversation_created(event)
             case UserMessage():
                 yield from self._user_message(event)
+            case AgentStarted():
+                yield self._node_line(event, "begins", "quiet")
             case LlmCall():
                 yield from self._model_call(event)
             case ToolIntent():

@@ -3,7 +3,14 @@ place."""
 
 from collections.abc import Iterable, Mapping
 
-from mesh.core.events import AnyEvent, ApprovalRequired, ConversationCreated, NodeCompleted, NodeStarted
+from mesh.core.events import (
+    AgentStarted,
+    AnyEvent,
+    ApprovalRequired,
+    ConversationCreated,
+    NodeCompleted,
+    NodeStarted,
+)
 from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.places import ROOT, Place
 from mesh.display.text import one_line
@@ -39,6 +46,10 @@ class NodeNames:
                     self._names = {ROOT.path: event.agent, **(self._known if same else {}), **self._names}
                 case NodeCompleted() | NodeStarted():
                     self._names[event.place.path] = event.name
+                case AgentStarted():
+                    self._names[event.place.path] = event.name
+                    if event.agent_path:
+                        self._names[ROOT.path] = event.agent_path[0]
                 case ApprovalRequired() if event.asked_by:
                     self._names[event.place.path] = event.asked_by
                 case _:

@@ -6,6 +6,7 @@ from typing import BinaryIO, Protocol
 from rich.console import Console
 from rich.text import Text
 
+from mesh.core.actions import ActionLog, action_lines
 from mesh.core.events import AnyEvent, Live
 from mesh.llm.prices import Prices
 from mesh.log.event_lines import EventLines
@@ -53,6 +54,23 @@ class TextOutput:
         for start in range(0, len(lines), _AT_ONCE):
             together = Text("\n").join(line.styled() for line in lines[start : start + _AT_ONCE])
             self._console.print(together, soft_wrap=True, highlight=False)
+
+
+class ActionsOutput:
+    """What the agents did, as JSON lines."""
+
+    def __init__(self, out: BinaryIO, log: ActionLog) -> None:
+        self._out = out
+        self._log = log
+
+    def show(self, batch: Sequence[LogEntry]) -> None:
+        events = [entry.event for entry in batch]
+        self._log.learn(events)
+        self._out.write(action_lines(action for event in events for action in self._log.add(event)))
+        self._out.flush()
+
+    def end(self) -> None:
+        """Prints nothing: `mesh log` has the sums."""
 
 
 class JsonOutput:

@@ -8,23 +8,27 @@ from decimal import Decimal
 from mesh.core.approvals import kind_of
 from mesh.core.conversation import Conversation
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
     Completed,
     Error,
     LlmCall,
+    LlmSettled,
     Paused,
     ToolResult,
     Usage,
     UserMessage,
 )
+from mesh.core.places import ROOT
+from mesh.core.spending import Spending
 from mesh.display.approvals import subject_of
 from mesh.display.text import call
 from mesh.llm.prices import Prices, source
 from mesh.log.log_line import LogLine
 from mesh.log.node_names import NodeNames, other_agent_of, short_name
-from mesh.log.times import between, span
+from mesh.log.times import between, milliseconds, span
 
 _MAX_LISTED = 10
 
@@ -42,12 +46,16 @@ class Summary:
         self._unpriced: Counter[str] = Counter()
         self._tools, self._agents = _Runs(), _Runs()
         self._decisions: Counter[str] = Counter()
+        self._spending = Spending("", prices.nusd)
+        self._is_estimated = False
+        self._called: set[tuple[int, str]] = set()  # turn and step of the calls of agents of the config
         self._working = self._waiting = timedelta()
         self._turn_since = self._paused_since = self._latest = ""
 
     def add(self, event: AnyEvent) -> None:
         self._conversation.apply(event)
         self._latest = event.time
+        self._spending.add(event)
         match event:
             case UserMessage():
                 self._turn_since = event.time
@@ -60,10 +68,15 @@ class Summary:
                 self._decisions[event.choice] += 1
                 self._waiting, self._paused_since = self._times()[1], ""
             case LlmCall():
-                self._called(event)
+                self._add_call(event)
+            case LlmSettled():
+                self._cost += Decimal(event.cost_nusd) / 10**9
+            case AgentStarted() if call := event.place.call:
+                self._called.add((event.turn, call.text))
             case ToolResult():
                 agent = other_agent_of(event.tool)
-                (self._agents if agent else self._tools).add(event, agent)
+                is_agent = agent or (event.turn, event.step) in self._called
+                (self._agents if is_agent else self._tools).add(event, agent)
             case _:
                 pass
 
@@ -86,11 +99,29 @@ class Summary:
         for label, value in rows:
             if value:
                 yield LogLine(f"  {label:<12} {value}")
+        yield from self._agents_in_lines()
         for asked in self._conversation.pending[:_MAX_LISTED]:
             what = f"{self._names.of(asked.node)}: {_question(asked)}, approval {short_name(asked.uuid)}"
             yield LogLine(f"  {'waits for':<12} {what}", "asks")
 
-    def _called(self, event: LlmCall) -> None:
+    def _agents_in_lines(self) -> Iterator[LogLine]:
+        """Yields what each agent has spent itself, if agents were called."""
+        agents = self._spending.report().by_agent
+        if len(agents) < 2:
+            return
+        for spent in agents:
+            path = " → ".join([self._names.of(ROOT.text), *map(short_name, spent.agent_path[1:])])
+            parts = (
+                f"{spent.runs} {'run' if spent.runs == 1 else 'runs'}",
+                f"{spent.calls} model {'call' if spent.calls == 1 else 'calls'}",
+                f"{spent.input_tokens:,} in, {spent.output_tokens:,} out" if spent.total_tokens else "",
+                dollars(Decimal(str(spent.cost_usd))) if spent.cost_usd else "",
+                milliseconds(spent.time_ms) if spent.time_ms else "",
+                f"{spent.forced} ended by a limit" if spent.forced else "",
+            )
+            yield LogLine(f"  {'agent':<12} {path}: {', '.join(part for part in parts if part)}")
+
+    def _add_call(self, event: LlmCall) -> None:
         model, before, now = short_name(event.model), self._usage, event.usage
         self._usage = Usage(before.input + now.input, before.output + now.output, before.cached + now.cached)
         self._calls[model] += 1
@@ -99,6 +130,7 @@ class Summary:
             self._unpriced[model] += 1
         else:
             self._cost += cost
+            self._is_estimated = self._is_estimated or event.cost_nusd is None
 
     def _state(self) -> str:
         if not self._conversation.turn_open:
@@ -117,7 +149,7 @@ class Summary:
         if len(self._unpriced) == len(self._calls):
             return f"unknown: no price for {unknown} (llm.prices in the config sets one)"
         more = f" and what {unknown} cost: no price is known" if unknown else ""
-        return f"{dollars(self._cost)}{more}{f' ({source()})' if self._cost else ''}"
+        return f"{dollars(self._cost)}{more}{f' ({source()})' if self._cost and self._is_estimated else ''}"
 
     def _times(self) -> tuple[timedelta, timedelta]:
         """Returns how long the turns have taken, and how much of that they waited for a person."""

@@ -158,6 +158,8 @@ async def test_what_is_there_can_be_read(live: Callable[..., LiveMesh]) -> None:
         assert [(node.path, node.name) for node in (await client.tree()).walk()] == [("0", "test")]
         assert [(agent.path, agent.name) for agent in await client.agents()] == [("0", "test")]
         assert await client.trees_of_called_agents() == []
+        done = [action.action for action in await client.actions(identifier)]
+        assert done == ["agent_start", "llm_call", "agent_complete"]
         report = await client.spend(identifier)
         assert report.spent == (await client.show(identifier)).spent
         assert [agent.agent_path for agent in report.by_agent] == [("test",)]

@@ -1,5 +1,6 @@
 """`mesh log` and `mesh export` on files: what is printed where, and how it ends."""
 
+import json
 import os
 import pty
 import signal
@@ -71,6 +72,18 @@ class TestLog:
     def test_json_is_the_journal_as_it_is(self, data: Path) -> None:
         result = mesh("log", ID, "--data-dir", data, "--json")
         assert result.stdout_bytes == SIMPLE
+
+    def test_actions_are_what_each_agent_did_as_json_lines(self, data: Path) -> None:
+        result = mesh("log", ID, "--data-dir", data, "--actions")
+        assert (result.exit_code, result.stderr) == (0, "")
+        actions = [json.loads(line) for line in result.stdout.splitlines()]
+        assert actions[0]["action"] == "agent_start" and actions[0]["data"]["input"] == "Go."
+        assert {action["agentName"] for action in actions} == {actions[0]["agentName"]}
+        assert actions[-1]["action"] == "agent_complete"
+
+    def test_one_form_of_json_at_a_time(self, data: Path) -> None:
+        result = mesh("log", ID, "--data-dir", data, "--actions", "--json")
+        assert result.exit_code == 2 and "choose one" in result.stderr
 
     def test_a_file_is_read_in_place_of_an_id_wherever_it_came_from(self, data: Path) -> None:
         Path("talk.jsonl").write_bytes(SIMPLE)

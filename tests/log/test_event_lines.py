@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mesh.config.model import ModelPrice
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -215,6 +216,52 @@ class TestSummary:
         assert "cost         $3.00 and what strange cost: no price is known" in shown(
             [asked(), *events], prices
         )
+
+    def test_a_recorded_cost_counts_whatever_the_prices_are(self) -> None:
+        call = LlmCall(turn=1, model="mine", time=at(2), step="0/llm/0", cost_nusd=2 * 10**9)
+        for price in (1, 1000):
+            text = shown([asked(), call], Prices({"mine": ModelPrice(input=price, output=price)}))
+            assert "cost         $2.00\n" in text
+
+    def test_each_agent_has_its_own_sum_when_agents_were_called(self) -> None:
+        search = ToolCall("a", "search", {"task": "cats"})
+        text = shown(
+            [
+                asked(),
+                LlmCall(
+                    turn=1,
+                    model="m",
+                    tool_calls=(search,),
+                    usage=Usage(1000, 20),
+                    time=at(2),
+                    step="0/llm/0",
+                    cost_nusd=10**9,
+                ),
+                AgentStarted(
+                    turn=1,
+                    name="search",
+                    kind="llm",
+                    agent_path=("main", "search"),
+                    time=at(2),
+                    step="0.search@0-0",
+                ),
+                LlmCall(turn=1, model="m", text="Two.", time=at(3), step="0.search@0-0/llm/0", latency_ms=7),
+                ToolResult(
+                    turn=1,
+                    call_id="a",
+                    tool="search",
+                    content="Two.",
+                    time=at(3),
+                    step="0/tool/0.0",
+                    forced="max_cost_usd",
+                ),
+            ]
+        )
+        assert 'main calls search(task="cats")' in text
+        assert "  search begins\n" in text and "  search: Two." in text and "main search → Two." in text
+        assert "agent        main: 1 run, 1 model call, 1,000 in, 20 out, $1.00\n" in text
+        assert "agent        main → search: 1 run, 1 model call, 7 ms, 1 ended by a limit\n" in text
+        assert "agents asked 1 (search 1)" in text and "tools run" not in text
 
     def test_the_offline_model_is_free(self) -> None:
         text = shown(
