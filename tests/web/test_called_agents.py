@@ -12,11 +12,11 @@ from tests.web.test_reducer import FOLD, event, said
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TREE = {"path": "0", "name": "main", "type": "llm"}
-LINES = """async ([events, tree]) => {
+LINES = """async ([events, tree, called = []]) => {
   const { fold } = await import("/static/js/conversation.js");
   const { linesOf } = await import("/static/js/tree-status.js");
   const seen = ({ name, task, status, iteration, below }) => [name, task, status, iteration, below.map(seen)];
-  return seen(linesOf(tree, fold(events).turns[0]));
+  return seen(linesOf(tree, called, fold(events).turns[0]));
 }"""
 FIRST, SECOND = "0.search@0-0", "0.search@0-1"
 CALLS = [
@@ -84,6 +84,23 @@ async def test_called_agents_are_below_their_caller_each_call_apart_until_the_tu
     assert (await page.evaluate(LINES, [[*events, result], TREE]))[4] == [answered, second]
     ended = [*events, result, event("completed", seq=7, response="x")]
     assert await page.evaluate(LINES, [ended, TREE]) == ["main", "", "completed", 0, []]
+
+
+async def test_the_tree_of_a_called_agent_is_shown_while_it_runs_with_what_has_not_begun(page: Page) -> None:
+    called = {
+        "path": "search",
+        "name": "search",
+        "type": "sequential",
+        "agents": [
+            {"path": "search.0", "name": "look", "type": "llm"},
+            {"path": "search.1", "name": "sum up", "type": "llm"},
+        ],
+    }
+    looks = event("text_delta", f"{FIRST}.0/llm/0", text="hm", offset=0)
+    result = event("tool_result", "0/tool/0.1", 5, call_id="b", tool="search", content="x")
+    (first, second) = (await page.evaluate(LINES, [[*asked_both(), looks, result], TREE, [called]]))[4]
+    assert first[4] == [["look", "", "running", 0, []], ["sum up", "", "idle", 0, []]]
+    assert second == ["search", "dogs", "completed", 0, []]
 
 
 async def test_only_the_agents_of_the_newest_answer_are_in_the_panel(page: Page) -> None:

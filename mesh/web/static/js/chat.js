@@ -21,6 +21,7 @@ import * as conversations from "./conversation.js";
  * @property {boolean} stopping
  * @property {string} problem
  * @property {TreeNode | null} tree
+ * @property {TreeNode[]} calledTrees those of the agents that others may call
  * @property {string} treeProblem
  * @property {ToolInfo[]} tools
  * @property {Record<string, DecisionState>} deciding by the uuid of the approval
@@ -38,6 +39,7 @@ export class Chat {
     stopping: false,
     problem: "",
     tree: null,
+    calledTrees: [],
     treeProblem: "",
     tools: [],
     deciding: {},
@@ -72,7 +74,7 @@ export class Chat {
 
   async loadAgent() {
     const failed = (/** @type {unknown} */ error) => this.#set({ treeProblem: messageOf(error) });
-    await this.api.tree().then(({ tree }) => this.#set({ tree, treeProblem: "" }), failed);
+    await this.api.tree().then(({ tree, agents = [] }) => this.#set({ tree, calledTrees: agents, treeProblem: "" }), failed);
     await this.api.tools().then(({ tools }) => this.#set({ tools }), failed);
   }
 

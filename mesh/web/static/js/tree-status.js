@@ -1,6 +1,6 @@
 // @ts-check
 // The status of each node of the agent's tree in a turn, by node path. Pure. A node that has not begun is absent.
-import { byPlace, calledName, callOf, iterationOf, parentOf, pathOf, scopesOf, slotOf } from "./place.js";
+import { agentOf, byPlace, calledName, callOf, iterationOf, parentOf, pathOf, scopesOf, slotOf } from "./place.js";
 import { pending, toolAt } from "./turn.js";
 
 /** @import { Turn } from "./turn.js" */
@@ -63,9 +63,9 @@ function placesOf(turn) {
 
 /**
  * The tree as a turn has it: its nodes, and below each node that is at work the agents that it called last.
- * @type {(tree: TreeNode, turn: Turn | undefined) => Line}
+ * @type {(tree: TreeNode, called: TreeNode[], turn: Turn | undefined) => Line} `called` are the trees of agents to call
  */
-export function linesOf(tree, turn) {
+export function linesOf(tree, called, turn) {
   const found = statuses(turn);
   const newest = new Map(turn ? placesOf(turn).map((place) => [slotOf(place), place]) : []);
   const below = Map.groupBy(newest.keys(), parentOf);
@@ -73,8 +73,8 @@ export function linesOf(tree, turn) {
   const line = (slot, node) => {
     const { status, iteration } = found.get(slot) ?? { status: "idle", iteration: 0 };
     const reached = isAtWork(status) ? (below.get(slot) ?? []) : [];
-    const nodes = node ? (node.agents ?? []).map((child) => line(child.path, child)) : reached.filter((one) => !callOf(one)).map((one) => line(one));
-    const agents = ofNewestAnswer(reached.filter(callOf).map((one) => newest.get(one) ?? one)).map((one) => line(slotOf(one)));
+    const nodes = isAtWork(status) || !callOf(agentOf(slot)) ? nodesBelow(slot, node, reached).map(([one, child]) => line(one, child)) : [];
+    const agents = ofNewestAnswer(reached.filter(callOf).map((one) => newest.get(one) ?? one)).map((one) => line(slotOf(one), treeAt(called, one)));
     const place = newest.get(slot) ?? slot;
     const run = turn?.nodes[place];
     return {
@@ -84,6 +84,18 @@ export function linesOf(tree, turn) {
   };
   return line(tree.path, tree);
 }
+
+/**
+ * The slots of the nodes below one: as its tree has them, or those that were reached.
+ * @type {(slot: string, node: TreeNode | undefined, reached: string[]) => [string, TreeNode?][]}
+ */
+function nodesBelow(slot, node, reached) {
+  if (node) return (node.agents ?? []).map((child) => [`${slot}.${child.path.slice(child.path.lastIndexOf(".") + 1)}`, child]);
+  return reached.filter((one) => !callOf(one)).map((one) => [one]);
+}
+
+/** @type {(called: TreeNode[], place: string) => TreeNode | undefined} */
+const treeAt = (called, place) => called.find((one) => one.path === pathOf(place));
 
 /**
  * A model has answered only when the calls of its answer before have ended.
@@ -106,12 +118,13 @@ export function taskOf(turn, place) {
 
 /**
  * The names of the nodes by path.
- * @type {(tree: TreeNode | null, names?: Record<string, string>) => Record<string, string>}
+ * @type {(trees: TreeNode[], names?: Record<string, string>) => Record<string, string>}
  */
-export function namesOf(tree, names = {}) {
-  if (!tree) return names;
-  names[tree.path] = tree.name;
-  for (const child of tree.agents ?? []) namesOf(child, names);
+export function namesOf(trees, names = {}) {
+  for (const { path, name, agents = [] } of trees) {
+    names[path] = name;
+    namesOf(agents, names);
+  }
   return names;
 }
 

@@ -14,9 +14,9 @@ import { Limits } from "./limits.js";
 const STATUS = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", stopped: "stopped" };
 
 /**
- * @param {{tree: TreeNode | null, names: Record<string, string>, tools: ToolInfo[], problem: string, turn?: Turn, isOpen: boolean, close: () => void}} props
+ * @param {{tree: TreeNode | null, calledTrees: TreeNode[], names: Record<string, string>, tools: ToolInfo[], problem: string, turn?: Turn, isOpen: boolean, close: () => void}} props
  */
-export function AgentPanel({ tree, names, tools, problem, turn, isOpen, close }) {
+export function AgentPanel({ tree, calledTrees, names, tools, problem, turn, isOpen, close }) {
   return html`
     <aside class=${`agent ${isOpen ? "open" : ""}`} id="agent" aria-label="Agent">
       <header>
@@ -24,7 +24,7 @@ export function AgentPanel({ tree, names, tools, problem, turn, isOpen, close })
         <button class="icon-button only-medium" onClick=${close} aria-label="Close the agent's panel"><${Icon} name="close" /></button>
       </header>
       ${problem && html`<p class="problem">${problem}</p>`}
-      ${tree && html`<ul class="tree" role="tree" aria-label="Tree of agents"><${TreeLine} line=${linesOf(tree, turn)} /></ul>`}
+      ${tree && html`<ul class="tree" role="tree" aria-label="Tree of agents"><${TreeLine} line=${linesOf(tree, calledTrees, turn)} /></ul>`}
       <${Limits} ...${{ turn, names }} />
       ${tools.length > 0 && html`
         <h2>Tools</h2>

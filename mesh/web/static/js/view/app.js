@@ -54,10 +54,10 @@ export class App extends Component {
 
   /**
    * The same object for the same tree: turns that did not change are not drawn again.
-   * @param {TreeNode | null} tree
+   * @param {State} state
    */
-  #namesOf(tree) {
-    if (this.#names.tree !== tree) this.#names = { tree, names: namesOf(tree) };
+  #namesOf({ tree, calledTrees }) {
+    if (this.#names.tree !== tree) this.#names = { tree, names: namesOf([...(tree ? [tree] : []), ...calledTrees]) };
     return this.#names.names;
   }
 
@@ -66,6 +66,7 @@ export class App extends Component {
     const { drawer, isAsking } = this.state;
     const { conversation, tree } = state;
     const turn = lastTurn(conversation);
+    const names = this.#namesOf(state);
     /** @type {Chat["identify"]} */
     const identify = (token, user) => chat.identify(token, user);
     /** @type {Chat["decide"]} */
@@ -78,11 +79,11 @@ export class App extends Component {
         <main>
           <${Header} ...${{ conversation, turn, drawer }} connection=${state.connection} toggle=${this.#toggle} ...${access} />
           ${problems(chat, state)}
-          <${Transcript} key=${`t${conversation.id}`} ...${{ conversation, ...access }} names=${this.#namesOf(tree)} deciding=${state.deciding}
+          <${Transcript} key=${`t${conversation.id}`} ...${{ conversation, ...access }} names=${names} deciding=${state.deciding}
             decide=${decide} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
           <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
         </main>
-        <${AgentPanel} ...${{ tree, turn }} names=${this.#namesOf(tree)} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
+        <${AgentPanel} ...${{ tree, turn, names }} calledTrees=${state.calledTrees} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
         ${drawer && html`<div class="veil" onClick=${this.#close}></div>`}
       </div>
       <p class="hidden" role="status" aria-live="polite">${announcement(turn)}</p>

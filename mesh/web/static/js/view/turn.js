@@ -123,7 +123,7 @@ function ItemView({ item, view }) {
   }
   return html`
     ${decided.map((one) => html`<${Decided} approval=${one} key=${one.uuid} />`)}
-    ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, nameAt(turn, names, item.limit.scope))}</p>`}
+    ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, item.limit.scope === "0" ? "this turn" : nameAt(turn, names, item.limit.scope))}</p>`}
     ${item.text.text && html`<${MarkdownText} text=${item.text.text} isStreaming=${!item.done && isOpen(turn)} isCut=${item.text.start > 0} />`}
   `;
 }
