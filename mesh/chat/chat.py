@@ -235,8 +235,9 @@ class Chat:
                 decision = await self._decision(asked, place_of(index, waiting))
                 if decision is None:
                     return False
-                if decision.choice == "reject" and not decision.reason:
-                    break  # a rejection without a reason ends the turn, so the others need no decision
+                is_rejected = decision.choice == "reject" and not decision.reason
+                if is_rejected and kind_of(asked).reject_ends_turn:
+                    break  # the others need no decision
         except CancelRequested:
             await self.client.cancel(self.conversation_id)
         self._decided.update(asked.uuid for asked in waiting)

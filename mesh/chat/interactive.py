@@ -101,7 +101,8 @@ class InteractiveTerminal:
                 words = ((await self._line("answer (Enter alone: back): ")) or "").strip()
                 return Decision(asked.uuid, "answer", answer=words) if words else None
             case "r":
-                reason = await self._line("reason (Enter: none, and the turn ends): ")
+                ends = ", and the turn ends" if kind_of(asked).reject_ends_turn else ""
+                reason = await self._line(f"reason (Enter: none{ends}): ")
                 return None if reason is None else Decision(asked.uuid, "reject", reason=reason.strip())
             case _:
                 return Decision(asked.uuid, _CHOICES[key])

@@ -57,6 +57,8 @@ class ApprovalKind(msgspec.Struct, frozen=True, kw_only=True):
     needs_token: bool = False
     """Whether only a request with a bearer token may approve."""
     edits_arguments: bool = False
+    reject_ends_turn: bool = True
+    """Whether a rejection without a reason ends the turn."""
     expires: bool = False
     """Whether it counts as rejected after the agent's ``approval_timeout_s``."""
 

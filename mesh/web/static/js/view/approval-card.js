@@ -177,14 +177,17 @@ export class ApprovalCard extends Component {
 
   /** @param {boolean} isBusy */
   #rejecting(isBusy) {
+    const { rejectEndsTurn } = kindOf(this.props.approval);
+    const hint = rejectEndsTurn ? "Why? The agent is told, and goes on (optional)" : "Why? (optional)";
+    const words = this.state.reason.trim() ? "Reject with reason" : rejectEndsTurn ? "Reject and stop" : "Reject";
     return html`
       <div class="answers reject">
         <label class="grow"><span class="hidden">Reason</span>
-          <input type="text" maxlength="4000" placeholder="Why? The agent is told, and goes on (optional)" value=${this.state.reason}
+          <input type="text" maxlength="4000" placeholder=${hint} value=${this.state.reason}
             onInput=${(/** @type {Typed} */ event) => this.setState({ reason: event.target.value })}
             onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !event.isComposing && this.#reject()} />
         </label>
-        <button class="danger" aria-disabled=${isBusy} onClick=${this.#reject}>${this.state.reason.trim() ? "Reject with reason" : "Reject and stop"}</button>
+        <button class="danger" aria-disabled=${isBusy} onClick=${this.#reject}>${words}</button>
         <button aria-disabled=${isBusy} onClick=${this.#look}>Back</button>
       </div>
     `;
