@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mesh.chat.transcript import Notice
 from mesh.core.approvals import kind_of
 from mesh.core.events import ApprovalRequired, Choice
-from mesh.display.approvals import description_of
+from mesh.display.approvals import asker_of, callers_of, description_of
 from mesh.display.text import as_json, clean, one_line
 
 _MAX_DESCRIPTION = 4_000
@@ -33,6 +33,11 @@ def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
         notices = [Notice(f"  {one_line(line, _MAX_LINE)}", "plain") for line in lines[:_MAX_LINES]]
         if len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines):
             notices.append(Notice("  … v shows all of it"))
+    if kind.shows_arguments and not kind.lists_arguments:
+        notices += [
+            Notice(f"  {one_line(f'{name} = {as_json(value)}', _MAX_LINE)}", "plain")
+            for name, value in asked.tool_args.items()
+        ]
     if kind.needs_token:
         notices.append(Notice(_OFFERS_TOKEN if has_token else _LACKS_TOKEN))
     if asked.expires_at:
@@ -42,15 +47,18 @@ def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
 
 def _head(asked: ApprovalRequired) -> str:
     tool, peer = one_line(asked.tool_name, 60), _peer(asked)
-    where = f" ({one_line(asked.asked_by, 60)})" if asked.asked_by else ""
+    asker, callers = asker_of(asked), callers_of(asked)
+    names = ", ".join(filter(None, (asker, callers)))
+    where = f" ({names})" if names else ""
     kind = kind_of(asked)
     if kind.is_question:
-        return f"{peer or one_line(asked.asked_by, 60) or 'the agent'} asks{peer and where}"
-    if kind.takes_text:
+        return f"{peer} asks{where}" if peer else f"{asker or 'the agent'} asks{callers and f' ({callers})'}"
+    if kind.takes_text and peer:
         return f"{peer} asks{where}"
     if kind.needs_token:
         return f"{peer or tool}{where} needs a bearer token"
-    return f"{peer and f'{peer} asks: '}{kind.head.format(tool=f'{tool}{where}')}"
+    head = kind.head or f"{kind.title}: {{tool}}"
+    return f"{peer and f'{peer} asks: '}{head.format(tool=f'{tool}{where}')}"
 
 
 def _peer(asked: ApprovalRequired) -> str:

@@ -121,7 +121,8 @@ async def _chat(options: ChatOptions, client: MeshClient, end: Callable[[int], N
         _interactive(options) if interactive else PipeTerminal(sys.stdin.fileno(), sys.stdout, sys.stderr)
     )
     tree = await client.tree()
-    names = {node.path: node.name for node in tree.walk()}
+    trees = [tree, *await client.trees_of_called_agents()]
+    names = {node.path: node.name for one in trees for node in one.walk()}
     where = f"--url {options.url}" if options.url else f"--config {options.config}"
     chat = Chat(client, terminal, names, f"mesh chat {clean(where)} --resume", yes=options.yes)
     if interactive:

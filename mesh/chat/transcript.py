@@ -13,6 +13,7 @@ import msgspec
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -20,10 +21,12 @@ from mesh.core.events import (
     Completed,
     CutOff,
     Error,
+    LimitReached,
     LlmCall,
     NodeCompleted,
     NodeStarted,
     Paused,
+    Spend,
     TextDelta,
     ToolCall,
     ToolCallDelta,
@@ -32,8 +35,9 @@ from mesh.core.events import (
     Trace,
     UserMessage,
 )
-from mesh.core.places import StepKey
-from mesh.display.approvals import subject_of
+from mesh.core.places import ROOT, Place, StepKey
+from mesh.display import budget
+from mesh.display.approvals import callers_of, subject_of
 from mesh.display.text import call, clean, duration, one_line
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
@@ -140,6 +144,8 @@ class Transcript:
         self._calls: dict[str, str] = {}
         self._ready: dict[str, dict[str, str]] = {}
         self._texts: set[str] = set()
+        self._labels: dict[Place, str] = {}
+        self._spend: dict[Place, Spend] = {}
         self._traces: set[str] = set()
 
     def expect(self, message: str) -> None:
@@ -178,8 +184,10 @@ class Transcript:
                 yield from self._model_answered(event)
             case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
                 yield from self._call_changed(event)
-            case NodeStarted():
+            case AgentStarted() | NodeStarted():
                 self._names[event.place.path] = event.name
+            case Spend():
+                self._spend[event.place] = event
             case NodeCompleted():
                 yield from self._node_completed(event)
             case Paused():
@@ -187,13 +195,21 @@ class Transcript:
                 self.outcome = event
             case Completed() | Error():
                 yield from self._turn_ended(event)
+            case LimitReached() | Trace() | CutOff():
+                yield from self._noted(event)
+            case _:
+                pass
+
+    def _noted(self, event: LimitReached | Trace | CutOff) -> Iterator[TranscriptPart]:
+        match event:
+            case LimitReached():
+                whose = "this turn" if event.scope == ROOT.text else self._label(Place(event.scope))
+                yield Notice(f"⚠ {budget.limit_reached(event, whose)}", "ask")
             case Trace() if event.message not in self._traces:
                 self._traces.add(event.message)
                 yield Notice(f"· {one_line(event.message, _MAX_NOTE)}")
             case CutOff():
                 yield Notice(one_line(event.message, _MAX_NOTE))
-            case _:
-                pass
 
     def _turn_began(self, event: UserMessage) -> Iterator[TranscriptPart]:
         self._begin_turn()
@@ -205,7 +221,8 @@ class Transcript:
 
     def _model_answered(self, event: LlmCall) -> Iterator[TranscriptPart]:
         self._stream(event.step).close(event.text)
-        self._texts.add(event.text)
+        if StepKey(event.step).place.agent == ROOT:  # the text of a called agent is no answer to the user
+            self._texts.add(event.text)
         yield from self._print_texts()
         self._finished.add(event.step)
         self._ready.pop(event.step, None)
@@ -262,6 +279,8 @@ class Transcript:
                 yield Notice(f"⊘ {clean(event.response)}", "bad")
             case Completed():
                 yield AnswerText(clean(event.response), is_printed=event.response in self._texts)
+        if (spend := self._spend.get(ROOT)) is not None and spend.limits:
+            yield Notice(f"· {budget.spent(spend)}")
 
     def _drop_pending(self, step: str) -> None:
         self.pending = {uuid: asked for uuid, asked in self.pending.items() if asked.step != step}
@@ -289,11 +308,23 @@ class Transcript:
     def _node(self, step: str) -> str:
         """Returns the name of a step's node, with the iteration of a loop. It is empty in a tree of one
         node."""
-        place = StepKey(step).place
-        if len(self._names) < 2:
-            return ""
-        name = one_line(self._names.get(place.path, place.text), 40)
-        return f"{name} #{place.iterations[-1]}" if place.iterations else name
+        return self._label(StepKey(step).place) if len(self._names) > 1 else ""
+
+    def _label(self, place: Place) -> str:
+        if place == place.agent and place != ROOT:
+            return self._label_of_call(place)
+        name = one_line(self._names.get(place.path, place.path), 40)
+        iterations = Place(place.text.removeprefix(place.agent.text)).iterations
+        label = f"{name} #{iterations[-1]}" if iterations else name
+        return label if place.agent == ROOT else f"{label} in {self._label(place.agent)}"
+
+    def _label_of_call(self, place: Place) -> str:
+        """Returns the name of a called agent, numbered if it was called before in this turn."""
+        if place not in self._labels:
+            calls = 1 + sum(one.path == place.path for one in self._labels)
+            name = one_line(self._names.get(place.path, place.path), 40)
+            self._labels[place] = f"{name} ({calls})" if calls > 1 else name
+        return self._labels[place]
 
 
 def _call(asked: ToolCall) -> str:
@@ -313,7 +344,8 @@ def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
 
 def _waiting_note(asked: ApprovalRequired) -> str:
     who = f"agent {one_line(asked.remote_agent_name, 60)} asks, " if asked.remote_agent_name else ""
-    return f"{who}{kind_of(asked).waits}"
+    callers = callers_of(asked)
+    return f"{who}{kind_of(asked).waits}{callers and f' ({callers})'}"
 
 
 def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:

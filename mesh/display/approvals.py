@@ -13,6 +13,19 @@ def description_of(asked: ApprovalRequired) -> str:
     return asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
 
 
+def callers_of(asked: ApprovalRequired) -> str:
+    """Returns on whose behalf a called agent asks, the nearest caller first. Empty: the root agent asks."""
+    return ", ".join(f"called by {one_line(name, _MAX_NAME)}" for name in asked.agent_path[-2::-1])
+
+
+def asker_of(asked: ApprovalRequired) -> str:
+    """Returns the name of the node that asks; empty if the approval does not say it. If a called agent asks
+    and the node is not its root, returns the agent's name as well."""
+    node = one_line(asked.asked_by, _MAX_NAME)
+    agent = one_line(asked.agent_path[-1], _MAX_NAME) if asked.agent_path else ""
+    return f"{node} of {agent}" if node and agent and node != agent else node or agent
+
+
 def subject_of(asked: ApprovalRequired | None) -> str:
     """Returns what a decision is about. None stands for an approval that was not seen."""
     if asked is None:

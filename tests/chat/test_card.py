@@ -1,6 +1,6 @@
 """What a person reads of an approval: who asks for what, and which keys decide it."""
 
-from typing import Any, get_args
+from typing import Any, cast, get_args
 from unicodedata import category
 
 import msgspec
@@ -8,6 +8,7 @@ import pytest
 
 from mesh.chat.card import card, in_full, keys
 from mesh.chat.transcript import Transcript
+from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind
 from mesh.core.events import ApprovalKindName, ApprovalRequired, ApprovalResolved, Choice, RemoteQuestion
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
@@ -53,6 +54,44 @@ def read(asked: ApprovalRequired, has_token: bool = False) -> list[str]:
 )
 def test_the_head_names_who_asks_and_the_rest_says_what(it: ApprovalRequired, head: str) -> None:
     assert read(it)[:2] == [head, "  Which?"]
+
+
+@pytest.mark.parametrize(
+    ("more", "head"),
+    [
+        ({"asked_by": "search"}, "? drop (search, called by main) wants to run"),
+        ({"asked_by": "first"}, "? drop (first of search, called by main) wants to run"),
+        ({"asked_by": "search", "kind": "question"}, "? search asks (called by main)"),
+        (
+            {"asked_by": "", "agent_path": ("a", "b", "c")},
+            "? drop (c, called by b, called by a) wants to run",
+        ),
+    ],
+)
+def test_a_called_agent_asks_on_behalf_of_its_callers(more: dict[str, Any], head: str) -> None:
+    assert read(asked(**{"agent_path": ("main", "search"), **more}))[0] == head
+
+
+def test_a_kind_that_is_added_to_the_table_is_shown_and_decided_by_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = ApprovalKind(
+        name="limit",  # type: ignore[arg-type]
+        choices=("approve", "reject"),
+        edits_arguments=True,
+        shows_arguments=True,
+        title="A limit is reached",
+        waits="waits for more",
+        how="",
+        how_in_words="",
+    )
+    monkeypatch.setitem(cast(dict[str, ApprovalKind], APPROVAL_KINDS), "limit", row)
+    it = asked("limit", tool_args={"max_cost_usd": 0.5, "note": HOSTILE})  # type: ignore[arg-type]
+    head, description, amount, note = read(it)
+    assert (head, description) == ("? A limit is reached: drop (painter)", "  Which?")
+    assert amount == "  max_cost_usd = 0.5"
+    assert not [c for c in note if category(c) in ("Cc", "Cf")]
+    assert "".join(keys(it, False)) == "arev"
 
 
 def test_who_needs_a_token_is_told_how_to_give_it() -> None:

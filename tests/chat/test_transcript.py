@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 from mesh.chat.layout import Layout
 from mesh.chat.transcript import TextChunk, Transcript
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
     Completed,
     Error,
+    LimitReached,
     LlmCall,
     NodeCompleted,
     NodeStarted,
     Paused,
+    Spend,
     TextDelta,
     ToolCall,
     ToolCallDelta,
@@ -212,6 +215,112 @@ def test_a_retry_of_the_model_is_told_once() -> None:
     assert printed([again, again], transcript=begun()) == "· HTTP 529; again in 2 s\n"
 
 
+CALLS = (ToolCall("a", "search", {"task": "cats"}), ToolCall("b", "search", {"task": "dogs"}))
+FIRST, SECOND = "0.search@0-0", "0.search@0-1"
+
+
+def called(place: str, name: str = "search") -> AgentStarted:
+    return AgentStarted(step=place, name=name, kind="llm", agent_path=("main", name))
+
+
+def answered(step: str, call: ToolCall) -> ToolResult:
+    return ToolResult(step=step, call_id=call.id, tool=call.name, content="many", duration_ms=5)
+
+
+def test_what_a_called_agent_says_and_does_is_indented_under_its_call_with_its_name() -> None:
+    look = ToolCall("c", "look", {})
+    events = [
+        answer("", CALLS[0], step="0/llm/0"),
+        called(FIRST),
+        answer("", look, step=f"{FIRST}/llm/0"),
+        answered(f"{FIRST}/tool/0.0", look),
+        delta("one\n", 0, f"{FIRST}/llm/1"),
+        delta("two\n\nthree", 4, f"{FIRST}/llm/1"),
+        answer("one\ntwo\n\nthree", step=f"{FIRST}/llm/1"),
+        answered("0/tool/0.0", CALLS[0]),
+        answer("Many.", step="0/llm/1"),
+        Completed(response="Many."),
+    ]
+    assert printed(events, {"0": "main", "search": "search"}) == (
+        "─ main\n"
+        '⚙ search(task="cats")\n'
+        "  ─ search\n"
+        "  ⚙ look() ✓ 5 ms\n"
+        "  one\n"
+        "  two\n"
+        "\n"
+        "  three\n"
+        "─ main\n"
+        '✓ search(task="cats") 5 ms\n'
+        "Many."
+    )
+
+
+def test_calls_of_one_agent_are_told_apart_and_so_are_the_nodes_in_them() -> None:
+    events = [
+        answer("", *CALLS, step="0/llm/0"),
+        called(FIRST),
+        called(SECOND),
+        answer("x", step=f"{FIRST}.1#2/llm/0"),
+        answer("y", step=f"{SECOND}.1#2/llm/0"),
+        answer("z", step=f"{SECOND}.web@3-0/llm/0"),
+    ]
+    shown = printed(events, {"0": "main", "search": "search", "search.1": "sum"})
+    assert [line for line in shown.splitlines() if "─" in line] == [
+        "─ main",
+        "  ─ sum #2 in search",
+        "  ─ sum #2 in search (2)",
+        "    ─ web",
+    ]
+
+
+def test_an_answer_that_only_a_called_agent_said_is_printed_for_the_user() -> None:
+    events = [called(FIRST), answer("42", step=f"{FIRST}/llm/0"), Completed(response="42")]
+    assert printed(events, {"0": "main"}).endswith("─ answer\n42\n")
+
+
+def test_a_called_agent_that_waits_says_on_whose_behalf() -> None:
+    step = f"{FIRST}/tool/0.0"
+    asked = ApprovalRequired(
+        step=step,
+        uuid="u",
+        call_id="c",
+        tool_name="add",
+        tool_args={},
+        description="Run add",
+        agent_path=("main", "search"),
+    )
+    shown = printed([called(FIRST), asked], {"0": "main"})
+    assert shown == "  ─ search\n  ⏸ add() waits for approval (called by main)\n"
+
+
+def test_a_limit_that_is_reached_and_what_the_turn_spent_are_told() -> None:
+    spend = Spend(
+        step="0",
+        limits={"max_cost_usd": 0.5, "max_total_tokens": 20_000.0, "max_time_s": 60.0, "max_new": 3.0},
+        spent={"max_cost_usd": 0.0123, "max_total_tokens": 12_345.0, "max_time_s": 2.5},
+        unsettled={"max_cost_usd": 0.25},
+        reserved={"max_cost_usd": 0.0, "max_total_tokens": 256.0},
+    )
+    of_agent = Spend(step=FIRST, limits={"max_llm_calls": 3.0}, spent={"max_llm_calls": 3.0})
+    events = [
+        called(FIRST),
+        LimitReached(step=f"{FIRST}/llm/3", limit="max_llm_calls", scope=FIRST, then="answer"),
+        LimitReached(step="0/llm/1", limit="max_cost_usd", scope="0", then="fail"),
+        spend,
+        of_agent,
+        Error(message="no more"),
+    ]
+    assert printed(events, transcript=begun()).splitlines() == [
+        "⚠ the limit of model calls of search is reached: one last answer",
+        "⚠ the limit of cost of this turn is reached: it fails",
+        "✗ no more",
+        "· cost $0.0123 of $0.50 ($0.25 unsettled) · tokens 12,345 of 20,000 (256 reserved)"
+        " · time 2.5 s of 60.0 s · max_new 0 of 3",
+    ]
+    assert printed([MINE, Error(message="x")]) == "› hello\n✗ x\n"
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 
 
@@ -232,6 +341,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
         Completed(response=HOSTILE, stopped_by_person=True),
         Error(message=HOSTILE),
         Trace(message=HOSTILE),
+        LimitReached(step="0/llm/1", limit=HOSTILE, scope=f"0.{HOSTILE}@0-0", then="stop"),
     ],
     ids=lambda event: type(event).__name__,
 )
