@@ -188,6 +188,8 @@ def _body(request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> byt
         body["system"] = request.system
     if request.tools:
         body["tools"] = offered.encoded
+    if request.tools and request.answer_only:
+        body["tool_choice"] = {"type": "none"}
     if request.deltas:
         body["stream"] = True
     return _encode(body)

@@ -233,6 +233,8 @@ def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         body["tools"] = offered.encoded
+    if request.tools and request.answer_only:
+        body["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
     if generation := _generation(request):
         body["generationConfig"] = generation
     return body

@@ -146,6 +146,11 @@ def _translated(error: BaseException) -> httpx2.TransportError:
     return httpx2.ReadError(message)
 
 
+def was_never_sent(error: BaseException | None) -> bool:
+    """Whether no connection was made, so that the provider knows nothing of the request."""
+    return isinstance(error, httpx2.ConnectError)
+
+
 def read_failure(error: Exception) -> Failure | None:
     """What an exception means that sending a request or reading its answer raised; None: it is a defect."""
     if isinstance(error, httpx2.SSEError | msgspec.DecodeError | UnicodeDecodeError | RecursionError):
@@ -153,7 +158,7 @@ def read_failure(error: Exception) -> Failure | None:
     if isinstance(error, httpx2.TimeoutException):
         return Failure("no answer in time", transient=True)
     if isinstance(error, httpx2.TransportError):
-        return Failure(f"connection lost: {error}", transient=True)
+        return Failure(f"connection lost: {error}", transient=True, never_sent=was_never_sent(error))
     return None
 
 

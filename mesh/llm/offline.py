@@ -60,6 +60,8 @@ def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
     if isinstance(last, Results):
         return _bounded("\n\n".join(_say(result) for result in last.results)), ()
     text = last.text
+    if request.answer_only:
+        return _bounded(f"{_I_AM} I may call no tool now. You said: {text or '(nothing)'}"), ()
     if not request.tools:
         return _bounded(f"{_I_AM} I have no tools here. You said: {text or '(nothing)'}"), ()
     if target := addressed(text, request.tools):

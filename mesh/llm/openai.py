@@ -184,6 +184,8 @@ class OpenAI:
         }
         if request.tools:
             body["tools"] = offered.encoded
+        if request.tools and request.answer_only:
+            body["tool_choice"] = "none"
         if request.max_tokens is not None:
             body[self._limit] = request.max_tokens
         if request.deltas:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import httpx2
 
-from mesh.llm.http import LlmHttp, message_of, read_failure
+from mesh.llm.http import LlmHttp, message_of, read_failure, was_never_sent
 from mesh.llm.retry import Failure, status_failure
 from mesh.net.sse import data_of_events
 
@@ -88,5 +88,6 @@ def failure_of(sdk: Sdk, error: Exception) -> Failure | None:
     if isinstance(error, sdk.APITimeoutError):
         return Failure("no answer in time", transient=True)
     if isinstance(error, sdk.APIConnectionError):
-        return Failure(f"connection lost: {error.__cause__ or error}", transient=True)
+        cause = error.__cause__
+        return Failure(f"connection lost: {cause or error}", transient=True, never_sent=was_never_sent(cause))
     return read_failure(error)

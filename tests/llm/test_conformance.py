@@ -15,6 +15,7 @@ from mesh.llm.models import provider_of
 from mesh.llm.parameters import TAKEN_BY, Parameters
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import ATTEMPTS
+from mesh.servers.llm_stub import LlmStub
 from tests.worlds.providers import (
     DOTTED,
     FORMATS,
@@ -22,6 +23,7 @@ from tests.worlds.providers import (
     MODELS,
     WEATHER,
     answer_of,
+    closing_provider,
     events_of,
     provider,
     request,
@@ -418,6 +420,50 @@ async def test_a_lost_connection_is_tried_again(wire: str, deltas: bool, where: 
         answer = await answer_of(llm, request(wire, deltas=deltas))
     assert answer.text == "Here I am"
     assert len(stub.calls) == 2
+
+
+@pytest.mark.parametrize("where", ["before", "middle"])
+async def test_a_reserved_request_that_may_be_charged_is_not_repeated(
+    wire: str, deltas: bool, where: str
+) -> None:
+    async with provider(wire, first_then_text(1, text="one two three four", broken=where)) as (stub, llm):
+        with pytest.raises(LlmError) as caught:
+            await answer_of(llm, request(wire, deltas=deltas, is_reserved=True))
+    assert (caught.value.is_final, caught.value.was_free, len(stub.calls)) == (False, False, 1)
+
+
+async def test_a_reserved_request_that_was_refused_is_repeated_and_costs_nothing(
+    wire: str, deltas: bool
+) -> None:
+    async with provider(wire, script(status=429, error="slow down")) as (stub, llm):
+        with pytest.raises(LlmError) as caught:
+            await answer_of(llm, request(wire, deltas=deltas, is_reserved=True))
+    assert (caught.value.was_free, len(stub.calls)) == (True, ATTEMPTS)
+
+
+async def test_a_reserved_request_that_reached_nobody_costs_nothing(wire: str, deltas: bool) -> None:
+    async with LlmStub(None) as stub:
+        gone = stub.url
+    async with closing_provider(wire, gone) as llm:
+        with pytest.raises(LlmError, match="connection lost") as caught:
+            await answer_of(llm, request(wire, deltas=deltas, is_reserved=True))
+    assert caught.value.was_free
+
+
+NO_CALLS: dict[str, dict[str, Any]] = {
+    "anthropic": {"tool_choice": {"type": "none"}},
+    "openai": {"tool_choice": "none"},
+    "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
+}
+
+
+async def test_a_last_answer_keeps_the_tools_and_forbids_to_call_them(wire: str, deltas: bool) -> None:
+    async with provider(wire, None) as (stub, llm):
+        await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,), answer_only=True))
+        await answer_of(llm, request(wire, deltas=deltas, answer_only=True))
+    first, second = (call.json for call in stub.calls)
+    assert {**first, **NO_CALLS[wire]} == first and first["tools"]
+    assert not NO_CALLS[wire].keys() & second.keys()
 
 
 async def test_a_server_that_hangs_ends_at_its_deadline(wire: str, deltas: bool) -> None:

@@ -37,12 +37,18 @@ def env_for(url: str) -> dict[str, str]:
 @asynccontextmanager
 async def provider(wire: str, script: dict[str, Any] | None) -> AsyncIterator[tuple[LlmStub, Llm]]:
     """A stub with a script, and the provider of one format in front of it."""
-    async with LlmStub(script) as stub:
-        llm = provider_for(MODELS[wire], env_for(stub.url))
-        try:
-            yield stub, llm
-        finally:
-            await llm.close()
+    async with LlmStub(script) as stub, closing_provider(wire, stub.url) as llm:
+        yield stub, llm
+
+
+@asynccontextmanager
+async def closing_provider(wire: str, url: str) -> AsyncIterator[Llm]:
+    """The provider of one format, for a server at a URL."""
+    llm = provider_for(MODELS[wire], env_for(url))
+    try:
+        yield llm
+    finally:
+        await llm.close()
 
 
 def request(wire: str, *messages: Message, **more: Any) -> LlmRequest:
