@@ -23,6 +23,7 @@ from mesh.core.events import (
     AnyEvent,
     ApprovalResolved,
     ConversationCreated,
+    LimitReached,
     Live,
     LlmCall,
     Paused,
@@ -268,6 +269,8 @@ class LoadedConversation:
             ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
             grant = admission.grant(ack)
             if grant is not None:
+                if isinstance(grant.event, LimitReached):
+                    failpoint("limit.recorded")
                 return grant
             events = ()
             try:
