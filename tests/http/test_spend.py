@@ -1,0 +1,71 @@
+"""What a conversation has spent and what its agents did, as REST shows both."""
+
+import json
+from typing import Any
+
+import httpx
+
+from mesh.core.events import LlmCall, ToolCall, Usage
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import calls
+from tests.worlds.trees import ByNode, config, llm
+
+USAGE = Usage(input=1000, output=100)
+PRICES = {"scripted": {"input": 3, "output": 15}}
+TREE = config(
+    llm("main", agents=["search"]),
+    agents=[llm("search")],
+    llm={"model": "scripted", "prices": PRICES},
+)
+
+
+def dear(text: str = "", *asked: ToolCall) -> LlmCall:
+    return LlmCall(model="scripted", text=text, tool_calls=asked, usage=USAGE)
+
+
+def ask(*tasks: str) -> LlmCall:
+    return dear("", *calls(*(("search", {"task": task}) for task in tasks)).tool_calls)
+
+
+def shown(model: ByNode, *paths: str) -> tuple[dict[str, Any], list[httpx.Response]]:
+    """A conversation with one turn, and the answers to these requests about it."""
+    with LiveMesh(model, TREE) as live, httpx.Client(base_url=live.url) as http:
+        body = http.post("/conversations", json={"message": "go"}).json()
+        conversation = f"/conversations/{body['conversation']['id']}"
+        return body["conversation"], [http.get(f"{conversation}{path}") for path in paths]
+
+
+def test_the_sums_by_agent_and_by_model_are_those_of_the_conversation() -> None:
+    model = ByNode(main=[ask("cats", "dogs"), dear("done")], search=[dear("two"), dear("three")])
+    conversation, (answer,) = shown(model, "/spend")
+    report = answer.json()
+    assert report["spent"] == conversation["spent"]
+    assert (report["spent"]["calls"], report["spent"]["cost_usd"], report["spent"]["runs"]) == (4, 0.018, 3)
+    by_agent = {tuple(each["agent_path"]): (each["calls"], each["cost_usd"]) for each in report["by_agent"]}
+    assert by_agent == {("main",): (2, 0.009), ("main", "search"): (2, 0.009)}
+    assert [(each["model"], each["runs"]) for each in report["by_model"]] == [("scripted", 3)]
+
+
+def test_the_actions_are_json_lines_whose_costs_add_up_to_that_sum() -> None:
+    model = ByNode(main=[ask("cats"), dear("done")], search=[dear("two")])
+    conversation, (answer,) = shown(model, "/actions")
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.headers["x-session-id"] == conversation["session_id"]
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert [(line["agentName"], line["action"], line["turn"], line["cost"]) for line in lines] == [
+        ("main", "agent_start", 0, 0),
+        ("main", "llm_call", 1, 450),
+        ("main", "agent_call", 1, 0),
+        ("search", "agent_start", 0, 0),
+        ("search", "llm_call", 1, 450),
+        ("search", "agent_complete", 1, 0),
+        ("main", "llm_call", 2, 450),
+        ("main", "agent_complete", 2, 0),
+    ]
+    spent = conversation["spent"]["cost_usd"]
+    assert round(sum(line["costUsd"] for line in lines), 9) == spent == 0.0135
+
+
+def test_a_conversation_that_is_not_there_has_neither() -> None:
+    _, answers = shown(ByNode(main=[dear("done")]), "x/spend", "x/actions")
+    assert [answer.status_code for answer in answers] == [404, 404]
