@@ -5,8 +5,11 @@ prefixes that are closed under "depends on".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from mesh.config.model import Config
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -17,12 +20,13 @@ from mesh.core.events import (
     LlmCall,
     NodeCompleted,
     Paused,
+    ToolCall,
     ToolIntent,
     ToolResult,
     UserMessage,
 )
-from mesh.core.places import Place
-from mesh.tree.plan import PlannedNode
+from mesh.core.places import ROOT, Place, StepKey
+from mesh.tree.plan import PlannedNode, callable_agents, tree_of
 
 Past = Mapping[str, AnyEvent]
 NEVER = "what cannot be"
@@ -30,8 +34,32 @@ NEVER = "what cannot be"
 _CREATED, _FINAL = "0||ConversationCreated", "ConversationCompleted"
 
 
-def violations(journal: Sequence[AnyEvent], root: PlannedNode) -> list[str]:
-    """What is wrong with the order of a journal of this tree."""
+@dataclass(frozen=True)
+class Plans:
+    """The tree of a config, and those of the agents that its nodes may call."""
+
+    root: PlannedNode
+    called: Mapping[str, PlannedNode]
+
+    @classmethod
+    def of(cls, config: Config) -> "Plans":
+        return cls(tree_of(config), {agent.path: agent for agent in callable_agents(config)})
+
+    def at(self, place: str) -> PlannedNode:
+        planned = self.root
+        for part in place.split(".")[1:]:
+            name, is_call, _ = part.partition("@")
+            planned = self.called[name] if is_call else planned.children[int(part.partition("#")[0])]
+        return planned
+
+    def runs_beside(self, call: ToolCall) -> bool:
+        """Whether a call may run at the same time as its neighbours."""
+        return call.name == "look" or call.name in self.called
+
+
+def violations(journal: Sequence[AnyEvent], config: Config) -> list[str]:
+    """What is wrong with the order of a journal of this config."""
+    root = Plans.of(config)
     past: dict[str, AnyEvent] = {}
     found: list[str] = []
     for event in journal:
@@ -45,7 +73,7 @@ def violations(journal: Sequence[AnyEvent], root: PlannedNode) -> list[str]:
     return found
 
 
-def depends_on(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
+def depends_on(event: AnyEvent, past: Past, root: Plans) -> set[str]:
     """The keys of what must be before an event. ``past``: what is, by key, in its order."""
     if isinstance(event, ConversationCreated):
         return set()
@@ -57,7 +85,8 @@ def depends_on(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
             return needs | _closed(event.turn - 1, past)
         case _:
             opened = f"{event.turn}||UserMessage"
-            return needs | {opened, *_earlier_nodes(event, root), *_within(event, past, root)}
+            agents = {_started(event, place) for place in _agents_around(event)}
+            return needs | agents | {opened, *_earlier_nodes(event, root), *_within(event, past, root)}
 
 
 def excludes(event: AnyEvent) -> set[str]:
@@ -68,17 +97,26 @@ def excludes(event: AnyEvent) -> set[str]:
     at = event.node.rpartition(".")[0] if isinstance(event, NodeCompleted) else event.node
     while at:
         ends.add(_done(event, at))
+        if call := Place(at).call:
+            ends.add(f"{event.turn}|{call.text}|ToolResult")
         at = at.rpartition(".")[0]
     return ends | {f"{turn}||{_FINAL}" for turn in range(event.turn + 1)}
 
 
-def _within(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
+def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
     """What an event depends on in its own node, or of its own turn."""
     match event:
         case LlmCall():
-            return _first_answers(event.turn, event.node, _ordinal(event)[0], past)
+            return _first_answers(event.turn, event.node, _ordinal(event.step)[0], past)
+        case AgentStarted():
+            call = event.place.call
+            assert call is not None
+            return _call(root, event.turn, call, past) | _approved(event, call.text, past)
+        case ToolIntent() if _returned(event.turn, past):
+            return {NEVER}  # no destructive tool starts in a turn that an agent has ended
         case ToolIntent() | ToolResult() | ApprovalRequired():
-            return _call(root, event, past) | _person(event, past)
+            key = StepKey(event.step)
+            return _call(root, event.turn, key, past) | _person(event, past) | _answer(root, event, past)
         case ApprovalResolved():
             return _question(event, past)
         case NodeCompleted():
@@ -86,10 +124,12 @@ def _within(event: AnyEvent, past: Past, root: PlannedNode) -> set[str]:
         case Paused():
             asked = any(isinstance(e, ApprovalRequired) and e.turn == event.turn for e in past.values())
             return set() if asked else {NEVER}
+        case Completed() if returned := _returned(event.turn, past):
+            return set() if event.response == returned.content else {NEVER}  # the first one counts
         case Completed(stopped_by_person=True):
             return set() if any(_ends_turn(e) for e in past.values() if e.turn == event.turn) else {NEVER}
         case Completed():
-            return _all_of(root, event, root.path, past)
+            return _all_of(root, event, ROOT.text, past)
         case _:
             assert isinstance(event, Error), event
             return set()
@@ -100,16 +140,20 @@ def _closed(turn: int, past: Past) -> set[str]:
     return set() if turn == 0 or ends & past.keys() else {f"the end of turn {turn}"}
 
 
-def _earlier_nodes(event: AnyEvent, root: PlannedNode) -> Iterator[str]:
+def _earlier_nodes(event: AnyEvent, root: Plans) -> Iterator[str]:
     """The ends of the nodes that come before it in the sequences and loops it is in."""
-    planned, at = root, root.path
+    at = ROOT.text
     for part in event.node.split(".")[1:]:
+        planned = root.at(at)
+        if "@" in part:
+            at = f"{at}.{part}"
+            continue
         index, iteration = (int(number or 0) for number in part.partition("#")[::2])
         if planned.node.type != "parallel" and index:
             yield _done(event, Place(at).child(index - 1, iteration).text)
         elif planned.node.type == "loop" and iteration > 1:
             yield _done(event, Place(at).child(len(planned.children) - 1, iteration - 1).text)
-        planned, at = planned.children[index], f"{at}.{part}"
+        at = f"{at}.{part}"
 
 
 def _first_answers(turn: int, node: str, answers: int, past: Past) -> set[str]:
@@ -123,17 +167,51 @@ def _first_answers(turn: int, node: str, answers: int, past: Past) -> set[str]:
     return needs
 
 
-def _call(root: PlannedNode, event: AnyEvent, past: Past) -> set[str]:
-    """The answer that asked for a call, and the results of the calls before it in that answer. A tool node
-    calls without having been asked."""
-    if _planned_at(root, event.node).node.type == "tool":
+def _call(root: Plans, turn: int, step: StepKey, past: Past) -> set[str]:
+    """The answer that asked for a call, and the results of the calls before it in that answer, but for those
+    that run at the same time. A tool node calls without having been asked."""
+    node = step.place.text
+    if root.at(node).node.type == "tool":
         return set()
-    i, j = _ordinal(event)
-    answer = past.get(asked := f"{event.turn}|{event.node}/llm/{i}|LlmCall")
-    if isinstance(answer, LlmCall) and j >= len(answer.tool_calls):
+    i, j = _ordinal(step.text)
+    answer = past.get(asked := f"{turn}|{node}/llm/{i}|LlmCall")
+    if not isinstance(answer, LlmCall):
+        return {asked}
+    if j >= len(answer.tool_calls):
         return {NEVER}
-    before = {f"{event.turn}|{event.node}/tool/{i}.{k}|ToolResult" for k in range(j)}
-    return {asked, *before, *_first_answers(event.turn, event.node, i, past)}
+    while j and all(root.runs_beside(call) for call in answer.tool_calls[j - 1 : j + 1]):
+        j -= 1
+    before = {f"{turn}|{node}/tool/{i}.{k}|ToolResult" for k in range(j)}
+    return {asked, *before, *_first_answers(turn, node, i, past)}
+
+
+def _answer(root: Plans, event: AnyEvent, past: Past) -> set[str]:
+    """All that an agent did which answered with this result."""
+    if not isinstance(event, ToolResult) or event.tool not in root.called or event.is_error:
+        return set()
+    place = StepKey(event.step).called_agent(event.tool)
+    return {_started(event, place), *_all_of(root, event, place.text, past)}
+
+
+def _approved(event: AnyEvent, step: str, past: Past) -> set[str]:
+    asked = any(isinstance(e, ApprovalRequired) and e.step == step for e in past.values())
+    return _decided(event, "approve", past, step) if asked else set()
+
+
+def _agents_around(event: AnyEvent) -> list[Place]:
+    """The places of the called agents that an event happened in."""
+    around = event.place.enclosing if isinstance(event, AgentStarted) else event.place.scopes
+    return [place for place in around if place.call]
+
+
+def _started(event: AnyEvent, place: Place) -> str:
+    return f"{event.turn}|{place.text}|AgentStarted"
+
+
+def _returned(turn: int, past: Past) -> ToolResult | None:
+    """What an agent returned to the user first."""
+    ends = (e for e in past.values() if isinstance(e, ToolResult) and e.turn == turn and e.ends_turn)
+    return next(ends, None)
 
 
 def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> set[str]:
@@ -157,12 +235,13 @@ def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> se
             return set()
 
 
-def _decided(event: AnyEvent, decision: str, past: Past) -> set[str]:
+def _decided(event: AnyEvent, decision: str, past: Past, step: str = "") -> set[str]:
+    step = step or event.step
     found = any(
-        isinstance(e, ApprovalResolved) and (e.turn, e.step, e.choice) == (event.turn, event.step, decision)
+        isinstance(e, ApprovalResolved) and (e.turn, e.step, e.choice) == (event.turn, step, decision)
         for e in past.values()
     )
-    return set() if found else {f"the decision to {decision} {event.step}"}
+    return set() if found else {f"the decision to {decision} {step}"}
 
 
 def _question(event: ApprovalResolved, past: Past) -> set[str]:
@@ -174,16 +253,20 @@ def _ends_turn(event: AnyEvent) -> bool:
     return isinstance(event, ApprovalResolved) and event.choice == "reject" and not event.reason
 
 
-def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]:
+def _all_of(root: Plans, event: AnyEvent, at: str, past: Past) -> set[str]:
     """All that happened in a node that completed: of an llm its answers, of a tool node its call, of the
     others their children."""
-    planned = _planned_at(root, at)
+    planned = root.at(at)
     if planned.node.type == "tool":
         return {f"{event.turn}|{at}/tool/0.0|ToolResult"}
     if not planned.children:
         answers = [e for e in past.values() if _is_answer(e, event.turn, at)]
+        if any(_completes_task(e, event.turn, at) for e in past.values()):
+            return _first_answers(event.turn, at, len(answers) - 1, past)
         return _first_answers(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
     done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
+    if any(end.ends_agent for end in done):
+        return set()
     if planned.node.type == "parallel":
         return {_done(event, Place(at).child(index).text) for index in range(len(planned.children))}
     if done and done[-1].exits:
@@ -192,15 +275,13 @@ def _all_of(root: PlannedNode, event: AnyEvent, at: str, past: Past) -> set[str]
     return {_done(event, Place(at).child(len(planned.children) - 1, iteration).text)}
 
 
-def _planned_at(root: PlannedNode, at: str) -> PlannedNode:
-    planned = root
-    for part in at.split(".")[1:]:
-        planned = planned.children[int(part.partition("#")[0])]
-    return planned
-
-
 def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:
     return isinstance(event, LlmCall) and (event.turn, event.node) == (turn, at)
+
+
+def _completes_task(event: AnyEvent, turn: int, at: str) -> bool:
+    is_here = isinstance(event, ToolResult) and (event.turn, event.node) == (turn, at)
+    return is_here and event.tool == "complete_task" and not event.is_error
 
 
 def _is_child(event: AnyEvent, turn: int, at: str) -> bool:
@@ -211,7 +292,7 @@ def _done(event: AnyEvent, at: str) -> str:
     return f"{event.turn}|{at}|NodeCompleted"
 
 
-def _ordinal(event: AnyEvent) -> tuple[int, int]:
+def _ordinal(step: str) -> tuple[int, int]:
     """``0.2/llm/1`` is (1, 0), ``0.2/tool/1.3`` is (1, 3)."""
-    i, _, j = event.step.rpartition("/")[2].partition(".")
+    i, _, j = step.rpartition("/")[2].partition(".")
     return int(i), int(j or 0)

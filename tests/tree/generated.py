@@ -7,13 +7,16 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from mesh.core.places import Place
 from tests.worlds.trees import Node, config, tool
 
 Verdict = Literal["approve", "edit", "reason", "reject"]
 VERDICTS: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject")
 MAX_ITERATIONS = 2 * 2 * 2
 """How often a node may run in one turn, at most: in as many loops as a tree is deep."""
-Call = Literal["add", "look", "exit_loop", "nothing"]
+Call = Literal["add", "look", "exit_loop", "nothing", "complete_task", "return_to_user", "a0", "a1"]
+AGENTS: tuple[Call, ...] = ("a0", "a1")
+MAX_DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -28,15 +31,29 @@ class Script:
 
 @dataclass(frozen=True)
 class Case:
-    """A tree with all that is said in it. ``verdicts`` and their order go by the node that asks."""
+    """A tree with all that is said in it, and the agents that its nodes may call. ``verdicts`` and their
+    order go by the node that asks."""
 
     tree: Node
     scripts: dict[str, Script]
     verdicts: dict[str, Verdict]
+    agents: tuple[Node, ...] = ()
 
     @property
     def yaml(self) -> str:
-        return config(self.tree)
+        return config(self.tree, agents=list(self.agents), budget={"max_depth": MAX_DEPTH})
+
+    def name_at(self, place: Place) -> str:
+        """The name in the scripts of the node that runs at a place."""
+        node = self.tree
+        for part in place.text.split(".")[1:]:
+            called, is_call, _ = part.partition("@")
+            if is_call:
+                node = next(agent for agent in self.agents if agent["name"] == called)
+            else:
+                node = node["agents"][int(part.partition("#")[0])]
+        name: str = node.get("prompt", "").partition(":")[0] or node["name"]
+        return name
 
 
 @dataclass(frozen=True)
@@ -55,15 +72,18 @@ class Trouble:
 class _Growing:
     """A tree while it is drawn: names, scripts, and how many nodes may still come."""
 
-    def __init__(self, draw: st.DrawFn, tool_nodes: bool) -> None:
+    def __init__(self, draw: st.DrawFn, tool_nodes: bool, races: bool) -> None:
         self.draw = draw
+        self.races = races
+        self.called: tuple[Call, ...] = ()
+        self.most_answers = 2
         self.tool_nodes = tool_nodes
         self.callers: list[str] = []
         self.names = (f"n{i}" for i in itertools.count())
         self.scripts: dict[str, Script] = {}
         self.left = 9
 
-    def node(self, depth: int, *, in_loop: bool) -> Node:
+    def node(self, depth: int, *, in_loop: bool, is_raced: bool = False) -> Node:
         kinds = ["llm", "sequential", "parallel", "loop"] if depth and self.left > 1 else ["llm"]
         kind = self.draw(st.sampled_from(kinds if depth < 3 or len(kinds) == 1 else kinds[1:]))
         name = next(self.names)
@@ -77,22 +97,43 @@ class _Growing:
         if self.draw(st.booleans()):
             node["output_key"] = f"k_{name}"
         self.left -= 1
-        return self._llm(node, in_loop) if kind == "llm" else self._composite(node, depth, in_loop)
+        if kind == "llm":
+            return self._llm(node, in_loop, is_raced)
+        return self._composite(node, depth, in_loop, is_raced)
 
-    def _llm(self, node: Node, in_loop: bool) -> Node:
+    def agent(self, name: str) -> Node:
+        """An agent that others may call: small, because it may be called often."""
+        self.left, self.most_answers = 2, 1
+        return self.node(1, in_loop=False) | {"name": name}
+
+    def _llm(self, node: Node, in_loop: bool, is_raced: bool) -> Node:
         exits = in_loop and self.draw(st.booleans())
-        usual: list[Call] = ["add", "add", "look", "nothing"]
-        calls = st.sampled_from([*usual, "exit_loop"] if exits else usual)
-        answers = self.draw(st.lists(st.lists(calls, min_size=1, max_size=2), max_size=2))
+        usual: list[Call] = ["add", "add", "look", "nothing", *self.called]
+        ends = self._ends(is_raced)
+        calls = st.sampled_from([*usual, *ends, "exit_loop"] if exits else [*usual, *ends])
+        answers = self.draw(st.lists(st.lists(calls, min_size=1, max_size=2), max_size=self.most_answers))
         fails = self.draw(st.sampled_from([False] * 9 + [True]))
         self.scripts[node["name"]] = Script(tuple(map(tuple, answers)), fails, self.draw(st.integers(1, 3)))
         keys = " ".join(f"{{k_n{i}}}" for i in range(10))
-        return node | {"prompt": f"{node['name']}: {{iteration}} {keys}", "can_exit_loop": exits}
+        more: Node = {"can_exit_loop": exits}
+        if self.called:
+            more |= {"agents": list(self.called)}
+        more |= {f"can_{end}": True for end in ends}
+        return node | {"prompt": f"{node['name']}: {{iteration}} {keys}"} | more
 
-    def _composite(self, node: Node, depth: int, in_loop: bool) -> Node:
+    def _ends(self, is_raced: bool) -> list[Call]:
+        """The tools that end something, where the end does not depend on who is first; or everywhere."""
+        if not self.called or not self.draw(st.booleans()):
+            return []
+        if self.races:
+            return ["complete_task", "return_to_user"]
+        return [] if is_raced else ["complete_task"]
+
+    def _composite(self, node: Node, depth: int, in_loop: bool, is_raced: bool) -> Node:
         kind = node["type"]
         many = self.draw(st.integers(2 if kind == "parallel" else 1, 3 if kind == "parallel" else 2))
-        children = [self.node(depth - 1, in_loop=in_loop or kind == "loop") for _ in range(many)]
+        in_loop, is_raced = in_loop or kind == "loop", is_raced or kind == "parallel"
+        children = [self.node(depth - 1, in_loop=in_loop, is_raced=is_raced) for _ in range(many)]
         if kind != "sequential":
             node["approvals"] = self.draw(st.sampled_from(["ask", "ask", "inline"]))
         if kind == "loop":
@@ -108,15 +149,24 @@ def cases(
     *,
     verdicts: tuple[Verdict, ...] = ("approve", "edit", "reason", "reject"),
     tool_nodes: bool = False,
+    calls_agents: bool = False,
+    races: bool = False,
 ) -> Case:
     """Trees of depth 3 at most, with their scripts and decisions. A tree with tool nodes may come to another
-    end after a crash: a tool node fails if a person decides not to repeat its call."""
-    growing = _Growing(draw, tool_nodes)
+    end after a crash: a tool node fails if a person decides not to repeat its call.
+
+    ``calls_agents``: the nodes may call agents, which call each other. ``races``: nodes end their agent, or
+    the turn, also where the end depends on which branch is first.
+    """
+    growing = _Growing(draw, tool_nodes, races)
+    if calls_agents:
+        growing.called, growing.left = AGENTS, 4
     tree = growing.node(3, in_loop=False)
+    agents = tuple(growing.agent(name) for name in growing.called)
     said: dict[str, Verdict] = {
         n: draw(st.sampled_from(verdicts)) for n in draw(st.permutations(growing.callers))
     }
-    return Case(tree, growing.scripts, said)
+    return Case(tree, growing.scripts, said, agents)
 
 
 def troubles(*, crash: bool = True, eager: bool = True) -> st.SearchStrategy[Trouble]:

@@ -25,7 +25,6 @@ from mesh.core.events import (
 from mesh.core.view import view
 from mesh.keeper import event_feeds
 from mesh.tree import steps
-from mesh.tree.plan import tree_of
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ITERATIONS, VERDICTS, Case, Script, Trouble, cases, troubles
 from tests.tree.world import Final, World, final
@@ -34,6 +33,9 @@ from tests.worlds.trees import llm, parallel
 PEACE = Trouble()
 # After a rejection without a reason, what others may still do depends on who is first.
 NOT_CANCELLED = tuple(verdict for verdict in VERDICTS if verdict != "reject")
+PATIENT = cases(verdicts=NOT_CANCELLED) | cases(verdicts=NOT_CANCELLED, calls_agents=True)
+ANY = cases() | cases(calls_agents=True)
+RACES = cases(tool_nodes=True) | cases(calls_agents=True, races=True)
 
 
 def examples(count: int) -> settings:
@@ -94,7 +96,7 @@ def live(
 
 
 @examples(50)
-@given(cases(), troubles(eager=False))
+@given(ANY, troubles(eager=False))
 def test_a_run_with_crashes_and_lost_passes_ends_as_the_undisturbed_one(case: Case, trouble: Trouble) -> None:
     disturbed, calm = live(case, trouble), live(case)
     event(f"passes: {disturbed.world.passes}, undisturbed: {calm.world.passes}")
@@ -114,7 +116,7 @@ def test_the_late_result_of_a_lost_pass_lets_its_branch_go_on_before_anybody_dec
 
 
 @examples(40)
-@given(cases(verdicts=NOT_CANCELLED), troubles(eager=False))
+@given(PATIENT, troubles(eager=False))
 def test_who_watches_sees_each_journaled_event_once_and_in_order_and_changes_nothing(
     case: Case, trouble: Trouble
 ) -> None:
@@ -124,13 +126,13 @@ def test_who_watches_sees_each_journaled_event_once_and_in_order_and_changes_not
 
 
 @examples(40)
-@given(cases(verdicts=NOT_CANCELLED), troubles())
+@given(PATIENT, troubles())
 def test_people_who_decide_while_the_turn_runs_come_to_the_same_end(case: Case, trouble: Trouble) -> None:
     assert live(case, replace(trouble, eager=True)).final == live(case).final
 
 
 @examples(40)
-@given(cases(), troubles(crash=False, eager=False), st.randoms())
+@given(ANY, troubles(crash=False, eager=False), st.randoms())
 def test_any_interleaving_of_branches_gives_the_same_final_state(
     case: Case, trouble: Trouble, random: Random
 ) -> None:
@@ -142,7 +144,7 @@ def test_any_interleaving_of_branches_gives_the_same_final_state(
 
 
 @examples(40)
-@given(cases(tool_nodes=True), troubles())
+@given(RACES, troubles())
 def test_nothing_is_done_twice(case: Case, trouble: Trouble) -> None:
     run = live(case, trouble)
     assert run.world.asked_again == []  # no model is asked for an answer that is journaled
@@ -169,15 +171,15 @@ def test_a_run_without_trouble_asks_each_model_once_for_each_step(case: Case) ->
 
 
 @examples(50)
-@given(cases(tool_nodes=True), troubles())
+@given(RACES, troubles())
 def test_every_prefix_of_a_journal_is_closed_under_depends_on(case: Case, trouble: Trouble) -> None:
     run = live(case, trouble)
     event(f"events: {len(run.events) // 20 * 20}")
-    assert violations(run.events, tree_of(run.world.config)) == []
+    assert violations(run.events, run.world.config) == []
 
 
 @examples(30)
-@given(cases(tool_nodes=True), troubles())
+@given(RACES, troubles())
 def test_every_prefix_of_a_journal_is_a_conversation_that_can_be_shown(case: Case, trouble: Trouble) -> None:
     events = live(case, trouble).events
     read_back = [decode(encode(e)) for e in events]
@@ -190,7 +192,7 @@ def test_every_prefix_of_a_journal_is_a_conversation_that_can_be_shown(case: Cas
 
 
 @examples(30)
-@given(cases(), troubles(), st.data())
+@given(ANY, troubles(), st.data())
 def test_a_keeper_that_finds_any_prefix_of_a_journal_goes_on_to_the_same_end(
     case: Case, trouble: Trouble, data: st.DataObject
 ) -> None:
@@ -198,5 +200,5 @@ def test_a_keeper_that_finds_any_prefix_of_a_journal_goes_on_to_the_same_end(
     end = data.draw(st.integers(1, len(first.events)), label="events kept")
     second = live(case, kept=first.events[:end], ledger=first.ledger_at(end))
     assert second.final == first.final
-    assert violations(second.events, tree_of(second.world.config)) == []
+    assert violations(second.events, second.world.config) == []
     assert second.world.asked_again == []

@@ -39,7 +39,7 @@ from mesh.keeper.requests import Caller, Complete, Create, Decide, Request, Watc
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, PassInput, PassOutput
-from tests.tree.generated import Case, Script, Trouble
+from tests.tree.generated import AGENTS, Case, Script, Trouble
 from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
 
 T = TypeVar("T")
@@ -52,8 +52,11 @@ class _Tree(LocalTree):
     """Whoever is called below a node can see where it is."""
 
     async def run(self, turn: PassInput) -> PassOutput:
-        _AT.set(turn)
-        return await super().run(turn)
+        above = _AT.set(turn)
+        try:
+            return await super().run(turn)
+        finally:
+            _AT.reset(above)
 
 
 class _Journal(MemoryJournal):
@@ -98,9 +101,16 @@ def _calls(script: Script, seen: int, at: str) -> LlmCall:
     leave = max(_iterations(at)) >= script.exits_in
     for j, name in enumerate(script.answers[seen]):
         tool = "look" if name == "exit_loop" and not leave else name
-        arguments = {"n": zlib.crc32(f"{at}/{seen}.{j}".encode())} if tool == "add" else {}
-        made.append(ToolCall(f"c{seen}.{j}", tool, arguments))
+        made.append(ToolCall(f"c{seen}.{j}", tool, _arguments(tool, f"{at}/{seen}.{j}")))
     return LlmCall(model="scripted", tool_calls=tuple(made), finish_reason="tool_calls")
+
+
+def _arguments(tool: str, call: str) -> dict[str, Any]:
+    if tool == "add":
+        return {"n": zlib.crc32(call.encode())}
+    if tool in AGENTS:
+        return {"task": call}
+    return {"result": call} if tool in ("complete_task", "return_to_user") else {}
 
 
 class World(LocalMesh):
@@ -247,7 +257,7 @@ class World(LocalMesh):
             await self._attempt(_ended(self._lost))
             return  # what comes late may let something go on: people wait for that
         order = [*self.case.verdicts]
-        for asked in unknown or sorted(pending, key=lambda a: order.index(self._name(a)))[:1]:
+        for asked in unknown or sorted(pending, key=lambda a: (order.index(self._name(a)), a.step))[:1]:
             # What is in the journal is known to its keeper a moment later: until then it answers 404.
             while (found := await self._attempt(self.ask(self._decision(asked)))) is None or found[0] == 404:
                 pass
@@ -273,11 +283,7 @@ class World(LocalMesh):
                 return Decide(caller, (Decision(asked.uuid, "reject"),), wait)
 
     def _name(self, asked: ApprovalRequired) -> str:
-        node = self.case.tree
-        for part in asked.node.split(".")[1:]:
-            node = node["agents"][int(part.partition("#")[0])]
-        name: str = node["name"]
-        return name
+        return self.case.name_at(asked.place)
 
 
 async def _ended(tasks: set[asyncio.Task[T]]) -> None:
