@@ -14,7 +14,7 @@ contains the token or the key.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -141,9 +141,22 @@ class MeshClient:
         """Creates a conversation without a message and returns its id."""
         return self._read(await self._post("/conversations", {}), _TurnResponse).conversation.id
 
-    async def say(self, conversation_id: str, message: str, key: str = "") -> None:
-        """Sends a message. Returns once it is durable; `events` yields what follows."""
-        await self._post(f"{_path(conversation_id)}/messages", {"message": message}, key)
+    async def say(
+        self,
+        conversation_id: str,
+        message: str,
+        key: str = "",
+        budget: Mapping[str, float] | None = None,
+    ) -> None:
+        """Sends a message. Returns once it is durable; `events` yields what follows.
+
+        ``budget`` are limits of the turn, such as ``{"max_cost_usd": 0.5}``: they tighten those of the
+        agent.
+        """
+        body: dict[str, Any] = {"message": message}
+        if budget:
+            body["budget"] = dict(budget)
+        await self._post(f"{_path(conversation_id)}/messages", body, key)
 
     async def decide(self, decision: Decision, key: str = "") -> None:
         """Decides an approval."""

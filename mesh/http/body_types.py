@@ -58,10 +58,28 @@ class Problem(msgspec.Struct, frozen=True):
     error: str
 
 
+_Usd = Annotated[float, Meta(gt=0, le=1_000_000, description="what model calls may cost")]
+_Tokens = Annotated[int, Meta(ge=1, le=1_000_000_000, description="tokens that models may read and write")]
+_Calls = Annotated[int, Meta(ge=1, le=1_000_000, description="model calls")]
+_Seconds = Annotated[
+    float, Meta(gt=0, le=86_400, description="time, without the time that it waits for people")
+]
+
+
+class RequestBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the turn may use, at most what the agent's own budget allows."""
+
+    max_cost_usd: _Usd | UnsetType = UNSET
+    max_total_tokens: _Tokens | UnsetType = UNSET
+    max_llm_calls: _Calls | UnsetType = UNSET
+    max_time_s: _Seconds | UnsetType = UNSET
+
+
 class MessageRequest(msgspec.Struct, frozen=True):
-    """A message to the agent."""
+    """A message to the agent. ``budget`` bounds the turn that it begins."""
 
     message: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+    budget: RequestBudget | UnsetType = UNSET
 
 
 class DecisionRequest(msgspec.Struct, frozen=True):

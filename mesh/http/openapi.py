@@ -235,7 +235,10 @@ _SPEND = SpendReport(
     by_model=[SpentByModel(**_SUM, runs=1, model="claude-sonnet-4-5")],
 )
 _SESSION = SessionBody(_ID)
-_MESSAGE: Examples = {"add": {"message": "add resource web-1 with value 42"}}
+_MESSAGES: Examples = {
+    "with a message": {"message": "list all resources"},
+    "within a budget": {"message": "list all resources", "budget": {"max_cost_usd": 0.05, "max_time_s": 60}},
+}
 _STREAM, _LINES = "text/event-stream", "application/x-ndjson"
 _MEDIA_EXAMPLES = {
     _STREAM: 'event: llm_call\nid: 3\ndata: {"type":"llm_call","conversation_id":"9b2f…","turn":1,"node":"0",'
@@ -303,7 +306,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         201,
         "Created",
         MessageRequest,
-        {"with a message": {"message": "list all resources"}, "empty": {}},
+        {**_MESSAGES, "empty": {}},
         body_required=False,
         errors=(*_BAD, *_BUSY, 502),
         conflict=_KEY_TAKEN,
@@ -332,7 +335,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         _TURNS,
         about="The turn's answer, or what it waits for",
         takes=MessageRequest,
-        body_examples=_MESSAGE,
+        body_examples=_MESSAGES,
         errors=(*_BAD, 404, *_BUSY, 502),
         conflict="conversation … is completed; start a new one",
         accepts_async=True,
@@ -448,7 +451,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         202,
         "It goes on; watch the stream",
         MessageRequest,
-        _MESSAGE,
+        _MESSAGES,
         errors=(*_BAD, 404, *_BUSY),
         conflict="session … waits for an approval: decide it first",
     ),

@@ -23,6 +23,7 @@ from mesh.http.parsing import (
     message_in,
     read_request,
 )
+from mesh.http.request_budget import RequestBudgets
 from mesh.http.responses import error_response, json_response, route, turn_response
 from mesh.http.streams import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
@@ -42,6 +43,7 @@ class RestApi:
         self._config = config
         self._limits = config.limits
         self._secret = secret
+        self._budgets = RequestBudgets(config)
 
     def routes(self) -> list[Route]:
         """The routes."""
@@ -87,7 +89,9 @@ class RestApi:
         body = json_object(raw) if raw.strip() else {}
         message = message_in(body, self._limits.max_message_bytes, required=False)
         conversation_id = id_to_create(request, caller, self._secret)
-        create = Create(conversation_id, caller, message, *_wait_and_watched(request))
+        wait, watched = _wait_and_watched(request)
+        budget = self._budgets.limits_in(body)
+        create = Create(conversation_id, caller, message, wait, watched, budget=budget)
         return await self._backend.ask(conversation_id, create)
 
     async def _list(self, request: Request) -> Response:
@@ -105,9 +109,13 @@ class RestApi:
     async def _sent(self, request: Request) -> TurnReply:
         conversation_id = request.path_params["conversation_id"]
         raw = await read_request(request, self._limits.max_body_bytes)
-        message = message_in(json_object(raw), self._limits.max_message_bytes)
+        body = json_object(raw)
+        message = message_in(body, self._limits.max_message_bytes)
         assert message is not None  # required
-        send = SendMessage(conversation_id, caller_of(request, raw), message, *_wait_and_watched(request))
+        wait, watched = _wait_and_watched(request)
+        budget = self._budgets.limits_in(body)
+        caller = caller_of(request, raw)
+        send = SendMessage(conversation_id, caller, message, wait, watched, budget=budget)
         return await self._backend.ask(conversation_id, send)
 
     async def _complete(self, request: Request) -> Response:

@@ -16,6 +16,7 @@ from mesh.core.ids import id_suffix
 from mesh.http.backend import Backend
 from mesh.http.body_types import SessionBody
 from mesh.http.parsing import caller_of, decision_in, id_to_create, json_object, message_in, read_request
+from mesh.http.request_budget import RequestBudgets
 from mesh.http.responses import json_response, route, session_header, turn_response
 from mesh.http.streams import Streams, last_event_id
 from mesh.keeper.replies import NothingTaken, TurnAnswer, TurnReply
@@ -34,6 +35,7 @@ class SessionApi:
         self._config = config
         self._limits = config.limits
         self._secret = secret
+        self._budgets = RequestBudgets(config)
 
     def routes(self) -> list[Route]:
         """The routes."""
@@ -69,9 +71,11 @@ class SessionApi:
     async def _chat(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
         raw = await read_request(request, self._limits.max_body_bytes)
-        message = message_in(json_object(raw), self._limits.max_message_bytes)
+        body = json_object(raw)
+        message = message_in(body, self._limits.max_message_bytes)
         assert message is not None  # required
-        send = SendMessage(session_id, caller_of(request, raw), message, wait=False)
+        budget = self._budgets.limits_in(body)
+        send = SendMessage(session_id, caller_of(request, raw), message, wait=False, budget=budget)
         reply = await self._backend.ask(session_id, send)
         if isinstance(reply, TurnAnswer) and reply.result and reply.result.waiting_approval:
             raise Conflict(f"session {session_id} waits for an approval: decide it first")

@@ -235,6 +235,7 @@ class Keeper:
                 request.wait,
                 request.watched,
                 request.message_id,
+                budget=request.budget,
             )
         )
 
@@ -369,6 +370,7 @@ class Keeper:
                 by=caller.by,
                 idempotency_key=caller.idempotency_key,
                 body_hash=caller.body_hash,
+                budget=request.budget,
             )
         )
         return await self._turn_reply(loaded, request.wait, conversation.seq)

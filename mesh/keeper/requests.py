@@ -52,7 +52,7 @@ arrives."""
 class Create(RequestFor[TurnReply | ConversationReply], frozen=True, tag=True):
     """Creates a conversation, and sends its first message if there is one. ``context_id`` is A2A's, and that
     of the session where the caller names none. ``webhook`` gets the push notifications of the
-    conversation."""
+    conversation. ``budget`` is that of the first turn, as in `SendMessage`."""
 
     id: str
     caller: Caller
@@ -62,6 +62,7 @@ class Create(RequestFor[TurnReply | ConversationReply], frozen=True, tag=True):
     context_id: str = ""
     message_id: str = ""
     webhook: Webhook | None = None
+    budget: dict[str, float] = {}
 
 
 class SendMessage(RequestFor[TurnReply], frozen=True, tag=True):
@@ -70,6 +71,7 @@ class SendMessage(RequestFor[TurnReply], frozen=True, tag=True):
     ``wait`` False: the reply comes once the message is durable. ``watched``: the turn is about to be watched.
     ``message_id`` is the client's name of the message. ``for_newest_turn``: the message is for the newest
     turn and begins no other: it is refused when that turn has ended, or (without ``wait``) is at work.
+    ``budget`` are limits of the turn, by the keys of a budget, beside those of the config.
     """
 
     id: str
@@ -79,6 +81,7 @@ class SendMessage(RequestFor[TurnReply], frozen=True, tag=True):
     watched: bool = False
     message_id: str = ""
     for_newest_turn: bool = False
+    budget: dict[str, float] = {}
 
 
 class Decide(RequestFor[TurnReply | NothingTaken], frozen=True, tag=True):

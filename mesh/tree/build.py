@@ -6,12 +6,10 @@ To add a type of node, add a case to `build_node`.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import get_args
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
-from mesh.config.model import A2aAgent, AgentNode, Budget, Config
-from mesh.core.budget import LimitName, tightest
+from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import ROOT
 from mesh.llm.parameters import Parameters
@@ -24,6 +22,7 @@ from mesh.tree.agent_call import AgentCalls, CallableAgent
 from mesh.tree.ask_user import QuestionCalls
 from mesh.tree.calls import NO_CALLS, CallSettings, NodeCalls
 from mesh.tree.children import Child, Children
+from mesh.tree.configured_limits import limits_of, limits_of_turn
 from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER, LlmSettings, LlmWork, Tools
 from mesh.tree.loop import Loop
 from mesh.tree.model_call import ModelCalls, ModelSettings
@@ -216,18 +215,10 @@ def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
 
 def _node(config: Config, planned: PlannedNode, work: Work) -> Node:
     node = planned.node
-    limits = limits_of(node.budget)
-    if planned.path == ROOT.path:
-        limits = tightest(limits, limits_of(config.budget))
+    limits = limits_of_turn(config) if planned.path == ROOT.path else limits_of(node.budget)
     return Node(
         node.name, node.type, work, output_key=node.output_key, timeout_s=node.timeout_s, limits=limits
     )
-
-
-def limits_of(budget: Budget) -> dict[str, float]:
-    """The limits of a budget, by its keys."""
-    limits = ((limit, getattr(budget, limit, None)) for limit in get_args(LimitName))
-    return {limit: value for limit, value in limits if value is not None}
 
 
 def reach(agent: A2aAgent) -> RemoteAgent:

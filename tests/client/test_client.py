@@ -1,6 +1,7 @@
 """The client of a mesh: what it is asked it does once, what happens it sees once and in order."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -60,6 +61,19 @@ async def test_a_turn_is_seen_from_its_message_to_its_answer(live: Callable[...,
         assert [item.text for item in seen if isinstance(item, UserMessage)] == ["hi"]
         assert "".join(item.text for item in seen if isinstance(item, TextDelta)) == "Hello there"
         assert seen[-1].response == "Hello there"
+
+
+async def test_a_message_may_have_a_budget(live: Callable[..., LiveMesh]) -> None:
+    mesh = live(says("Hello there"))
+    async with MeshClient(mesh.url) as client:
+        identifier = await client.create()
+        await client.say(identifier, "hi", budget={"max_llm_calls": 3})
+        with pytest.raises(RequestRefused, match="max_llm_calls") as refused:
+            await client.say(identifier, "hi", budget={"max_llm_calls": 0})
+        assert refused.value.status == 400
+        lines = (await client.log(identifier)).decode().splitlines()
+    opened = next(json.loads(line) for line in lines if "user_message" in line)
+    assert opened["budget"] == {"max_llm_calls": 3}
 
 
 async def test_an_approval_is_decided_with_other_arguments(live: Callable[..., LiveMesh]) -> None:

@@ -138,6 +138,11 @@ def _rest(known: Known) -> list[Template]:
         Template("GET", done),
         Template("POST", f"{done}/messages", {"message": "hello"}, headers={"Prefer": "respond-async"}),
         Template("POST", f"{waiting}/messages", {"message": "hello"}),
+        Template(
+            "POST",
+            f"{done}/messages",
+            {"message": "hello", "budget": {"max_llm_calls": 5, "max_total_tokens": 900, "max_time_s": 9.5}},
+        ),
         Template("POST", f"{done}/cancel"),
         Template("POST", f"/conversations/{uuid4()}/complete", fits=False),
         Template("GET", f"{done}/log"),

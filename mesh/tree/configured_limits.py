@@ -1,0 +1,55 @@
+"""What the budgets of a config bound: their limits, the nodes below each, the prices that they need. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+from mesh.config.model import Budget, Config
+from mesh.core.budget import LimitName, tightest
+from mesh.core.events import LlmCall
+from mesh.llm.prices import Prices
+from mesh.tree.plan import PlannedNode, callable_agents, tree_of
+
+MONEY: tuple[LimitName, ...] = ("max_cost_usd", "max_conversation_cost_usd")
+"""The limits that need prices."""
+
+
+def limits_of(budget: Budget) -> dict[str, float]:
+    """The limits of a budget, by its keys."""
+    limits = ((limit, getattr(budget, limit, None)) for limit in get_args(LimitName))
+    return {limit: value for limit, value in limits if value is not None}
+
+
+def limits_of_turn(config: Config) -> dict[str, float]:
+    """The limits of a turn: those at the top of the config, and those of the root node."""
+    return tightest(limits_of(config.tree.budget), limits_of(config.budget))
+
+
+def unpriced_models(config: Config) -> list[str]:
+    """The models without a known price that a turn may call."""
+    agents = {agent.path: agent for agent in callable_agents(config)}
+    prices = Prices(config.llm.prices)
+    models = (model_of(config, node) for node in llm_nodes(tree_of(config), agents))
+    return [model for model in dict.fromkeys(models) if not is_priced(model, prices)]
+
+
+def is_priced(model: str, prices: Prices) -> bool:
+    """Whether it is known what calls of a model cost."""
+    return prices.cost(LlmCall(model=model)) is not None
+
+
+def model_of(config: Config, planned: PlannedNode) -> str:
+    """The model that an llm node calls."""
+    return planned.node.model or config.llm.model
+
+
+def llm_nodes(planned: PlannedNode, agents: Mapping[str, PlannedNode]) -> Iterator[PlannedNode]:
+    """The nodes that may call models in a run of a node: those at and below it, and those of the agents that
+    they may call, which ``agents`` has by name. Agents may call each other in circles."""
+    seen: set[str] = set()
+    waiting = [planned]
+    while waiting:
+        for each in waiting.pop().walk():
+            if each.node.type == "llm" and each.path not in seen:
+                seen.add(each.path)
+                waiting += [agents[called.name] for called in each.node.agents]
+                yield each
