@@ -38,6 +38,7 @@ from mesh.core.events import (
     LlmReserved,
     LlmSettled,
     Paused,
+    Spend,
     ToolIntent,
     UserMessage,
 )
@@ -105,6 +106,7 @@ class BudgetUse:
         self.uses: dict[str, Use] = {}  # of the newest turn, by place; and of the conversation
         self.open: dict[tuple[str, int], LlmReserved] = {}  # by step and attempt
         self._attempts: dict[str, int] = {}  # the newest attempt of each step that has an open one
+        self.turn_open = False
         self.run = 0  # the newest pass that is known of
         self.overrun = NOTHING
         self.raised: dict[tuple[str, str], float] = {}  # by scope and limit: what people allowed in addition
@@ -144,6 +146,8 @@ class BudgetUse:
 
     def unsettled(self, place: str, run: int) -> Amount:
         """The bounds of calls below a place whose answers are lost to the pass ``run``."""
+        if not self.turn_open:
+            return self.use(place).held
         lost = (reserved for reserved in self.open.values() if not self._is_live(reserved, run))
         return _sum(_bound(each) for each in lost if place in _scopes_of(each))
 
@@ -184,11 +188,13 @@ class BudgetUse:
             case ApprovalResolved():
                 self._resume(event)
             case Completed() | Error():
-                self.open.clear()  # what they held stays with the conversation
+                self.open.clear()  # what they held stays, as unsettled
+                self.turn_open = False
             case _:
                 pass
 
     def _open_turn(self, event: UserMessage) -> None:
+        self.turn_open = True
         self.uses = {_CONVERSATION: self.conversation}
         self.open, self._attempts, self.raised = {}, {}, {}
         self.refused, self.warned = set(), set()
@@ -449,12 +455,13 @@ def limit_question(reached: Reached, request: CallRequest) -> ApprovalRequired:
     """Asks a person for as much again, without uuid, attempt and deadline. It belongs to the run whose limit
     it is, so that all calls that have to wait share it."""
     path = " > ".join(request.agent_path)
+    scope = next(each for each in request.scopes if each.place == reached.scope)
     return ApprovalRequired(
         step=f"{reached.scope}/limit/{reached.limit}",
         uuid="",
         call_id="",
         tool_name="budget",
-        tool_args={reached.limit: _without_rest(reached, request)},
+        tool_args={reached.limit: limits_in(scope)[reached.limit]},
         description=(
             f"The limit {reached.limit} is reached: {reached.used:g} of {reached.allowed:g} are used"
             f"{f', in {path}' if path else ''}. Allow as much again? A rejection lets the agent answer with "
@@ -466,20 +473,64 @@ def limit_question(reached: Reached, request: CallRequest) -> ApprovalRequired:
     )
 
 
-def _without_rest(reached: Reached, request: CallRequest) -> float:
-    """The limit as the config has it."""
-    scope = next(each for each in request.scopes if each.place == reached.scope)
-    match reached.limit:
-        case "max_cost_usd":
-            return (scope.max_nusd or 0) / NUSD
-        case "max_conversation_cost_usd":
-            return (scope.max_conversation_nusd or 0) / NUSD
-        case "max_total_tokens":
-            return scope.max_tokens or 0
-        case "max_llm_calls":
-            return scope.max_calls or 0
-        case "max_time_s":
-            return scope.max_time_s or 0
+def limits_in(scope: Scope) -> dict[LimitName, float]:
+    """The limits of a scope, by the keys of a budget, in their units."""
+    limits: dict[LimitName, float | None] = {
+        "max_cost_usd": None if scope.max_nusd is None else scope.max_nusd / NUSD,
+        "max_total_tokens": scope.max_tokens,
+        "max_llm_calls": scope.max_calls,
+        "max_time_s": scope.max_time_s,
+        "max_conversation_cost_usd": (
+            None if scope.max_conversation_nusd is None else scope.max_conversation_nusd / NUSD
+        ),
+    }
+    return {limit: value for limit, value in limits.items() if value is not None}
+
+
+def spend_of(use: BudgetUse, scope: Scope, run: int, now: str) -> Spend:
+    """What a run has used of its limits, for watchers."""
+    limits = limits_in(scope)
+    whole = use.use(scope.place)
+    unsettled = use.unsettled(scope.place, run)
+    raised: dict[str, float] = {
+        limit: value + use.raised.get((scope.place, limit), 0) for limit, value in limits.items()
+    }
+
+    def shown(amount: Amount) -> dict[str, float]:
+        return {limit: value for limit, value in _by_limit(amount).items() if limit in limits}
+
+    spent = shown(whole.spent)
+    if "max_time_s" in limits:
+        spent["max_time_s"] = round(use.time_s(scope.place, now), 3)
+    if "max_conversation_cost_usd" in limits:
+        spent["max_conversation_cost_usd"] = use.conversation.spent.nusd / NUSD
+    return Spend(
+        step=scope.place,
+        limits=dict(raised),
+        spent=spent,
+        unsettled=shown(unsettled),
+        reserved=shown(whole.held - unsettled),
+    )
+
+
+def turn_spend(events: Iterable[AnyEvent], limits: Mapping[str, float], now: str) -> Spend | None:
+    """What the newest turn has used of its limits; None if it has none. ``limits`` are those of the agent,
+    which those of the request tighten."""
+    use, asked = BudgetUse(), dict[str, float]()
+    for event in events:
+        use.apply(event)
+        if isinstance(event, UserMessage):
+            asked = event.budget
+    limits = tightest(limits, asked)
+    return spend_of(use, scope_of(ROOT.text, limits), use.run, now) if limits else None
+
+
+def _by_limit(amount: Amount) -> dict[str, float]:
+    return {
+        "max_cost_usd": amount.nusd / NUSD,
+        "max_total_tokens": amount.tokens,
+        "max_llm_calls": amount.calls,
+    }
 
 
 def problem_of_raise(asked: ApprovalRequired, edited: Mapping[str, object]) -> str:

@@ -62,10 +62,22 @@ class SpentByModel(Spent, frozen=True, kw_only=True):
     model: str
 
 
+class TurnSpend(msgspec.Struct, frozen=True, kw_only=True):
+    """What the newest turn has used of its budget, by the keys of the budget. ``unsettled`` are bounds of
+    model calls whose answers were lost, ``reserved`` those of calls under way."""
+
+    limits: dict[str, float]
+    spent: dict[str, float]
+    unsettled: dict[str, float]
+    reserved: dict[str, float]
+
+
 class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation has spent. The sums by agent add up to ``spent``."""
+    """What a conversation has spent. The sums by agent add up to ``spent``. ``turn`` is None without a
+    budget."""
 
     spent: Spent
+    turn: TurnSpend | None = None
     by_agent: list[SpentByAgent] = []
     by_model: list[SpentByModel] = []
 

@@ -4,6 +4,7 @@ tree."""
 import asyncio
 import re
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,10 +12,11 @@ from starlette.routing import Route
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
 from mesh.core.actions import action_lines, actions
+from mesh.core.budget import tightest, turn_spend
 from mesh.core.errors import BadRequest
-from mesh.core.events import NAMES, AnyEvent, decode
+from mesh.core.events import NAMES, AnyEvent, decode, now
 from mesh.core.ids import SESSION_IDS, is_session_id
-from mesh.core.spending import SpendReport, root_agent, spend_report
+from mesh.core.spending import SpendReport, TurnSpend, root_agent, spend_report
 from mesh.http.backend import Backend
 from mesh.http.body_types import TreeBody
 from mesh.http.parsing import read_request
@@ -24,6 +26,7 @@ from mesh.keeper.replies import JournalLines
 from mesh.keeper.requests import Export, Follow, Import
 from mesh.keeper.transfer import created_in
 from mesh.llm.prices import Prices
+from mesh.tree.build import limits_of
 from mesh.tree.outline import outline, outlines_of_called_agents
 
 _CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
@@ -38,6 +41,7 @@ class EventRoutes:
         self._backend = backend
         self._streams = streams
         self._root = config.tree.name
+        self._limits = tightest(limits_of(config.budget), limits_of(config.tree.budget))
         self._prices = Prices(config.llm.prices)
         self._max_log_bytes = config.limits.max_log_bytes
         # Beside the tree, not in it: clients that know of no agents to call show the tree as it was.
@@ -100,7 +104,11 @@ class EventRoutes:
 
     def _report(self, content: bytes) -> SpendReport:
         events = _events_in(content)
-        return spend_report(events, root_agent(events, self._root), self._prices.nusd)
+        report = spend_report(events, root_agent(events, self._root), self._prices.nusd)
+        if (use := turn_spend(events, self._limits, now())) is None:
+            return report
+        turn = TurnSpend(limits=use.limits, spent=use.spent, unsettled=use.unsettled, reserved=use.reserved)
+        return msgspec.structs.replace(report, turn=turn)
 
     async def _actions(self, request: Request) -> Response:
         lines = await self._exported(request)

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from mesh.core.budget import CallRequest
+from mesh.core.budget import CallRequest, Scope, spend_of
 from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
@@ -26,7 +26,10 @@ from mesh.core.events import (
     LimitReached,
     Live,
     LlmCall,
+    LlmReserved,
+    LlmSettled,
     Paused,
+    Spend,
     ToolIntent,
     ToolResult,
     UserMessage,
@@ -85,6 +88,7 @@ class LoadedConversation:
         self.run = 0  # the number of the newest pass that began here
         self.held_message: UserMessage | None = None
         self.is_journal_failing = False  # whether the last append failed
+        self._scopes: dict[str, Scope] = {}  # the budgets that calls of the newest turn were made under
         self._users = 0
         self._run_numbers = run_numbers
         self._seq_before_pass = 0  # the last event before the newest pass
@@ -157,6 +161,7 @@ class LoadedConversation:
         """Opens a turn. The message becomes durable with the first append, or after `SEND_AHEAD_S`; at once
         where there is a watcher, which is to see it first."""
         self.held_message = message
+        self._scopes = {}
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
         asyncio.get_running_loop().call_later(delay, self._flush_soon)
 
@@ -229,9 +234,20 @@ class LoadedConversation:
                 log_events(journaled, self.conversation.id, self.conversation.session_id)
                 self._on_append(self, journaled, size)
                 self._wake_listeners()
-            for event in numbered:
+            for event in (*numbered, *self._spend(journaled)):
                 self.audience.show(event)
             return True
+
+    def _spend(self, journaled: Sequence[AnyEvent]) -> list[Spend]:
+        """What the runs with budgets have used after these events, for watchers."""
+        spending = [event for event in journaled if isinstance(event, LlmReserved | LlmCall | LlmSettled)]
+        if not self._scopes or not spending or not self.audience.is_there:
+            return []
+        places = {place.text for event in spending for place in event.place.scopes}
+        scopes = [scope for place, scope in self._scopes.items() if place in places]
+        use, at = self.conversation.budget_use, now()
+        shown = (spend_of(use, scope, self.run, at) for scope in scopes)
+        return [msgspec.structs.replace(spend, turn=self.turn, time=at) for spend in shown]
 
     async def append_from_pass(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
         """An append by a pass. Returns False when a newer pass runs, when the turn is over, or when another
@@ -263,6 +279,7 @@ class LoadedConversation:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             changed = self._changed
+            self._scopes |= {scope.place: scope for scope in request.scopes}
             admission = Admission(self.conversation, turn, run, request)
             if not await self._append_if_current(turn, run, events, admission):
                 return Grant(Ack(False))

@@ -401,3 +401,23 @@ async def test_a_cancelled_wait_ends_even_if_something_happens_at_the_same_momen
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_watchers_see_what_a_budget_has_left_after_each_grant_and_each_answer() -> None:
+    config = (
+        "name: test\nllm: {model: scripted, prices: {scripted: {input: 1, output: 2}}}\n"
+        "budget: {max_llm_calls: 5, max_cost_usd: 1}\n"
+    )
+    async with LocalMesh(ScriptedLlm(calls(("look", {})), says("done")), config=config) as mesh:
+        _, body = await mesh.create()
+        watcher = Watcher(mesh, body["conversation"]["id"])
+        await watcher.read()
+        await mesh.say(body["conversation"]["id"], "go")
+        await watcher.until("completed")
+    spends = [event for event in watcher.events if event["type"] == "spend"]
+    assert [event["node"] for event in spends] == ["0"] * len(spends)
+    calls_used = [
+        tuple(event[part]["max_llm_calls"] for part in ("spent", "reserved", "unsettled")) for event in spends
+    ]
+    assert calls_used[0] == (0, 1, 0) and calls_used[-1] == (2, 0, 0)
+    assert spends[0]["limits"] == {"max_cost_usd": 1.0, "max_llm_calls": 5}
