@@ -59,26 +59,26 @@ async def test_the_card_of_a_kind_that_is_added_is_drawn_from_its_row(
 ) -> None:
     row = msgspec.structs.replace(
         APPROVAL_KINDS["tool_call"],
-        title="A limit is reached",
+        title="Check this",
         hint="As much again, or as you say.",
         lists_arguments=False,
         reject_ends_turn=False,
     )
-    monkeypatch.setitem(cast(dict[str, ApprovalKind], APPROVAL_KINDS), "limit", row)
+    monkeypatch.setitem(cast(dict[str, ApprovalKind], APPROVAL_KINDS), "check", row)
     asked = {
         "uuid": "u",
-        "kind": "limit",
+        "kind": "check",
         "step": "0/llm/3",
         "tool_name": "main",
         "tool_args": {"max_cost_usd": 0.5},
-        "description": "$0.50 of $0.50 is spent.",
+        "description": "Half is spent.",
     }
     async with serving("http://127.0.0.1:9") as url:
         page = await browser.new_page()
         await page.goto(f"{url}/static/vendor/README.md")
         await page.evaluate(CARD, asked)
         card = page.get_by_role("region", name="Approval: main")
-        for text in ("A limit is reached", "As much again, or as you say.", "$0.50 of $0.50 is spent."):
+        for text in ("Check this", "As much again, or as you say.", "Half is spent."):
             await expect(card).to_contain_text(text)
         await card.get_by_role("button", name="Edit").click()
         await card.get_by_role("textbox", name="Arguments").fill('{"max_cost_usd": 1}')

@@ -164,17 +164,18 @@ async def test_costs_are_summed_and_a_limit_is_noted_at_the_call_that_did_not_fi
     assert last["limit"] == {"limit": "max_cost_usd", "scope": "0", "then": "answer"}
 
 
-async def test_an_approval_of_a_model_call_is_no_tool_and_ends_with_its_answer(page: Page) -> None:
+@pytest.mark.parametrize("step", ["0/llm/2", "0/limit/max_cost_usd"])
+async def test_an_approval_that_is_not_about_a_call_is_no_tool(page: Page, step: str) -> None:
     pending = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
       const { pending } = await import("/static/js/turn.js");
       const [turn] = fold(events).turns;
       return [pending(turn).length, turn.items.map((item) => item.kind)];
     }"""
-    asked = event("approval_required", "0/llm/2", 2, uuid="u", tool_name="max_cost_usd", tool_args={})
-    answer = event("llm_call", "0/llm/2", 3, model="m", text="x")
+    asked = event("approval_required", step, 2, uuid="u", tool_name="budget", tool_args={})
+    decided = event("approval_resolved", step, 3, uuid="u", decision="approve")
     assert await page.evaluate(pending, [said(), asked]) == [1, ["text"]]
-    assert await page.evaluate(pending, [said(), asked, answer]) == [0, ["text"]]
+    assert await page.evaluate(pending, [said(), asked, decided]) == [0, ["text"]]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ function rank(part) {
 export const toolStep = (llmStep, index) => `${llmStep.replace("/llm/", "/tool/")}.${index}`;
 
 /**
- * Whether a step is a model call. The others are calls of tools and of agents.
+ * Whether a step is a call of a tool or of an agent. Others are model calls, and the limits of a run.
  * @param {string} step
  */
-export const isModelCall = (step) => step.includes("/llm/");
+export const isCall = (step) => /\/(?:tool|a2a)\//.test(step);

@@ -2,7 +2,7 @@
 // One turn: from what the user said to the answer. Pure, like conversation.js.
 import { DEFAULT_KIND } from "../approval-kinds.js";
 import * as exact from "./exact-json.js";
-import { agentOf, calledName, callOf, isModelCall, parentOf, toolStep } from "./place.js";
+import { agentOf, calledName, callOf, isCall, parentOf, toolStep } from "./place.js";
 import { nothing, withPiece } from "./streamed-text.js";
 
 /** @import { Choice } from "../approval-kinds.js" */
@@ -41,7 +41,7 @@ import { nothing, withPiece } from "./streamed-text.js";
 /** @typedef {TextItem | ToolItem} Item */
 
 /**
- * A model call and its text.
+ * A model call and its text; or a limit that a person was asked about, without a text.
  * @typedef {object} TextItem
  * @property {"text"} kind
  * @property {string} step
@@ -146,7 +146,7 @@ const CHANGES = {
   approval_required: (turn, event) => {
     const approval = /** @type {any} */ ({ kind: DEFAULT_KIND, ...event, decision: "" });
     const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), approval];
-    if (isModelCall(event.step)) return { ...withItem(turn, textAt(turn, event.step) ?? newText(event)), approvals };
+    if (!isCall(event.step)) return { ...withItem(turn, textAt(turn, event.step) ?? newText(event)), approvals };
     const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
     return { ...withItem(turn, { ...item, phase: "waiting" }), approvals };
   },

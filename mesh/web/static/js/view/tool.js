@@ -62,9 +62,10 @@ export const Result = ({ item }) => html`
   <${LongText} text=${readable(item.result ?? "")} label="Result" />
 `;
 
-/** @param {{approval: Approval}} props */
-export const Decided = ({ approval }) => html`
+/** @param {{approval: Approval, about?: string}} props */
+export const Decided = ({ approval, about }) => html`
   <p class="decision">
+    ${about && html`<span>${about}: </span>`}
     ${remoteAgentOf(approval) && html`<span>${remoteAgentOf(approval)} asked: ${descriptionOf(approval).slice(0, 300)} </span>`}
     <strong>${approval.decision === "approve" && kindOf(approval).needsToken ? "Token sent" : DECISION[approval.decision]}</strong>
     ${approval.by && ` by ${exact.visible(approval.by)}`}

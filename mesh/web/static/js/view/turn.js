@@ -1,7 +1,7 @@
 // @ts-check
 // One turn: what the user said, what each node did, what waits for a person, and the answer.
 import { Component, html } from "../html.js";
-import { askerOf } from "../approvals.js";
+import { askerOf, kindOf } from "../approvals.js";
 import { isOpen } from "../conversation.js";
 import { agentOf, byPlace, callOf, iterationOf } from "../place.js";
 import { isAtWork, nameAt, statusAt, taskOf, waiting } from "../tree-status.js";
@@ -122,7 +122,7 @@ function ItemView({ item, view }) {
     return agent ? html`<${AgentCall} ...${{ item, decided, agent, view }} />` : html`<${Tool} ...${{ item, decided }} />`;
   }
   return html`
-    ${decided.map((one) => html`<${Decided} approval=${one} key=${one.uuid} />`)}
+    ${decided.map((one) => html`<${Decided} approval=${one} about=${kindOf(one).title} key=${one.uuid} />`)}
     ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, item.limit.scope === "0" ? "this turn" : nameAt(turn, names, item.limit.scope))}</p>`}
     ${item.text.text && html`<${MarkdownText} text=${item.text.text} isStreaming=${!item.done && isOpen(turn)} isCut=${item.text.start > 0} />`}
   `;
