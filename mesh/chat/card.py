@@ -58,7 +58,8 @@ def _head(asked: ApprovalRequired) -> str:
     if kind.needs_token:
         return f"{peer or tool}{where} needs a bearer token"
     head = kind.head or f"{kind.title}: {{tool}}"
-    return f"{peer and f'{peer} asks: '}{head.format(tool=f'{tool}{where}')}"
+    said = head.format(tool=f"{tool}{where}") if "{tool}" in head else f"{head}{where}"
+    return f"{peer and f'{peer} asks: '}{said}"
 
 
 def _peer(asked: ApprovalRequired) -> str:

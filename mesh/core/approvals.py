@@ -165,6 +165,7 @@ _LIMIT = ApprovalKind(
     choices=("approve", "reject"),
     words=YES_OR_NO,
     edits_arguments=True,
+    reject_ends_turn=False,
     expires=True,
     about="a limit of the budget that is to be raised",
     raises_limit=True,

@@ -61,6 +61,10 @@ def test_the_head_names_who_asks_and_the_rest_says_what(it: ApprovalRequired, he
     [
         ({"asked_by": "search"}, "? drop (search, called by main) wants to run"),
         ({"asked_by": "first"}, "? drop (first of search, called by main) wants to run"),
+        (
+            {"asked_by": "search", "kind": "limit"},
+            "? a limit of the budget is reached (search, called by main)",
+        ),
         ({"asked_by": "search", "kind": "question"}, "? search asks (called by main)"),
         (
             {"asked_by": "", "agent_path": ("a", "b", "c")},
@@ -76,19 +80,19 @@ def test_a_kind_that_is_added_to_the_table_is_shown_and_decided_by_its_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = ApprovalKind(
-        name="limit",  # type: ignore[arg-type]
+        name="check",  # type: ignore[arg-type]
         choices=("approve", "reject"),
         edits_arguments=True,
         shows_arguments=True,
-        title="A limit is reached",
+        title="Check this",
         waits="waits for more",
         how="",
         how_in_words="",
     )
-    monkeypatch.setitem(cast(dict[str, ApprovalKind], APPROVAL_KINDS), "limit", row)
-    it = asked("limit", tool_args={"max_cost_usd": 0.5, "note": HOSTILE})  # type: ignore[arg-type]
+    monkeypatch.setitem(cast(dict[str, ApprovalKind], APPROVAL_KINDS), "check", row)
+    it = asked("check", tool_args={"max_cost_usd": 0.5, "note": HOSTILE})  # type: ignore[arg-type]
     head, description, amount, note = read(it)
-    assert (head, description) == ("? A limit is reached: drop (painter)", "  Which?")
+    assert (head, description) == ("? Check this: drop (painter)", "  Which?")
     assert amount == "  max_cost_usd = 0.5"
     assert not [c for c in note if category(c) in ("Cc", "Cf")]
     assert "".join(keys(it, False)) == "arev"
