@@ -12,7 +12,7 @@ from starlette.routing import Route
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
 from mesh.core.actions import action_lines, actions
-from mesh.core.budget import tightest, turn_spend
+from mesh.core.budget import turn_spend
 from mesh.core.errors import BadRequest
 from mesh.core.events import NAMES, AnyEvent, decode, now
 from mesh.core.ids import SESSION_IDS, is_session_id
@@ -26,7 +26,7 @@ from mesh.keeper.replies import JournalLines
 from mesh.keeper.requests import Export, Follow, Import
 from mesh.keeper.transfer import created_in
 from mesh.llm.prices import Prices
-from mesh.tree.build import limits_of
+from mesh.tree.configured_limits import limits_of_turn
 from mesh.tree.outline import outline, outlines_of_called_agents
 
 _CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
@@ -41,7 +41,7 @@ class EventRoutes:
         self._backend = backend
         self._streams = streams
         self._root = config.tree.name
-        self._limits = tightest(limits_of(config.budget), limits_of(config.tree.budget))
+        self._limits = limits_of_turn(config)
         self._prices = Prices(config.llm.prices)
         self._max_log_bytes = config.limits.max_log_bytes
         # Beside the tree, not in it: clients that know of no agents to call show the tree as it was.
