@@ -36,7 +36,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.core.places import ROOT, Place, StepKey
-from mesh.display import limits
+from mesh.display import spending_limits
 from mesh.display.approvals import callers_of, subject_of
 from mesh.display.text import call, clean, duration, one_line
 
@@ -204,7 +204,7 @@ class Transcript:
         match event:
             case LimitReached():
                 whose = "this turn" if event.scope == ROOT.text else self._label(Place(event.scope))
-                yield Notice(f"⚠ {limits.limit_reached(event, whose)}", "ask")
+                yield Notice(f"⚠ {spending_limits.limit_reached(event, whose)}", "ask")
             case Trace() if event.message not in self._traces:
                 self._traces.add(event.message)
                 yield Notice(f"· {one_line(event.message, _MAX_NOTE)}")
@@ -280,7 +280,7 @@ class Transcript:
             case Completed():
                 yield AnswerText(clean(event.response), is_printed=event.response in self._texts)
         if (spend := self._spend.get(ROOT)) is not None and spend.limits:
-            yield Notice(f"· {limits.spent(spend)}")
+            yield Notice(f"· {spending_limits.spent(spend)}")
 
     def _drop_pending(self, step: str) -> None:
         self.pending = {uuid: asked for uuid, asked in self.pending.items() if asked.step != step}
