@@ -19,6 +19,7 @@ from tests.worlds.mesh import LocalMesh, ScriptedLlm
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
+CONFIGS = sorted(path for path in EXAMPLES.glob("*/*.yaml") if path.name != "script.yaml")
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_index_names_every_example() -> None:
     assert sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir()) == NAMES
 
 
-@pytest.mark.parametrize("config", [*EXAMPLES.glob("*/agent.yaml")], ids=lambda config: config.parent.name)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.parent.name}/{config.name}")
 def test_the_check_of_an_example_has_nothing_to_say(config: Path) -> None:
     assert likely_mistakes(load(config, {})) == []
 
