@@ -137,9 +137,18 @@ async def test_what_is_spent_is_known_by_scope_and_the_newest_counts(page: Page)
         limits = {"max_cost_usd": 0.5}
         return event("spend", step, limits=limits, spent={"max_cost_usd": spent}, reserved={})
 
-    turn = (await page.evaluate(FOLD, [said(), spend("0", 0.1), spend(FIRST, 0.05), spend("0", 0.2)]))[
-        "turns"
-    ][0]
+    turn = (
+        await page.evaluate(
+            FOLD,
+            [
+                said(),
+                spend("0", 0.1),
+                spend(FIRST, 0.05),
+                event("completed", seq=2, response="x"),
+                spend("0", 0.2),
+            ],
+        )
+    )["turns"][0]
     assert {place: one["spent"]["max_cost_usd"] for place, one in turn["spend"].items()} == {
         "0": 0.2,
         FIRST: 0.05,

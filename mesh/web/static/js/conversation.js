@@ -41,7 +41,8 @@ export function apply(conversation, event) {
 /** @type {(conversation: Conversation, event: MeshEvent) => Conversation} */
 function inTurn(conversation, event) {
   const turn = conversation.turns.at(-1);
-  if (!turn || turn.number !== event.turn || !isOpen(turn)) return conversation;
+  if (!turn || turn.number !== event.turn) return conversation;
+  if (!isOpen(turn) && event.type !== "spend") return conversation; // what it spent may be told after its end
   const changed = applied(turn, event);
   return changed === turn ? conversation : { ...conversation, turns: [...conversation.turns.slice(0, -1), changed] };
 }

@@ -51,7 +51,7 @@ function TreeLine({ line }) {
 }
 
 /** @type {Record<string, string>} */
-const FROM = { a2a: "agent", built_in: "built in" };
+const FROM = { a2a: "agent", agent: "agent", built_in: "built in" };
 
 /** @param {{tool: ToolInfo}} props */
 const ToolLine = ({ tool }) => html`
