@@ -25,9 +25,10 @@ def loaded(path: Path) -> "Config":
     from mesh.config.model import load
     from mesh.core.errors import ConfigError
     from mesh.llm.config_checks import model_problems
+    from mesh.tree.budget_checks import budget_problems
 
     config = load(path, os.environ)
-    if problems := model_problems(config):
+    if problems := [*model_problems(config), *budget_problems(config)]:
         raise ConfigError(problems)
     return config
 

@@ -303,7 +303,7 @@ class Reached(msgspec.Struct, frozen=True, tag=True):
 def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> Granted | MustWait | Reached:
     """Whether the pass ``run`` may make a call now: with as many tokens for the answer as fit, up to what
     it asks for."""
-    least = min(LEAST_OUTPUT, request.max_output)
+    least = _least_output(request)
     tokens_in = _input_tokens(spending, request)
     fits_now, fits_ever = request.max_output, request.max_output
     reached: Reached | None = None
@@ -324,9 +324,7 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
         room = min(_rooms(spending, request, run, now), key=lambda each: each.allowed - each.used_now)
         return Reached(room.limit, room.scope, room.shown(room.used_now), room.shown(room.allowed))
     warned = _to_warn(spending, request, run, now)
-    cost = 0
-    if request.nusd_input is not None and request.nusd_output is not None:
-        cost = _price(tokens_in, request.nusd_input) + _price(fits_now, request.nusd_output)
+    bound = _bound_of(request, tokens_in, fits_now)
     left = [
         scope.max_time_s
         + spending.raised.get((scope.place, "max_time_s"), 0)
@@ -338,14 +336,30 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
         step=request.step,
         run=run,
         input_bytes=request.input_bytes,
-        tokens=tokens_in + fits_now,
+        tokens=bound.tokens,
         max_output=fits_now,
-        nusd=cost,
+        nusd=bound.nusd,
         attempt=request.attempt,
         forced=request.forced,
         warned=warned,
     )
     return Granted(reserved, min(left) if left else None)
+
+
+def least_bound(request: CallRequest) -> Amount:
+    """The least that a call can be granted, before anything is spent: no smaller limit lets it be made."""
+    return _bound_of(request, _input_tokens(BudgetUse(), request), _least_output(request))
+
+
+def _least_output(request: CallRequest) -> int:
+    return min(LEAST_OUTPUT, request.max_output)
+
+
+def _bound_of(request: CallRequest, tokens_in: int, tokens_out: int) -> Amount:
+    nusd = 0
+    if request.nusd_input is not None and request.nusd_output is not None:
+        nusd = _price(tokens_in, request.nusd_input) + _price(tokens_out, request.nusd_output)
+    return Amount(nusd, tokens_in + tokens_out, 1)
 
 
 class _Room(msgspec.Struct, frozen=True):

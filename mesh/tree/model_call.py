@@ -38,7 +38,8 @@ from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import Grant
 
-_DEFAULT_OUTPUT = 4096
+DEFAULT_OUTPUT = 4096
+"""The most tokens of an answer, where nothing bounds it, as far as a budget is concerned."""
 _MILLION = 1_000_000
 
 
@@ -129,14 +130,14 @@ class ModelCalls:
 
     def _request(self, steps: Steps, step: StepKey, prompt: Prompt, attempt: int, forced: str) -> CallRequest:
         settings, turn = self._settings, steps.turn
-        size = _size(prompt)
-        nusd_input, nusd_output = self._rates(size)
+        size = size_of(prompt)
+        nusd_input, nusd_output = rates(self._cost_of, settings.model, size)
         can_warn = bool(prompt.messages) and isinstance(prompt.messages[-1], Results) and not forced
         return CallRequest(
             step=step.text,
             model=settings.model,
             input_bytes=size,
-            max_output=settings.max_tokens or _DEFAULT_OUTPUT,
+            max_output=settings.max_tokens or DEFAULT_OUTPUT,
             scopes=turn.scopes,
             attempt=attempt,
             nusd_input=nusd_input,
@@ -148,16 +149,6 @@ class ModelCalls:
             agent_path=turn.agent_path or (settings.root_agent,),
             expire_after_s=settings.expire_after_s,
         )
-
-    def _rates(self, size: int) -> tuple[int | None, int | None]:
-        """The prices of input and output in 10⁻⁹ USD per million tokens, for a prompt of this size."""
-        tokens = max(1, size)  # no prompt has more tokens than bytes, and longer ones may cost more
-        both = LlmCall(model=self._settings.model, usage=Usage(tokens, _MILLION))
-        read = self._cost_of(msgspec.structs.replace(both, usage=Usage(tokens, 0)))
-        total = self._cost_of(both)
-        if read is None or total is None:
-            return None, None
-        return -(-read * _MILLION // tokens), total - read
 
     async def _reserved_call(
         self, steps: Steps, step: StepKey, prompt: Prompt, reserved: LlmReserved, time_left_s: float | None
@@ -251,6 +242,17 @@ def _progress(steps: Steps, step: StepKey) -> tuple[int, LimitReached | None]:
     return attempt, reached[-1] if reached else None
 
 
-def _size(prompt: Prompt) -> int:
+def rates(cost_of: CostOf, model: str, size: int) -> tuple[int | None, int | None]:
+    """The prices of input and output in 10⁻⁹ USD per million tokens, for a prompt of this size."""
+    tokens = max(1, size)  # no prompt has more tokens than bytes, and longer ones may cost more
+    both = LlmCall(model=model, usage=Usage(tokens, _MILLION))
+    read = cost_of(msgspec.structs.replace(both, usage=Usage(tokens, 0)))
+    total = cost_of(both)
+    if read is None or total is None:
+        return None, None
+    return -(-read * _MILLION // tokens), total - read
+
+
+def size_of(prompt: Prompt) -> int:
     """The bytes of a prompt, as far as they are its own."""
     return len(prompt.system.encode()) + len(msgspec.json.encode((prompt.messages, prompt.tools)))

@@ -135,6 +135,14 @@ class TestCheck:
             "expected one of: temperature, top_p, max_tokens, stop, effort\n"
         )
 
+    @pytest.mark.parametrize("command", ["check", "up"])
+    def test_a_budget_that_lets_no_call_be_made_is_a_line_on_stderr(self, here: Path, command: str) -> None:
+        path = config(here, OFFLINE + "budget: {max_total_tokens: 200}\n")
+        result = mesh(command, path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"mesh: {path}:")
+        assert "budget.max_total_tokens: no model call of agent fits, which needs 2" in result.stderr
+
     def test_a_file_that_is_not_there_is_one_line(self, here: Path) -> None:
         result = mesh("check", "none.yaml")
         assert (result.exit_code, result.stderr) == (

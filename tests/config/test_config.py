@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.config.model import Config, load, parse
 from mesh.config.yaml_tree import MAX_BYTES, MAX_NODES
 from mesh.core.errors import ConfigError
@@ -408,6 +409,39 @@ class TestTree:
             "effort": "low",
         }
         assert set(read("").tree.parameters.model_dump().values()) == {None, ()}
+
+    @pytest.mark.parametrize(
+        ("called", "key", "words"),
+        [
+            *(
+                (f"{{name: {name}, type: llm}}", "agents[0].name", "is the name of a tool")
+                for name in (*BUILT_IN_TOOLS, "a2a_x")
+            ),
+            ("{name: 7x, type: llm}", "agents[0].name", "does not begin with a letter"),
+            ("{name: main, type: llm}", "agents[0].name", "the same name as agent.name"),
+            ("{name: y, type: llm, budget: {max_depth: 2}}", "agents[0].budget.max_depth", "unknown key"),
+            (
+                "{name: y, type: llm, budget: {max_llm_calls: 0}}",
+                "agents[0].budget.max_llm_calls",
+                "1 or more",
+            ),
+            ("{name: y, type: llm, budget: {max_time_s: .inf}}", "agents[0].budget.max_time_s", ""),
+            ("{name: y, type: llm, budget: {max_cost_usd: .nan}}", "agents[0].budget.max_cost_usd", ""),
+        ],
+    )
+    def test_an_agent_that_cannot_be_called_is_refused_at_its_key(
+        self, called: str, key: str, words: str
+    ) -> None:
+        (problem,) = problems(f"agents: [{called}]\nagent: {{name: main, type: tool, tool: list}}")
+        assert f": {key}: " in problem
+        assert words in problem
+
+    def test_an_agent_is_named_once_and_only_by_llm_nodes(self) -> None:
+        agents = "agents: [{name: y, type: llm}]\n"
+        (problem,) = problems(f"{agents}agent: {{name: x, type: llm, agents: [y, y]}}")
+        assert problem.startswith("agent.yaml:2: agent.agents[1]: the same agent twice")
+        (problem,) = problems(f"{agents}agent: {{name: x, type: loop, agents: [y]}}")
+        assert problem.startswith("agent.yaml:2: agent.agents[0]: only an llm node calls agents")
 
     def test_names_are_unique_in_the_whole_tree(self) -> None:
         agent = tree(3)

@@ -185,16 +185,16 @@ async def test_a_tool_that_is_not_offered_to_a_node_cannot_be_called_by_it() -> 
     assert tool["content"] == "There is no tool 'add'. The tools are: look."
 
 
-@pytest.mark.parametrize("name", ["ask_user", "exit_loop", "a2a_billing", "a2a_own"])
-async def test_a_tool_with_the_name_of_a_built_in_one_is_refused_at_the_start(name: str) -> None:
+@pytest.mark.parametrize("name", ["ask_user", "exit_loop", "use_agent", "a2a_billing", "a2a_own", "search"])
+async def test_a_tool_with_the_name_of_a_built_in_one_or_an_agent_is_refused_at_the_start(name: str) -> None:
     async def never(_: dict[str, Any]) -> str:
         raise AssertionError("it was called")
 
     def billing(agent: str) -> dict[str, Any]:
         return {"name": agent, "url": "http://127.0.0.1:9"}
 
-    node = llm("talks", can_ask_user=True, can_exit_loop=True, a2a=[billing("own")])
-    said = config(loop(node), a2a=[billing("billing")])
+    node = llm("talks", can_ask_user=True, can_exit_loop=True, a2a=[billing("own")], agents=["search"])
+    said = config(loop(node), a2a=[billing("billing")], agents=[llm("search")])
     tool = Tool(name=name, description="", input_schema={"type": "object"}, server="srv")
     session = MemorySession("srv", [(tool, never)])
     async with LocalMesh(ByNode(), config=said) as mesh:
