@@ -131,6 +131,12 @@ class Conversation:
         self.llm_calls = 0  # of the newest turn
         self.spent = Sum()  # of all turns
         self.steps: list[StepEvent] = []
+        # Of the open turn, so that an event costs the same however many came before it: the claims of each
+        # step, its result, what was asked and what was decided.
+        self.claims: dict[str, list[ToolIntent]] = {}
+        self.results: dict[str, ToolResult] = {}
+        self.decisions: list[ApprovalResolved] = []
+        self._questions: list[ApprovalRequired] = []
         self.history: list[Message] = []
         self.messages: list[MessageView] = []
         self.asked: set[str] = set()
@@ -161,21 +167,14 @@ class Conversation:
         """The places of the completed nodes, and of the called agents that have answered."""
         done = {e.place for e in self.steps if isinstance(e, NodeCompleted)}
         called = [e.place for e in self.steps if isinstance(e, AgentStarted)]
-        if called:
-            results = {e.step for e in self.steps if isinstance(e, ToolResult)}
-            done |= {place for place in called if place.call and place.call.text in results}
+        done |= {place for place in called if place.call and place.call.text in self.results}
         return done
 
     @property
     def _unanswered(self) -> list[ApprovalRequired]:
         if not self.turn_open:
             return []
-        results = {e.step for e in self.steps if isinstance(e, ToolResult)}
-        return [
-            e
-            for e in self.steps
-            if isinstance(e, ApprovalRequired) and e.uuid not in self.decided and e.step not in results
-        ]
+        return [e for e in self._questions if e.uuid not in self.decided and e.step not in self.results]
 
     def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
         """Whether there is a decision after event ``since`` that its step has not acted on, neither in the
@@ -308,6 +307,7 @@ class Conversation:
         if isinstance(event, Completed):
             self.state |= event.state
         self.turn_open, self.steps, self.last_answer = False, [], event
+        self.claims, self.results, self.decisions, self._questions = {}, {}, [], []
         self._seen.clear()
         self.pauses.append(event.seq)
 
@@ -324,11 +324,16 @@ class Conversation:
                 self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
                 if event.ends_turn and self.returned is None:  # of two, the first in the journal counts
                     self.returned = event
+                self.results[event.step] = event
                 self._say("tool", event.content, event, self._tool_call_view(event))
+            case ToolIntent():
+                self.claims.setdefault(event.step, []).append(event)
             case ApprovalRequired():
                 self.asked.add(event.uuid)
+                self._questions.append(event)
             case ApprovalResolved():
                 self.decided[event.uuid] = event
+                self.decisions.append(event)
                 if event.choice == "answer":
                     self._say("user", event.answer, event)
                 self.had_token = self.had_token or event.had_token
@@ -345,9 +350,8 @@ class Conversation:
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         call = call_of(self.steps, event)
         arguments = call.arguments if call else {}
-        for step in self.steps:
-            if isinstance(step, ToolIntent) and step.step == event.step:
-                arguments = step.arguments
+        if claims := self.claims.get(event.step):
+            arguments = claims[-1].arguments
         return ToolCallView(event.tool, arguments, event.content, event.is_error)
 
     def _remember(self, key: str, body_hash: str, seq: int) -> None:

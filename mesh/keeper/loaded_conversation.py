@@ -21,7 +21,6 @@ from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
     AnyEvent,
-    ApprovalResolved,
     ConversationCreated,
     LimitReached,
     Live,
@@ -299,8 +298,7 @@ class LoadedConversation:
     async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
         """Waits for decisions after event ``after`` and returns them; None when the pass is over."""
         while self.is_current(turn, run):
-            steps = self.conversation.steps
-            resolved = [e for e in steps if isinstance(e, ApprovalResolved) and e.seq > after]
+            resolved = [e for e in self.conversation.decisions if e.seq > after]
             if resolved:
                 return Decisions(resolved, self.token)
             await self._changed.wait()
@@ -315,11 +313,17 @@ class LoadedConversation:
         claims = [event for event in events if isinstance(event, ToolIntent)]
         if claims and self.ends_now:
             return False  # no destructive tool starts in a turn that is about to end
-        keys, steps = {event.key for event in claims}, {event.step for event in claims}
-        return self.is_current(turn, run) and not any(
-            (isinstance(known, ToolIntent) and known.key in keys and known.run != run)
-            or (isinstance(known, ToolResult) and known.step in steps and known.seq > self._seq_before_pass)
-            for known in (self.conversation.steps if claims else ())
+        return self.is_current(turn, run) and not any(self._is_taken(claim) for claim in claims)
+
+    def _is_taken(self, claim: ToolIntent) -> bool:
+        """Whether another pass has made this claim, or its step got a result since the newest pass began."""
+        conversation = self.conversation
+        result = conversation.results.get(claim.step)
+        if result is not None and result.seq > self._seq_before_pass:
+            return True
+        return any(
+            known.key == claim.key and known.run != claim.run
+            for known in conversation.claims.get(claim.step, ())
         )
 
     def is_open(self, turn: int) -> bool:
@@ -337,10 +341,8 @@ class LoadedConversation:
             isinstance(event, ToolResult) and self.conversation.turn_open and self.conversation.turn == turn
         ):
             return False
-        claims = (
-            e for e in reversed(self.conversation.steps) if isinstance(e, ToolIntent) and e.step == event.step
-        )
-        newest = next(claims, None)
+        claims = self.conversation.claims.get(event.step, ())
+        newest = claims[-1] if claims else None
         return newest is not None and newest.run == run
 
     def _has_news(self, more: Sequence[AnyEvent]) -> bool:

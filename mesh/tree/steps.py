@@ -24,8 +24,10 @@ from mesh.core.budget import CallRequest
 from mesh.core.errors import JournalError, Unavailable
 from mesh.core.events import (
     AnyEvent,
+    LimitReached,
     Live,
     LlmCall,
+    LlmReserved,
     TextDelta,
     ToolIntent,
     ToolResult,
@@ -46,13 +48,44 @@ class Superseded(Exception):
     """A newer pass runs this turn. Unwinds the pass and never leaves the tree."""
 
 
+class _Known:
+    """The events of the turn that a node knows, by step and by child: what a step costs must not depend on
+    how many there were before. ``newest``: the decisions up to this event are among them."""
+
+    def __init__(self, place: Place, events: Sequence[AnyEvent]) -> None:
+        self._inside = f"{place.text}."
+        self._by_step: dict[str, list[AnyEvent]] = {}
+        self._by_child: dict[str, list[AnyEvent]] = {}
+        self.newest = 0
+        self.add(events)
+
+    def add(self, events: Sequence[AnyEvent]) -> None:
+        for event in events:
+            self._by_step.setdefault(event.step, []).append(event)
+            if event.step.startswith(self._inside):
+                child = self._child_of(event.node)
+                self._by_child.setdefault(child, []).append(event)
+            # A reservation is numbered while the pass runs, when decisions before it may not be known.
+            if not isinstance(event, LlmReserved | LimitReached):
+                self.newest = max(self.newest, event.seq)
+
+    def of(self, step: StepKey) -> list[AnyEvent]:
+        return self._by_step.get(step.text, [])
+
+    def below(self, child: Place) -> list[AnyEvent]:
+        return self._by_child.get(self._child_of(child.text), [])
+
+    def _child_of(self, place: str) -> str:
+        return place[len(self._inside) :].partition(".")[0]
+
+
 class Steps:
     """One node in one pass. Not shared between passes; used by one event loop."""
 
     def __init__(self, turn: PassInput, recorder: Recorder) -> None:
         self.turn = turn
         self._recorder = recorder
-        self._known: list[AnyEvent] = list(turn.known)
+        self._known = _Known(turn.place, turn.known)
         self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
         self._on_its_way = 0  # how many of the first unsent events are being sent at this moment
@@ -66,13 +99,11 @@ class Steps:
 
     def known(self, step: StepKey, kind: type[E]) -> E | None:
         """The latest event of this kind for this step."""
-        key = step.text
-        return next((e for e in reversed(self._known) if e.step == key and isinstance(e, kind)), None)
+        return next((e for e in reversed(self._known.of(step)) if isinstance(e, kind)), None)
 
     def of(self, step: StepKey) -> list[AnyEvent]:
         """All that is known of this step, in its order."""
-        key = step.text
-        return [event for event in self._known if event.step == key]
+        return [*self._known.of(step)]
 
     async def once(self, step: StepKey, kind: type[E], effect: Callable[[], Awaitable[E]]) -> E:
         """The recorded outcome of a repeatable effect; if there is none, the effect runs and is recorded."""
@@ -108,7 +139,7 @@ class Steps:
     async def claim(self, step: StepKey, intent: ToolIntent) -> ToolIntent:
         """The claim as it was journaled: this pass, and no other, may run the effect. Raises `Superseded`."""
         stamped = self._stamp(step, intent)
-        self._known.append(stamped)
+        self._known.add([stamped])
         self._unsent.append(stamped)
         await self._send()
         return stamped
@@ -139,7 +170,7 @@ class Steps:
 
             await self._send_batch(send)
             if grant.event is not None:
-                self._known.append(grant.event)
+                self._known.add([grant.event])
                 self._sent.append(grant.event)
             return grant
 
@@ -158,7 +189,7 @@ class Steps:
             at=place.text,
             state=state,
             iteration=iteration,
-            known=[event for event in self._known if place.contains(event.place)],
+            known=self._known.below(place),
             pending=[*self._pending, *_journaled(self._unsent)],
             llm_calls=self.llm_calls,
             watched=self.watched,
@@ -168,13 +199,13 @@ class Steps:
     def absorb(self, output: PassOutput) -> None:
         """Takes over what a child has recorded."""
         self.llm_calls_made += output.llm_calls
-        self._known += output.sent
+        self._known.add(output.sent)
         self._sent += output.sent
         self._note(output.events)
 
     async def wait_for_decisions(self) -> list[StepKey]:
         """Waits for decisions that this pass does not know, and returns their steps. Raises `Superseded`."""
-        after = max((event.seq for event in self._known), default=0)
+        after = self._known.newest
         while True:
             turn = self.turn
             news = await self._recorder.decisions(turn.conversation_id, turn.turn, turn.run, after)
@@ -183,7 +214,7 @@ class Steps:
             if news.events:
                 lost = turn.lost_token and not news.token
                 self.turn = msgspec.structs.replace(turn, token=news.token, lost_token=lost)
-                self._known += news.events
+                self._known.add(news.events)
                 return [StepKey(event.step) for event in news.events]
 
     # -- the end
@@ -208,7 +239,7 @@ class Steps:
     def _note(self, events: Sequence[AnyEvent]) -> None:
         if not events:
             return
-        self._known += _journaled(events)
+        self._known.add(_journaled(events))
         self._unsent += events
         self._send_soon()
 

@@ -1,0 +1,86 @@
+"""A turn with many steps: each costs what the first ones cost."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from statistics import mean
+from typing import Any
+
+from mesh.core.events import AnyEvent, ApprovalResolved, Event, LlmReserved, ToolResult
+from mesh.core.places import Place
+from mesh.llm.port import LlmRequest
+from mesh.tree.steps import Steps
+from mesh.tree.turn import Ack, Decisions, PassInput
+from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.trees import config, llm
+
+CALLS = 999
+
+
+class _CallsOnAndOn:
+    """An `Llm` for ``main``, which calls an agent again and again, and for that agent. ``moments``: the CPU
+    time at which ``main`` was asked."""
+
+    def __init__(self) -> None:
+        self.moments: list[float] = []
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        await asyncio.sleep(0.001)  # as between actors: what was recorded is sent meanwhile
+        if not request.system.startswith("main"):
+            yield says("found")
+            return
+        self.moments.append(time.process_time())
+        yield calls(("agent", {"task": "x"})) if len(self.moments) <= CALLS else says("done")
+
+    async def close(self) -> None:
+        return None
+
+
+async def test_call_1000_of_a_turn_costs_what_call_10_does() -> None:
+    model, limits = _CallsOnAndOn(), {"max_tool_iterations": CALLS + 1, "max_llm_calls": 3 * CALLS}
+    tree = llm("main", agents=["agent"])
+    async with LocalMesh(model, config=config(tree, agents=[llm("agent")], limits=limits)) as world:
+        _, body = await world.create("go")
+    assert body["result"]["response"] == "done"
+    costs = [after - before for before, after in zip(model.moments, model.moments[1:], strict=False)]
+    # When all that came before was looked through, it was nine times as much.
+    assert mean(costs[-100:]) < 3 * mean(costs[10:110])
+
+
+class _Decided:
+    """A `Recorder` that has one decision to tell, event 12."""
+
+    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions:
+        decided = ApprovalResolved(seq=12, turn=1, step="0.1/tool/0.0", uuid="u", choice="approve")
+        return Decisions([decided] if after < 12 else [])
+
+    async def append(self, *_: Any) -> Ack:
+        return Ack(True)
+
+    async def reserve(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+def _steps(known: Sequence[AnyEvent]) -> Steps:
+    turn = PassInput(
+        conversation_id="c", session_id="s", digest="d", turn=1, run=1, user_message="", known=known
+    )
+    return Steps(turn, _Decided())
+
+
+async def test_a_reservation_that_was_numbered_after_a_decision_does_not_hide_the_decision() -> None:
+    steps = _steps([LlmReserved(seq=14, turn=1, step="0/llm/0", run=1, tokens=1, max_output=1)])
+    async with asyncio.timeout(1):
+        assert [step.text for step in await steps.wait_for_decisions()] == ["0.1/tool/0.0"]
+
+
+async def test_a_child_is_told_what_is_known_at_its_place_and_nothing_else() -> None:
+    places = ["0.1", "0.1/tool/0.0", "0.1#2", "0.1#2.a@0-0/llm/0", "0.11", "0", "0.a@0-1.1", "0.a@0-10"]
+    steps = _steps([ToolResult(step=place, call_id="", tool="", content="") for place in places])
+
+    def told(place: str) -> list[str]:
+        return [event.step for event in steps.below(Place(place), {}, 0, history=False).known]
+
+    assert told("0.1") == ["0.1", "0.1/tool/0.0"]
+    assert told("0.1#2") == ["0.1#2", "0.1#2.a@0-0/llm/0"]
+    assert told("0.a@0-1") == ["0.a@0-1.1"]
