@@ -209,11 +209,18 @@ class Told:
 
 
 class TreePerson:
-    """Has the tree run and approves all that it asks; decides what nobody knows by looking."""
+    """Has the tree run and approves all that it asks; decides what nobody knows by looking. ``is_answer``
+    says whether a message may be answered so."""
 
-    def __init__(self, client: Client, lines: Callable[[], Counter[str]]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        lines: Callable[[], Counter[str]],
+        is_answer: Callable[[str, str], bool] = lambda message, response: response == answer_to(message),
+    ) -> None:
         self._client = client
         self._lines = lines
+        self._is_answer = is_answer
 
     def open(self) -> Told:
         """A conversation without a message."""
@@ -283,5 +290,5 @@ class TreePerson:
         """Keeps an acknowledged answer. It may be told in several replies."""
         if result["waiting_approval"]:
             return
-        assert result["response"] == answer_to(told.sent[-1]), (told, result)
+        assert self._is_answer(told.sent[-1], result["response"]), (told, result)
         told.answers[told.sent[-1]] = result["response"]
