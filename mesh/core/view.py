@@ -19,13 +19,15 @@ _TITLE = 80
 class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of the newest turn, and since when. ``response`` is its answer, or why it failed;
     ``artifacts`` are the files that tools returned. A turn that was cancelled on request is ``cancelled``;
-    one in which a person rejected an approval is ``completed``."""
+    one in which a person rejected an approval is ``completed``. ``forced`` is the key of the budget whose
+    limit forced the answer."""
 
     number: int
     state: TurnState
     since: str
     response: str = ""
     artifacts: tuple[Artifact, ...] = ()
+    forced: str = ""
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
@@ -56,12 +58,14 @@ class PendingApproval(msgspec.Struct, frozen=True):
 
 
 class TurnResult(msgspec.Struct, frozen=True):
-    """How a turn stands: its answer, or the oldest approval that it waits for."""
+    """How a turn stands: its answer, or the oldest approval that it waits for. ``forced`` is there when a
+    limit forced the answer: the key of the budget."""
 
     response: str
     waiting_approval: bool
     approval: PendingApproval | msgspec.UnsetType = msgspec.UNSET
     auth_required: bool = False
+    forced: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class PipelineState(msgspec.Struct, frozen=True):
@@ -175,9 +179,9 @@ def turn_view(conversation: Conversation) -> TurnView | None:
     match conversation.last_answer:
         case Error(message=message, time=time):
             return TurnView(number, "failed", time, message)
-        case Completed(response=response, cancelled_on_request=is_cancelled, time=time):
+        case Completed(response=response, cancelled_on_request=is_cancelled, time=time, forced=forced):
             state: TurnState = "cancelled" if is_cancelled else "completed"
-            return TurnView(number, state, time, response, conversation.artifacts)
+            return TurnView(number, state, time, response, conversation.artifacts, forced)
         case None:
             return None
 

@@ -62,7 +62,8 @@ an approval takes depends on its `kind`:
 With `remote_agent_name` another agent asks, and the decision is passed on to it; one that asks for a
 `tool_call` in plain words takes any `{{"answer": "…"}}`. With `agent_path` an agent that was called asks: the
 names of the agents from the root agent down to it. `auth_required: true` in a result says that the turn
-waits for a token. `turn` in a conversation is its newest turn: how it stands and since when.
+waits for a token. `forced` in a result is the limit of a budget that forced the answer.
+`turn` in a conversation is its newest turn: how it stands and since when.
 
 With `Accept: text/event-stream` a message or a decision is answered by its turn as a stream of events, until
 it ends or pauses. `GET /conversations/{{id}}/events` is the stream of a whole conversation.
@@ -148,6 +149,10 @@ _CONVERSATION = ConversationView(
 _COMPLETED = replace(_CONVERSATION, status="completed")
 _SHOWN = TurnBody(_CONVERSATION)
 _ANSWERED = TurnBody(_CONVERSATION, TurnResult("There are none.", False))
+_FORCED = TurnBody(
+    replace(_CONVERSATION, turn=TurnView(1, "completed", _SINCE, "There are none.", forced="max_llm_calls")),
+    TurnResult("There are none.", False, forced="max_llm_calls"),
+)
 _CANCELLED = TurnBody(
     replace(_CONVERSATION, turn=TurnView(1, "cancelled", _SINCE, "Operation cancelled by user.")),
     TurnResult("Operation cancelled by user.", False),
@@ -170,6 +175,7 @@ def _waiting(approval: PendingApproval) -> TurnBody:
 
 _TURNS: Examples = {
     "answered": _ANSWERED,
+    "answered at a limit": _FORCED,
     "waiting": _waiting(_APPROVAL),
     "waiting for an answer": _waiting(_QUESTION),
     "waiting for a token": _waiting(_TOKEN),

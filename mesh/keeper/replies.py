@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.conversation import Conversation
@@ -204,4 +205,6 @@ def _result(conversation: Conversation) -> TurnResult:
         text = f"Waiting for approval: {how} {asked.uuid}{more}.\n{asked.text}"
         return TurnResult(text, True, asked, auth_required=conversation.needs_token)
     last = conversation.last_answer
-    return TurnResult(last.response if isinstance(last, Completed) else "", False)
+    if not isinstance(last, Completed):
+        return TurnResult("", False)
+    return TurnResult(last.response, False, forced=last.forced or UNSET)

@@ -56,6 +56,16 @@ def test_the_limits_of_a_request_hold_for_its_turn_and_not_for_the_next(
     ]
 
 
+def test_an_answer_that_a_limit_forced_says_so_and_no_other_does(http: httpx.Client) -> None:
+    body = post(http, {"max_llm_calls": 1}).json()
+    assert body["result"]["forced"] == body["conversation"]["turn"]["forced"] == "max_llm_calls"
+    cid = body["conversation"]["id"]
+    assert http.get(f"/conversations/{cid}").json()["conversation"]["turn"]["forced"] == "max_llm_calls"
+    body = http.post(f"/conversations/{cid}/messages", json={"message": "go on"}).json()
+    assert "forced" not in body["conversation"]["turn"]
+    assert "forced" not in body["result"]
+
+
 @pytest.mark.parametrize("path", ["conversations/{}/messages", "api/sessions/{}/chat"])
 def test_a_later_message_may_have_a_budget_too(http: httpx.Client, live: LiveMesh, path: str) -> None:
     cid = http.post("/conversations").json()["conversation"]["id"]
