@@ -4,6 +4,7 @@ append a          calls ledger_append with the line "a", then says what came of 
 append a, b       calls it twice in one answer
 read              calls ledger_read, then says what came of it
 tell b hello      asks the agent b "hello", then says what came of it
+use a read        calls the agent a with the task "read", then says what came of it
 sleep 1.5         says "slept 1.5" after that many seconds
 anything else     is repeated
 """
@@ -36,6 +37,8 @@ class Obedient(Script):
             return ScriptedAnswer(
                 tool_calls=(ScriptedCall(name=f"a2a_{said[1]}", arguments={"message": said[2]}),)
             )
+        if said := re.fullmatch(r"use (\w+) (.+)", call.last):
+            return ScriptedAnswer(tool_calls=(ScriptedCall(name=said[1], arguments={"task": said[2]}),))
         if said := re.fullmatch(r"sleep ([\d.]+)", call.last):
             return ScriptedAnswer(text=f"slept {said[1]}", delay=float(said[1]))
         if call.last == "read":

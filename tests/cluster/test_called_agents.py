@@ -1,0 +1,67 @@
+"""Agents that are called, on Ray: an actor for each replica, one that starts on use, and nodes that die."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cluster.model import Model
+from tests.cluster.monkey import AS_OFTEN_AS_NEEDED
+from tests.cluster.rest import created
+from tests.cluster.world import World
+from tests.worlds.process import running
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+MAIN = {"name": "main", "type": "llm", "agents": ["writer", "spare"]}
+AGENTS = [
+    {"name": "writer", "type": "llm", "prompt": "You write.", "replicas": 2},
+    {"name": "spare", "type": "llm", "prompt": "You are there if needed.", "replicas": 0},
+]
+
+
+@pytest.fixture(scope="module")
+def doomed(model: Model) -> Iterator[World]:
+    """A mesh whose root agent calls two others, and whose nodes are killed."""
+    with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
+        world = World(Path(name), model, AS_OFTEN_AS_NEEDED, agent=MAIN, agents=AGENTS)
+        with running(world.mesh):
+            yield world
+
+
+@pytest.fixture
+def api(doomed: World) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=doomed.mesh.url, timeout=60) as client:
+        yield client
+
+
+def nodes(world: World) -> int:
+    return len(world.mesh.find("ray::NodeActor"))
+
+
+def test_called_agents_have_actors_of_their_own_and_one_without_replicas_starts_on_use(
+    doomed: World, api: httpx.Client
+) -> None:
+    assert nodes(doomed) == 1 + 2
+    body = created(api, "use spare hello")
+    assert body["result"]["response"] == "done: echo: hello"
+    assert nodes(doomed) == 1 + 2 + 1
+
+
+@pytest.mark.parametrize("failpoint", ["agent.called", "agent.returned"])
+def test_a_kill_where_an_agent_is_called_or_returns_is_not_noticed(
+    doomed: World, api: httpx.Client, failpoint: str
+) -> None:
+    doomed.arm(failpoint)
+    body = created(api, f"use writer append {failpoint}")
+    assert not doomed.is_armed(failpoint), "nobody passed it"
+    assert body["result"]["approval"]["agent_path"] == ["main", "writer"]
+    doomed.arm(failpoint)
+    uuid = body["result"]["approval"]["uuid"]
+    decided = api.post(f"/approvals/{uuid}", json={"approved": True})
+    assert decided.status_code == 200, decided.text
+    assert not doomed.is_armed(failpoint), "nobody passed it"
+    assert decided.json()["result"]["response"].startswith("done: done: ")
+    assert doomed.lines()[failpoint] == 1
