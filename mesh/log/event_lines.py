@@ -18,6 +18,7 @@ from mesh.core.events import (
     ConversationCompleted,
     ConversationCreated,
     Error,
+    LimitReached,
     LlmCall,
     NodeCompleted,
     ToolCall,
@@ -25,6 +26,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
+from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.text import call, one_line
 from mesh.llm.prices import Prices
@@ -41,6 +43,7 @@ _DECIDED: dict[Choice, str] = {
     "skip": "wants to go on without {}",
     "answer": "answered {}",
 }
+_AT_LIMIT = {"answer": "one last answer follows", "stop": "it stops", "fail": "it fails"}
 _WITH_TOKEN: dict[Choice, str] = {**_DECIDED, "approve": "sent {}", "reject": "did not send {}"}
 _TOKEN = "with a bearer token"
 
@@ -64,10 +67,12 @@ class EventLines:
                 yield from self._conversation_created(event)
             case UserMessage():
                 yield from self._user_message(event)
-            case AgentStarted():
-                yield self._node_line(event, "begins", "quiet")
+            case AgentStarted() | NodeCompleted():
+                yield self._node_begun_or_done(event)
             case LlmCall():
                 yield from self._model_call(event)
+            case LimitReached():
+                yield self._limit_reached(event)
             case ToolIntent():
                 yield self._agent_message(event) if other_agent_of(event.tool) else self._tool_run(event)
             case ToolResult():
@@ -76,8 +81,6 @@ class EventLines:
                 yield self._approval_required(event)
             case ApprovalResolved():
                 yield self._approval_resolved(event)
-            case NodeCompleted():
-                yield self._node_completed(event)
             case Completed() | Error():
                 yield from self._turn_ended(event)
             case ConversationCompleted():
@@ -122,6 +125,11 @@ class EventLines:
             f"ended by {event.finish_reason}" if unusual else "",
         )
         return ", ".join(part for part in parts if part)
+
+    def _limit_reached(self, event: LimitReached) -> LogLine:
+        whose = "the turn" if event.scope == ROOT.text else self._names.of(event.scope)
+        text = f"reaches the limit {short_name(event.limit)} of {whose}"
+        return self._node_line(event, text, "wrong", _AT_LIMIT[event.then])
 
     def _tool_run(self, event: ToolIntent) -> LogLine:
         again = f"try {event.attempt + 1}" if event.attempt else ""
@@ -168,7 +176,9 @@ class EventLines:
         text = f"{short_name(event.by) or 'somebody'} {words[event.choice].format(what)}{edited}{why}"
         return LogLine(text, "decided", clock(event.time), depth_of(event.node), note)
 
-    def _node_completed(self, event: NodeCompleted) -> LogLine:
+    def _node_begun_or_done(self, event: AgentStarted | NodeCompleted) -> LogLine:
+        if isinstance(event, AgentStarted):
+            return self._node_line(event, "begins", "quiet")
         wrote = [f"wrote {', '.join(short_name(key) for key in event.state)}"] if event.state else []
         ends = ["ends the loop"] if event.exits else []
         note = ", ".join([milliseconds(event.duration_ms), *wrote, *ends])

@@ -17,6 +17,7 @@ from mesh.core.events import (
     Completed,
     ConversationCreated,
     Error,
+    LimitReached,
     LlmCall,
     NodeCompleted,
     RemoteQuestion,
@@ -316,3 +317,14 @@ def test_no_event_is_too_strange_to_be_shown(words: str, step: str, time: str, n
         Completed(turn=1, response=words, time=at(1)),
     ]
     assert "summary" in shown(events)
+
+
+def test_a_limit_that_is_reached_is_told_with_whose_it_is_and_what_follows() -> None:
+    place = "0.search@0-0"
+    path = ("main", "search")
+    called = AgentStarted(seq=3, turn=1, step=place, time=at(2), name="search", kind="llm", agent_path=path)
+    own = LimitReached(turn=1, step=f"{place}/llm/1", limit="max_llm_calls", scope=place, then="stop")
+    of_turn = LimitReached(turn=1, step="0/llm/1", limit="max_cost_usd", scope="0", then="answer")
+    text = shown([asked(), called, own, of_turn])
+    assert "search reaches the limit max_llm_calls of search  [it stops]" in text
+    assert "main reaches the limit max_cost_usd of the turn  [one last answer follows]" in text
