@@ -114,8 +114,10 @@ class BudgetUse:
         self.warned: set[tuple[str, str]] = set()
         self.tokens_per_byte: dict[str, float] = {}  # the most that a model has charged for a byte of input
         self._asked: dict[str, ApprovalRequired] = {}
-        self._started: dict[str, float] = {}
-        self._pauses: list[tuple[float, float | None]] = []
+        self._unreserved_nusd = 0
+        # Times as events write them: they are read only where a limit of time asks for them.
+        self._started: dict[str, str] = {}
+        self._pauses: list[tuple[str, str]] = []
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BudgetUse) and vars(self) == vars(other)
@@ -129,7 +131,8 @@ class BudgetUse:
     @property
     def conversation(self) -> Use:
         """What all turns together have used."""
-        return self.use(_CONVERSATION)
+        use = self.use(_CONVERSATION)
+        return Use(use.spent + Amount(self._unreserved_nusd), use.held) if self._unreserved_nusd else use
 
     def after(self, events: Iterable[AnyEvent]) -> "BudgetUse":
         """What would be spent after these events."""
@@ -158,10 +161,9 @@ class BudgetUse:
     def time_s(self, place: str, now: str) -> float:
         """The seconds since the first model call of the run at a place, without those in which people were
         waited for."""
-        at = _seconds(now)
-        started = self._started.get(place, at)
+        at, started = _seconds(now), _seconds(self._started.get(place, now))
         waited = sum(
-            max(0.0, (at if until is None else until) - max(since, started)) for since, until in self._pauses
+            max(0.0, _seconds(until or now) - max(_seconds(since), started)) for since, until in self._pauses
         )
         return at - started - waited
 
@@ -173,16 +175,16 @@ class BudgetUse:
             case LlmReserved():
                 self._reserve(event)
             case LlmCall():
-                spent = Amount(event.cost_nusd or 0, event.usage.input + event.usage.output, 1)
-                reserved = self._settle(event, event.attempt, spent)
-                self._learn(event, reserved)
-            case LlmSettled():
-                spent = Amount(event.cost_nusd, event.tokens, event.calls)
-                self._settle(event, event.attempt, spent)
+                if (event.step, event.attempt) in self.open:
+                    self._answered(event)
+                else:  # without a budget
+                    self._unreserved_nusd += event.cost_nusd or 0
+            case LlmSettled() if (event.step, event.attempt) in self.open:
+                self._settle(event, event.attempt, Amount(event.cost_nusd, event.tokens, event.calls))
             case ToolIntent() | Paused():
                 self.run = max(self.run, event.run)
                 if isinstance(event, Paused):
-                    self._pauses.append((_seconds(event.time), None))
+                    self._pauses.append((event.time, ""))
             case ApprovalRequired() if APPROVAL_KINDS[event.kind].raises_limit:
                 self._asked[event.uuid] = event
             case ApprovalResolved():
@@ -193,45 +195,46 @@ class BudgetUse:
             case _:
                 pass
 
+    def _answered(self, event: LlmCall) -> None:
+        spent = Amount(event.cost_nusd or 0, event.usage.input + event.usage.output, 1)
+        reserved = self._settle(event, event.attempt, spent)
+        if reserved.input_bytes:
+            ratio = event.usage.input / reserved.input_bytes
+            self.tokens_per_byte[event.model] = max(ratio, self.tokens_per_byte.get(event.model, 0.0))
+
     def _open_turn(self, event: UserMessage) -> None:
         self.turn_open = True
-        self.uses = {_CONVERSATION: self.conversation}
+        self.uses = {_CONVERSATION: self.use(_CONVERSATION)}
         self.open, self._attempts, self.raised = {}, {}, {}
         self.refused, self.warned = set(), set()
         self._asked, self._pauses = {}, []
-        self._started = {ROOT.text: _seconds(event.time)}
+        self._started = {ROOT.text: event.time}
 
     def _reserve(self, event: LlmReserved) -> None:
         self.run = max(self.run, event.run)
         self.open[event.step, event.attempt] = event
         self._attempts[event.step] = event.attempt
         for place in _scopes_of(event):
-            self._started.setdefault(place, _seconds(event.time))
+            self._started.setdefault(place, event.time)
             self._add(place, NOTHING, _bound(event))
         self.warned |= {(scope, limit) for scope, limit in event.warned}
 
-    def _settle(self, event: AnyEvent, attempt: int, spent: Amount) -> LlmReserved | None:
-        reserved = self.open.pop((event.step, attempt), None)
-        bound = _bound(reserved) if reserved else NOTHING
+    def _settle(self, event: AnyEvent, attempt: int, spent: Amount) -> LlmReserved:
+        reserved = self.open.pop((event.step, attempt))
+        bound = _bound(reserved)
         for place in _scopes_of(event):
             self._add(place, spent, NOTHING - bound)
-        if reserved:
-            over = spent - bound
-            self.overrun += Amount(max(0, over.nusd), max(0, over.tokens), max(0, over.calls))
+        over = spent - bound
+        self.overrun += Amount(max(0, over.nusd), max(0, over.tokens), max(0, over.calls))
         return reserved
 
     def _add(self, place: str, spent: Amount, held: Amount) -> None:
         use = self.use(place)
         self.uses[place] = Use(use.spent + spent, use.held + held)
 
-    def _learn(self, call: LlmCall, reserved: LlmReserved | None) -> None:
-        if reserved is not None and reserved.input_bytes:
-            ratio = call.usage.input / reserved.input_bytes
-            self.tokens_per_byte[call.model] = max(ratio, self.tokens_per_byte.get(call.model, 0.0))
-
     def _resume(self, event: ApprovalResolved) -> None:
-        if self._pauses and self._pauses[-1][1] is None:
-            self._pauses[-1] = (self._pauses[-1][0], _seconds(event.time))
+        if self._pauses and not self._pauses[-1][1]:
+            self._pauses[-1] = (self._pauses[-1][0], event.time)
         asked = self._asked.pop(event.uuid, None)
         if asked is None:
             return

@@ -19,7 +19,7 @@ Theory of operation
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -66,6 +66,7 @@ StepEvent = (
     | NodeCompleted
 )
 
+_STEP_EVENTS = get_args(StepEvent)
 _MOST_ARTIFACTS = 100
 
 
@@ -266,7 +267,7 @@ class Conversation:
                     self.pauses.append(event.seq)
             case ApprovalShown():
                 self._answered(event)
-            case _ if isinstance(event, StepEvent):
+            case _ if isinstance(event, _STEP_EVENTS):
                 self._stepped(event)
             case _:
                 pass

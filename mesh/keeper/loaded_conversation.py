@@ -21,14 +21,15 @@ from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
     AnyEvent,
+    Completed,
     ConversationCreated,
+    Error,
     LimitReached,
     Live,
     LlmCall,
     LlmReserved,
     LlmSettled,
     Paused,
-    Spend,
     ToolIntent,
     ToolResult,
     UserMessage,
@@ -233,20 +234,23 @@ class LoadedConversation:
                 log_events(journaled, self.conversation.id, self.conversation.session_id)
                 self._on_append(self, journaled, size)
                 self._wake_listeners()
-            for event in (*numbered, *self._spend(journaled)):
+            for event in self._with_spend(numbered):
                 self.audience.show(event)
             return True
 
-    def _spend(self, journaled: Sequence[AnyEvent]) -> list[Spend]:
-        """What the runs with budgets have used after these events, for watchers."""
-        spending = [event for event in journaled if isinstance(event, LlmReserved | LlmCall | LlmSettled)]
+    def _with_spend(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        """The events for watchers, with what the runs with budgets have used after them: before the end of
+        the turn, after which a watcher may leave."""
+        spending = [event for event in events if isinstance(event, LlmReserved | LlmCall | LlmSettled)]
         if not self._scopes or not spending or not self.audience.is_there:
-            return []
+            return events
         places = {place.text for event in spending for place in event.place.scopes}
         scopes = [scope for place, scope in self._scopes.items() if place in places]
         use, at = self.conversation.budget_use, now()
         shown = (spend_of(use, scope, self.run, at) for scope in scopes)
-        return [msgspec.structs.replace(spend, turn=self.turn, time=at) for spend in shown]
+        spends = [msgspec.structs.replace(spend, turn=self.turn, time=at) for spend in shown]
+        end = next((i for i, e in enumerate(events) if isinstance(e, Completed | Error)), len(events))
+        return [*events[:end], *spends, *events[end:]]
 
     async def append_from_pass(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
         """An append by a pass. Returns False when a newer pass runs, when the turn is over, or when another

@@ -81,7 +81,8 @@ def source() -> str:
     return f"list prices of genai-prices {version('genai-prices')}"
 
 
-def _names(model: str) -> list[str]:
+@lru_cache(maxsize=256)  # every model call asks for them
+def _names(model: str) -> tuple[str, ...]:
     """Returns a model's name and the other names that a price may be listed under: without the provider,
     without the date.
 
@@ -89,7 +90,7 @@ def _names(model: str) -> list[str]:
     'claude-sonnet-4-5'
     """
     names = [model, bare_model(model)]
-    return list(dict.fromkeys([*names, *(_DATED.sub("", name) for name in names)]))
+    return tuple(dict.fromkeys([*names, *(_DATED.sub("", name) for name in names)]))
 
 
 def _at(price: Price, usage: Usage) -> Decimal:

@@ -43,6 +43,8 @@ class Parallel:
 
     def _ended_agent(self, steps: Steps) -> NodeCompleted | None:
         """The child that ended the agent in an earlier pass."""
+        if not steps.turn.known:
+            return None
         places = (steps.turn.place.child(index) for index in range(len(self._children)))
         known = (steps.known(place.step, NodeCompleted) for place in places)
         return next((done for done in known if done is not None and done.ends_agent), None)
