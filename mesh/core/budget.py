@@ -56,6 +56,18 @@ LEAST_OUTPUT = 256
 _CONVERSATION = ""
 """The scope of the whole conversation, over all its turns."""
 _RATIO_MARGIN = 1.1
+_COUNTED = (
+    UserMessage,
+    LlmReserved,
+    LlmCall,
+    LlmSettled,
+    ToolIntent,
+    Paused,
+    ApprovalRequired,
+    ApprovalResolved,
+    Completed,
+    Error,
+)
 
 
 class Amount(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -169,6 +181,8 @@ class BudgetUse:
 
     def apply(self, event: AnyEvent) -> None:
         """Applies the next event of the journal."""
+        if not isinstance(event, _COUNTED):
+            return
         match event:
             case UserMessage():
                 self._open_turn(event)

@@ -29,6 +29,7 @@ _NUSD = 10**9
 _MOST = 10**15
 """What a sum is shown as at most: an imported journal may hold numbers that JSON readers cannot."""
 _UNKNOWN = "unknown"
+_COUNTED = (LlmCall, LlmSettled, UserMessage, AgentStarted, ToolResult, Completed)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,11 +104,14 @@ class Sum:
 
     def add(self, event: AnyEvent, cost_of: CostOf = recorded_cost) -> None:
         """Adds what an event says was spent, if it says so."""
-        self.put(_amounts(event, cost_of))
+        if isinstance(event, _COUNTED):
+            self.put(_amounts(event, cost_of))
 
     def put(self, amounts: Mapping[str, int]) -> None:
         """Adds amounts by their names in `Spent`, costs as ``cost_nusd``."""
-        self._amounts.update(amounts)
+        have = self._amounts
+        for name, amount in amounts.items():
+            have[name] += amount
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sum) and self._amounts == other._amounts

@@ -44,7 +44,7 @@ class Branches(Generic[T]):
         self._steps = steps
         self._branches = branches
         self._ends_all = ends_all
-        self._places = asyncio.Semaphore(at_most or max(1, len(branches)))
+        self._places = asyncio.Semaphore(at_most) if at_most and at_most < len(branches) else None
         self._running: dict[asyncio.Task[T | PassEnd], int] = {}
         self._ended: dict[int, T | PassEnd] = {}
         self._news: asyncio.Task[list[StepKey]] | None = None
@@ -73,9 +73,11 @@ class Branches(Generic[T]):
         self._running[asyncio.create_task(self._in_its_place(index))] = index
 
     async def _in_its_place(self, index: int) -> T | PassEnd:
+        run: Callable[[], Coroutine[Any, Any, T | PassEnd]] = self._branches[index].run
+        if self._places is None:
+            return await run()
         async with self._places:
-            ended: T | PassEnd = await self._branches[index].run()
-            return ended
+            return await run()
 
     async def _next(self) -> Unavailable | None:
         """Waits until a branch has ended or a paused one can go on. Returns what went wrong with a branch."""
