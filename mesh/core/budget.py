@@ -189,20 +189,16 @@ class BudgetUse:
             case LlmReserved():
                 self._reserve(event)
             case LlmCall():
-                if (event.step, event.attempt) in self.open:
-                    self._answered(event)
-                else:  # without a budget
-                    self._unreserved_nusd += event.cost_nusd or 0
+                self._answered(event)
             case LlmSettled() if (event.step, event.attempt) in self.open:
                 self._settle(event, event.attempt, Amount(event.cost_nusd, event.tokens, event.calls))
-            case ToolIntent() | Paused():
+            case ToolIntent():
                 self.run = max(self.run, event.run)
-                if isinstance(event, Paused):
-                    self._pauses.append((event.time, ""))
-            case ApprovalRequired() if APPROVAL_KINDS[event.kind].raises_limit:
-                self._asked[event.uuid] = event
-            case ApprovalResolved():
-                self._resume(event)
+            case Paused():
+                self.run = max(self.run, event.run)
+                self._pauses.append((event.time, ""))
+            case ApprovalRequired() | ApprovalResolved():
+                self._decide(event)
             case Completed() | Error():
                 self.open.clear()  # what they held stays, as unsettled
                 self.turn_open = False
@@ -210,6 +206,9 @@ class BudgetUse:
                 pass
 
     def _answered(self, event: LlmCall) -> None:
+        if (event.step, event.attempt) not in self.open:  # a call without a budget
+            self._unreserved_nusd += event.cost_nusd or 0
+            return
         spent = Amount(event.cost_nusd or 0, event.usage.input + event.usage.output, 1)
         reserved = self._settle(event, event.attempt, spent)
         if reserved.input_bytes:
@@ -245,6 +244,12 @@ class BudgetUse:
     def _add(self, place: str, spent: Amount, held: Amount) -> None:
         use = self.use(place)
         self.uses[place] = Use(use.spent + spent, use.held + held)
+
+    def _decide(self, event: ApprovalRequired | ApprovalResolved) -> None:
+        if isinstance(event, ApprovalResolved):
+            self._resume(event)
+        elif APPROVAL_KINDS[event.kind].raises_limit:
+            self._asked[event.uuid] = event
 
     def _resume(self, event: ApprovalResolved) -> None:
         if self._pauses and not self._pauses[-1][1]:
