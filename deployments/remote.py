@@ -19,7 +19,7 @@ from deployments.addresses import keeper_stub, mcp_session_stub, node_stub
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService
-from mesh.core.budget import CallRequest
+from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
@@ -113,6 +113,12 @@ class RemoteRecorder:
     ) -> Grant:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.reserve(conversation_id, turn, run, events, request)
+
+    async def left(
+        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
+    ) -> dict[LimitName, float]:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.left(conversation_id, scopes, on_limit)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]

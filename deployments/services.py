@@ -59,9 +59,10 @@ KEEPER = Service(
         # The keeper must not keep a watcher, or the place of an exclusive one, for a client that has left.
         KeeperService.watch: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
         KeeperService.follow: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
-        # A pass waits for both; when the keeper does not answer for so long, the pass is interrupted.
+        # A pass waits for these; when the keeper does not answer for so long, the pass is interrupted.
         KeeperService.append: Policy(repeat_for_s=FOREVER, within_s=30),
         KeeperService.reserve: Policy(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.left: Policy(repeat_for_s=FOREVER, within_s=30),
         KeeperService.decisions: Policy(repeat_for_s=FOREVER, within_s=30),
     },
 )

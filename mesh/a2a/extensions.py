@@ -1,6 +1,6 @@
 """The A2A extensions that the mesh supports, by URI.
 
-Both put their data under their URI into the ``metadata`` of a message: the server into that of
+They put their data under their URI into the ``metadata`` of a message: the server into that of
 ``status.message``, the client into that of the message it sends.
 
 HITL (docs/architecture/human-in-the-loop.md and go/api/a2a/hitl.go of kagent-dev/kagent), when the client
@@ -18,6 +18,15 @@ lists it also promises that a message whose id is a UUID has its effect once, ho
     asks      {"approvals": [{"uuid", "kind", "tool_name", "tool_args", "description", …}]}   oldest first
     answers   {"decisions": [{"uuid", "decision", "edited_args"?, "reason"?, "answer"?}]}     any of them
 
+BUDGET, when the client activates it; a client sends its part to agents that list it. ``depth`` counts the
+agents that call each other down to the sender; ``left`` can only tighten the limits of the other agent, and
+``agent_path`` is for people. In the card, its params are {"priced": whether ``cost_usd`` is known}:
+
+    message   {"depth": 2, "agent_path": ["main", "search"],
+               "left"?: {"max_cost_usd"?, "max_total_tokens"?, "max_llm_calls"?, "max_time_s"?}}
+    task      {"spent": {"cost_usd": 0.01 or "unknown", "tokens", "llm_calls"}}   in its own metadata, once it
+              has ended; so does the message that is a direct answer
+
 `CancelTask` with the id ``message:`` and that UUID withdraws the message: its task is cancelled, or, if the
 message has not arrived yet, it will be refused when it does.
 
@@ -27,5 +36,6 @@ Metadata is a protobuf Struct, in which every number is a double. Arguments are 
 
 HITL = "https://kagent.dev/extensions/hitl/v1"
 MESH = "urn:mesh:a2a:approvals:v1"
+BUDGET = "urn:mesh:a2a:budget:v1"
 OF_MESSAGE = "message:"
 """The prefix of a task id that names a task by the message that created it, or will create it."""

@@ -159,12 +159,14 @@ class TurnBudget(Budget):
     """What one turn may use, and what happens at a limit: ``answer`` makes one last model call without tools,
     ``stop`` returns what is there, ``fail`` fails, ``ask`` asks a person for as much again. At ``warn_at`` of
     a limit the model is told once. ``max_depth`` bounds how many agents call each other, the root agent
-    included."""
+    included. ``unpriced_peers``: whether other agents may be asked under a money limit that do not say what
+    they cost."""
 
     max_conversation_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     max_depth: Annotated[int, Field(ge=1, le=20)] = 5
     on_limit: Literal["answer", "stop", "fail", "ask"] = "answer"
     warn_at: Annotated[float, Field(gt=0, le=1)] = 0.8
+    unpriced_peers: Literal["allow", "refuse"] = "allow"
 
 
 class AgentNode(ConfigSection):

@@ -39,7 +39,9 @@ from mesh.core.events import (
     LlmSettled,
     Paused,
     Spend,
+    SpentElsewhere,
     ToolIntent,
+    ToolResult,
     UserMessage,
 )
 from mesh.core.places import ROOT
@@ -62,6 +64,7 @@ _COUNTED = (
     LlmCall,
     LlmSettled,
     ToolIntent,
+    ToolResult,
     Paused,
     ApprovalRequired,
     ApprovalResolved,
@@ -83,6 +86,9 @@ class Amount(msgspec.Struct, frozen=True, omit_defaults=True):
     def __sub__(self, other: "Amount") -> "Amount":
         return Amount(self.nusd - other.nusd, self.tokens - other.tokens, self.calls - other.calls)
 
+    def __bool__(self) -> bool:
+        return self != NOTHING
+
 
 NOTHING = Amount()
 
@@ -96,6 +102,11 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
     max_calls: int | None = None
     max_time_s: float | None = None
     max_conversation_nusd: int | None = None
+
+    @property
+    def is_money(self) -> bool:
+        """Whether it limits what may be paid."""
+        return self.max_nusd is not None or self.max_conversation_nusd is not None
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -192,6 +203,8 @@ class BudgetUse:
                 self._answered(event)
             case LlmSettled() if (event.step, event.attempt) in self.open:
                 self._settle(event, event.attempt, Amount(event.cost_nusd, event.tokens, event.calls))
+            case ToolResult(spent=SpentElsewhere() as elsewhere):
+                self._add_elsewhere(event, elsewhere)
             case ToolIntent():
                 self.run = max(self.run, event.run)
             case Paused():
@@ -214,6 +227,12 @@ class BudgetUse:
         if reserved.input_bytes:
             ratio = event.usage.input / reserved.input_bytes
             self.tokens_per_byte[event.model] = max(ratio, self.tokens_per_byte.get(event.model, 0.0))
+
+    def _add_elsewhere(self, event: ToolResult, elsewhere: SpentElsewhere) -> None:
+        """What another agent has spent, for which nothing was reserved."""
+        spent = Amount(elsewhere.cost_nusd or 0, elsewhere.tokens, elsewhere.llm_calls)
+        for place in _scopes_of(event):
+            self._add(place, spent, NOTHING)
 
     def _open_turn(self, event: UserMessage) -> None:
         self.turn_open = True
@@ -577,6 +596,21 @@ def problem_of_raise(asked: ApprovalRequired, edited: Mapping[str, object]) -> s
     if set(edited) != {limit} or not is_number or not 0 < amount <= 1_000_000_000:  # type: ignore[operator]
         return f'expected {{"{limit}": N}}, how much is allowed in addition, and nothing else'
     return ""
+
+
+def left_of(
+    spending: BudgetUse, scopes: Sequence[Scope], on_limit: OnLimit, now: str
+) -> dict[LimitName, float]:
+    """What may still be used of these budgets, by key: the least of all scopes, without what they keep for
+    their last answers. Calls in flight count with their bounds."""
+    request = CallRequest(step="", model="", input_bytes=0, max_output=0, scopes=scopes, on_limit=on_limit)
+    left: dict[LimitName, float] = {}
+    for room in _rooms(spending, request, spending.run, now):
+        # What is left of the conversation is a limit for this turn.
+        limit = "max_cost_usd" if room.limit == "max_conversation_cost_usd" else room.limit
+        more = room.shown(max(0, room.allowed - room.used_now))
+        left[limit] = min(left.get(limit, more), more)
+    return left
 
 
 def tightest(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -123,6 +123,8 @@ class Conversation:
         self.artifacts: tuple[Artifact, ...] = ()  # of the newest turn
         self.last_answer: Completed | Error | None = None
         self.budget: dict[str, float] = {}  # of the request that opened the newest turn
+        self.depth = 0  # of the agent that sent it, and its path
+        self.called_by: tuple[str, ...] = ()
         self.budget_use = BudgetUse()
         self.returned: ToolResult | None = (
             None  # what an agent returned to the user: the open turn ends by it
@@ -285,6 +287,7 @@ class Conversation:
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
         self.llm_calls, self.returned, self.budget = 0, None, event.budget
+        self.depth, self.called_by = event.depth, event.called_by
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_started_at = event.time
         self.turn_session_id = event.session_id or self.session_id

@@ -139,7 +139,10 @@ class UserMessage(Event, frozen=True):
     """Opens a turn. ``session_id`` is the request's, if it differs from the conversation's. ``had_token``:
     the request carried a bearer token, which is not written anywhere. ``message_id`` is the client's (A2A).
     ``by`` names the caller: the name of the API key, or what the request says. ``budget`` are the limits of
-    the request, by the keys of a budget, which can only tighten those of the agent."""
+    the request, by the keys of a budget, which can only tighten those of the agent.
+
+    ``depth`` and ``called_by`` are what an agent says that sent the message: how many agents call each other
+    down to it, and their names. The names are only for people to read."""
 
     text: str
     session_id: str = ""
@@ -147,6 +150,8 @@ class UserMessage(Event, frozen=True):
     message_id: str = ""
     by: str = ""
     budget: dict[str, float] = {}
+    depth: int = 0
+    called_by: tuple[str, ...] = ()
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -293,11 +298,20 @@ class ToolIntent(Event, frozen=True):
         return f"{self.turn}|{self.step}|ToolIntent|{self.attempt}"
 
 
+class SpentElsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What another agent says that it spent on a call. ``cost_nusd`` (10⁻⁹ USD) None: it does not say, or
+    does not know."""
+
+    cost_nusd: int | None = None
+    tokens: int = 0
+    llm_calls: int = 0
+
+
 class ToolResult(Event, frozen=True):
     """The outcome of a tool call, as the model sees it. ``skipped``: a person decided that it does not run.
     ``artifacts`` are files that the tool returned: the model is told that there are some, the client gets
     them. ``forced``: the limit for which a called agent had to answer before it was done. ``ends_turn``:
-    its content is the answer of the turn, which ends here."""
+    its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents."""
 
     call_id: str
     tool: str
@@ -308,6 +322,7 @@ class ToolResult(Event, frozen=True):
     artifacts: tuple[Artifact, ...] = ()
     forced: str = ""
     ends_turn: bool = False
+    spent: SpentElsewhere | None = None
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -25,8 +25,9 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     if none did.
 
     ``depth`` counts the agents that call each other down to this call: 1 in the root agent. ``agent_path``
-    are their names, the root agent's first. ``started_at`` is when the innermost of them began, ``deadline``
-    when nobody waits for the call any more, empty if that is not known; both as events write times.
+    are the names of those of this mesh, the root agent's first. ``started_at`` is when the innermost of them
+    began, ``deadline`` when nobody waits for the call any more, empty if that is not known; both as events
+    write times.
 
     ``spent`` and ``left`` are amounts by the key of their budget (``max_cost_usd``, …), empty where there is
     no budget.

@@ -17,9 +17,11 @@ from mesh.core.events import (
     Completed,
     LlmCall,
     LlmSettled,
+    SpentElsewhere,
     ToolResult,
     UserMessage,
 )
+from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.places import Place
 
 CostOf = Callable[[LlmCall], int | None]
@@ -34,8 +36,9 @@ _COUNTED = (LlmCall, LlmSettled, UserMessage, AgentStarted, ToolResult, Complete
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """A sum. ``total_tokens`` are more than the others together where a call was settled without its answer.
-    ``unpriced_calls`` are those whose cost is not known and not in ``cost_usd``. ``time_ms`` is how long the
-    model calls took. ``runs`` counts turns and calls of agents, ``forced`` those that a limit ended."""
+    ``unpriced_calls`` are those whose cost is not known and not in ``cost_usd``, among them
+    calls of other agents that do not say what they spent. ``time_ms`` is how long the model calls took.
+    ``runs`` counts turns and calls of agents, ``forced`` those that a limit ended."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -119,7 +122,7 @@ class Sum:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __bool__(self) -> bool:
-        return self._amounts["calls"] > 0
+        return self._amounts["calls"] > 0 or self._amounts["unpriced_calls"] > 0
 
     @property
     def cost_nusd(self) -> int:
@@ -178,7 +181,10 @@ class Spending:
         place = event.place
         if isinstance(event, ToolResult):
             place = self._called.get((event.turn, event.step), place)
-        return (self._root, *place.called_agents)
+        path = (self._root, *place.called_agents)
+        if isinstance(event, ToolResult) and event.spent is not None:
+            return (*path, event.tool.removeprefix(AGENT_TOOL_PREFIX))
+        return path
 
     def _add_to_model(self, event: LlmCall | LlmSettled, amounts: Mapping[str, int]) -> None:
         place = event.place
@@ -219,6 +225,15 @@ def _amounts(event: AnyEvent, cost_of: CostOf) -> dict[str, int]:
             return {"calls": event.calls, "total_tokens": event.tokens, "cost_nusd": event.cost_nusd}
         case UserMessage() | AgentStarted():
             return {"runs": 1}
+        case ToolResult(spent=SpentElsewhere() as elsewhere):
+            cost = elsewhere.cost_nusd
+            return {
+                "runs": 1,
+                "calls": elsewhere.llm_calls,
+                "total_tokens": elsewhere.tokens,
+                "cost_nusd": cost or 0,
+                "unpriced_calls": int(cost is None),
+            }
         case ToolResult() | Completed() if event.forced:
             return {"forced": 1}
         case _:

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from mesh.core.budget import Amount
 from mesh.core.conversation import Conversation, ConversationStatus, MessageView
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, is_moment
 from mesh.core.ids import is_id
@@ -79,7 +80,8 @@ class PipelineState(msgspec.Struct, frozen=True):
 
 class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id`` is
-    A2A's, when it is not the session's id. ``spent`` is there once a model was called."""
+    A2A's, when it is not the session's id. ``spent`` is there once a model was called; ``unsettled`` is the
+    most that model calls have cost whose answers were lost, if there are such calls."""
 
     id: str
     session_id: str
@@ -93,6 +95,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: TurnView | None = None
     context_id: str = ""
     spent: Spent | None = None
+    unsettled: Amount | None = None
 
     @property
     def context(self) -> str:
@@ -147,6 +150,7 @@ def view(conversation: Conversation) -> ConversationView:
         turn=turn_view(conversation),
         context_id=conversation.context_id,
         spent=conversation.spent.spent if conversation.spent else None,
+        unsettled=None if conversation.turn_open else conversation.budget_use.conversation.held or None,
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mesh.core.approvals import is_no
-from mesh.core.budget import CallRequest
+from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope, left_of
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
 from mesh.core.events import (
@@ -177,6 +177,13 @@ class Keeper:
         if not grant.ack.taken and loaded.needs_pass:
             self._driver.start(loaded)
         return grant
+
+    async def left(
+        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
+    ) -> dict[LimitName, float]:
+        """See `Recorder`."""
+        spending = (await self._shard.get(conversation_id)).conversation.budget_use
+        return left_of(spending, scopes, on_limit, now())
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""
@@ -368,6 +375,8 @@ class Keeper:
                 had_token=bool(caller.token),
                 message_id=request.message_id,
                 by=caller.by,
+                depth=caller.depth,
+                called_by=caller.called_by,
                 idempotency_key=caller.idempotency_key,
                 body_hash=caller.body_hash,
                 budget=request.budget,

@@ -195,6 +195,8 @@ class LoadedConversation:
             traceparent=self.traceparent,
             watched=self.audience.is_there,
             started_at=held.time if held else conversation.turn_started_at,
+            depth_above=held.depth if held else conversation.depth,
+            called_by=held.called_by if held else conversation.called_by,
             budget=held.budget if held else conversation.budget,
         )
 
@@ -241,7 +243,7 @@ class LoadedConversation:
     def _with_spend(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
         """The events for watchers, with what the runs with budgets have used after them: before the end of
         the turn, after which a watcher may leave."""
-        spending = [event for event in events if isinstance(event, LlmReserved | LlmCall | LlmSettled)]
+        spending = [event for event in events if _is_spending(event)]
         if not self._scopes or not spending or not self.audience.is_there:
             return events
         places = {place.text for event in spending for place in event.place.scopes}
@@ -403,6 +405,11 @@ class LoadedConversation:
         except JournalError as problem:
             # The turn's own append will meet the same problem, and its sender hears of it.
             _log.warning("event=not_durable_yet %s %s", self.label, fields(message=problem))
+
+
+def _is_spending(event: AnyEvent) -> bool:
+    is_model_call = isinstance(event, LlmReserved | LlmCall | LlmSettled)
+    return is_model_call or (isinstance(event, ToolResult) and event.spent is not None)
 
 
 def _created_id(events: Sequence[AnyEvent]) -> str:

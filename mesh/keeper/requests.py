@@ -31,6 +31,8 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Two requests with one ``idempotency_key`` and one ``body_hash`` (of path and body) are the same request:
     see `mesh.keeper.idempotency`. ``by`` names who asks or decides, for the record.
+
+    ``depth`` and ``called_by`` are what an agent says that sends a message: see `UserMessage`.
     """
 
     session_id: str = ""
@@ -39,6 +41,8 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     idempotency_key: str = ""
     body_hash: str = ""
     by: str = ""
+    depth: int = 0
+    called_by: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Caller({self.session_id})"

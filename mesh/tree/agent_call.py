@@ -135,7 +135,7 @@ class _AgentCall(CallDriver):
     # -- as it describes itself
 
     def problem(self, arguments: dict[str, Any]) -> str:
-        depth = self._steps.turn.place.depth
+        depth = self._steps.turn.depth
         if depth >= self._calls.max_depth:
             return (
                 f"{self.call.name} was not called: {depth} agents call each other already, as many as "

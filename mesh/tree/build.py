@@ -162,7 +162,13 @@ def _remote_calls(
         AgentTool(agent.name, environment.agent_for(agent), agent.description, agent.destructive)
         for agent in agents
     ]
-    return RemoteCalls(agents={tool.tool: tool for tool in tools}, settings=_call_settings(config, planned))
+    return RemoteCalls(
+        agents={tool.tool: tool for tool in tools},
+        settings=_call_settings(config, planned),
+        max_depth=config.budget.max_depth,
+        on_limit=config.budget.on_limit,
+        refuses_unpriced=config.budget.unpriced_peers == "refuse",
+    )
 
 
 def _agent_calls(

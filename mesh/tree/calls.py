@@ -39,6 +39,7 @@ from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
     Artifact,
+    SpentElsewhere,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -67,6 +68,7 @@ class Returned(msgspec.Struct, frozen=True):
     is_error: bool = False
     artifacts: Sequence[Artifact] = ()
     forced: str = ""
+    spent: SpentElsewhere | None = None
 
 
 class NotRun(msgspec.Struct, frozen=True):
@@ -372,6 +374,7 @@ class _DurableCall:
             is_error=returned.is_error,
             artifacts=returned.artifacts,
             forced=returned.forced,
+            spent=returned.spent,
         )
 
     def _not_run(self, ended: NotRun) -> ToolResult:

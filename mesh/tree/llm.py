@@ -76,8 +76,9 @@ class Tools:
         self._agents = agents
         self._ask_user = ask_user
         self._ending = {spec.name for spec in ending}
-        own = (*(tool.spec for tool in remote.agents.values()), *((ASK_USER,) if ask_user else ()), *ending)
-        self._own = {True: (*agents.specs, *own), False: own}
+        own = (*((ASK_USER,) if ask_user else ()), *ending)
+        others = tuple(tool.spec for tool in remote.agents.values())
+        self._own = {True: (*agents.specs, *others, *own), False: own}
         self._seen: dict[bool, tuple[ToolSpec, ...]] = {}
         self._specs = dict(self._own)
 
@@ -154,7 +155,7 @@ class LlmWork:
         system = render(self._settings.prompt, turn)
         for i in range(limit):
             step = turn.place.model_call(i)
-            prompt = Prompt(system, tuple(messages), self._tools.specs(turn.place.depth))
+            prompt = Prompt(system, tuple(messages), self._tools.specs(turn.depth))
             answer = await self._model_calls.make(steps, step, prompt)
             if isinstance(answer, PassEnd):
                 return answer

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from mesh.a2a.budget import CallerContext
 from mesh.a2a.client.port import (
     ForwardedHeaders,
     InputRequest,
@@ -25,12 +26,14 @@ from mesh.a2a.client.port import (
     RemoteLost,
     RemoteTask,
 )
+from mesh.core.budget import LimitName, OnLimit
 from mesh.core.durable_call import MESSAGE_REFUSED, Ask, History, MakeClaim, Refuse
 from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
     ApprovalResolved,
     RemoteQuestion,
+    SpentElsewhere,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -92,10 +95,15 @@ def spec_of(name: str, description: str) -> ToolSpec:
 
 
 class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of other agents of one node. ``agents`` by the name of their tool."""
+    """The calls of other agents of one node. ``agents`` by the name of their tool. ``max_depth`` bounds how
+    many agents call each other, ``on_limit`` is what follows at a limit of the budget.
+    ``refuses_unpriced``: under a money limit, only agents are asked that say what they cost."""
 
     agents: Mapping[str, AgentTool]
     settings: CallSettings = CallSettings()
+    max_depth: int = 5
+    on_limit: OnLimit = "answer"
+    refuses_unpriced: bool = False
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `run_call`."""
@@ -139,11 +147,18 @@ class _RemoteCall(CallDriver):
         self._name = tool.name
         self._tool = tool
         self._agent = tool.agent
+        self._left: dict[LimitName, float] = {}
         self.lacks_token = steps.turn.lost_token
 
     # -- as it describes itself
 
     def problem(self, arguments: dict[str, Any]) -> str:
+        depth = self._steps.turn.depth
+        if depth >= self._calls.max_depth:
+            return (
+                f"{self.call.name} was not called: {depth} agents call each other already, as many as "
+                "budget.max_depth allows. Do it without another agent."
+            )
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def kind_of_approval(self) -> ApprovalKindName | None:
@@ -157,11 +172,15 @@ class _RemoteCall(CallDriver):
     # -- effects
 
     async def claim(self, action: MakeClaim) -> ToolIntent | NotRun:
+        if why := await self._unpriced():
+            return NotRun(f"{self.call.name} was not called: {why}")
+        if not action.answers:  # before the claim: from there on, a failure would leave an unknown outcome
+            self._left = await self._steps.left(self._calls.on_limit)
         return ToolIntent(run=0, tool=self.call.name, arguments=action.arguments, answers=action.answers)
 
     async def run_claimed(self, claim: ToolIntent) -> Ended:
         failpoint("a2a.claimed")
-        message = self._message(claim)
+        message = self._as_sender(self._message(claim))
         try:
             return await self._ended(claim, await self._send(message))
         except RemoteFailed as problem:
@@ -169,7 +188,10 @@ class _RemoteCall(CallDriver):
 
     async def recover(self, claim: ToolIntent, *, is_retry: bool) -> Ended:
         try:
-            task = await self._agent.recover(self._message(claim), self._headers)
+            # It may be less than the first time; an agent that has the message keeps to what it was told.
+            self._left = await self._steps.left(self._calls.on_limit)
+            message = self._as_sender(self._message(claim))
+            task = await self._agent.recover(message, self._headers)
             return await self._ended(claim, task, is_retry=is_retry)
         except RemoteFailed as problem:
             return self._failed(claim, problem)
@@ -219,6 +241,26 @@ class _RemoteCall(CallDriver):
             relayed = _relayed(asked, decision)
         return OutgoingMessage(message_id, "", question.context_id, asked.remote_task_id, relayed)
 
+    async def _unpriced(self) -> str:
+        """Why the agent must not be asked under the money limits around this node; empty if it may."""
+        has_limit = any(scope.is_money for scope in self._steps.turn.scopes)
+        if not (self._calls.refuses_unpriced and has_limit):
+            return ""
+        try:
+            is_priced = await self._agent.is_priced(self._headers)
+        except (RemoteFailed, RemoteLost) as problem:
+            return str(problem)
+        unknown = "it does not promise to say what it costs, and budget.unpriced_peers refuses such agents"
+        return "" if is_priced else unknown
+
+    def _as_sender(self, message: OutgoingMessage) -> OutgoingMessage:
+        """A message that begins a task, with where it comes from."""
+        if message.task_id:
+            return message
+        turn = self._steps.turn
+        path = (*turn.called_by, *(turn.agent_path or (self._calls.settings.root,)))
+        return msgspec.structs.replace(message, sender=CallerContext(turn.depth, path, self._left))
+
     def _answered_by(self, claim: ToolIntent) -> ApprovalRequired | None:
         """The other agent's question whose decision a claim tells."""
         asked = self._history.approval(claim.answers)
@@ -242,18 +284,22 @@ class _RemoteCall(CallDriver):
 
     def _failed(self, claim: ToolIntent, problem: RemoteFailed) -> Ended:
         asked = self._answered_by(claim)
-        return Returned(str(problem), is_error=True) if asked is None else self._asks_again(asked, problem)
+        # Nobody knows whether it did something before it failed.
+        if asked is None:
+            return Returned(str(problem), is_error=True, spent=SpentElsewhere())
+        return self._asks_again(asked, problem)
 
     def _taken(self, task: RemoteTask) -> Returned | Asks:
         match task.state:
             case "completed":
-                return Returned(task.text)
+                return Returned(task.text, spent=task.spent)
             case "auth-required" if task.input_request is None:
                 return self._wants_token(task)
             case "input-required" | "auth-required":
                 return self._asks(task)
             case state:
-                return Returned(f"Agent {self._name}: {state}: {task.text}", is_error=True)
+                text = f"Agent {self._name}: {state}: {task.text}"
+                return Returned(text, is_error=True, spent=task.spent)
 
     def _asks(self, task: RemoteTask) -> Asks:
         """The other agent waits for a person, and so does this step."""

@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.core.budget import CallRequest, Scope
+from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope
 from mesh.core.events import (
     AnyEvent,
     ApprovalResolved,
@@ -35,6 +35,9 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     for a person, and whether the caller is below a parallel or loop node. ``agent_path`` are the names of the
     agents from the root agent down to this one, empty in the root agent. ``started_at`` is when this agent
     began: the root agent with the turn. ``deadline`` is when nobody waits for this pass any more.
+
+    ``depth_above`` counts the agents of other meshes that call each other down to the root agent of this
+    turn, ``called_by`` are their names, for people to read.
 
     ``budget`` are the limits of the request that began the turn, which tighten those of the root.
     ``scopes`` are the budgets of the nodes around this one, and its own.
@@ -68,6 +71,8 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent_path: Sequence[str] = ()
     started_at: str = ""
     deadline: str = ""
+    depth_above: int = 0
+    called_by: Sequence[str] = ()
     budget: Mapping[str, float] = {}
     scopes: Sequence[Scope] = ()
 
@@ -76,7 +81,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return ExecutionContext(
             idempotency_key=step_id(self.conversation_id, self.turn, step.text),
             trace_id=trace_id_of(self.traceparent, self.conversation_id, self.turn),
-            depth=self.place.depth,
+            depth=self.depth,
             agent_path=tuple(self.agent_path) or (root,),
             started_at=self.started_at,
             deadline=self.deadline,
@@ -87,6 +92,11 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def place(self) -> Place:
         """``at``, as a place."""
         return Place(self.at)
+
+    @property
+    def depth(self) -> int:
+        """How many agents call each other down to this pass, those of other meshes included."""
+        return self.depth_above + self.place.depth
 
     def __repr__(self) -> str:
         return f"PassInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
@@ -166,6 +176,13 @@ class Recorder(Protocol):
     ) -> Grant:
         """Sends events ahead, and reserves what a model call can cost. Waits while it fits only if calls in
         flight turn out cheaper, but not for ever. Raises `Unavailable`."""
+        ...
+
+    async def left(
+        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
+    ) -> dict[LimitName, float]:
+        """What the newest turn may still use of these budgets, by their keys: see `left_of`. Raises
+        `Unavailable`."""
         ...
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:

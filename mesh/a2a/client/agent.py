@@ -132,6 +132,13 @@ class HttpAgent:
             progress.set_result(task)
             return task
 
+    async def is_priced(self, forwarded: ForwardedHeaders) -> bool:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return (await self._discover(forwarded)).is_priced
+        except TimeoutError:
+            raise self._failed(f"no card within {self._timeout_s:g} s") from None
+
     async def withdraw(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> bool:
         try:
             async with asyncio.timeout(min(CANCEL_S, self._timeout_s)):

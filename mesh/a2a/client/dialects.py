@@ -17,7 +17,7 @@ import msgspec
 from mesh.a2a.client.input_requests import metadata_of, text_of
 from mesh.a2a.client.port import OutgoingMessage, RemoteFailed
 from mesh.a2a.client.transport import HttpRequest, HttpResponse, excerpt
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.core.ids import new_id
 
 Version = Literal["1.0", "0.3", "plain"]
@@ -59,12 +59,14 @@ class TokenRequired(RemoteFailed):
 
 
 class AgentEndpoint(msgspec.Struct, frozen=True):
-    """A URL of an agent and the dialect to speak there."""
+    """A URL of an agent and the dialect to speak there. ``takes_budget``: the agent has the budget
+    extension."""
 
     url: str
     version: Version
     rest: bool = False
     tenant: str = ""
+    takes_budget: bool = False
 
     def send(self, message: OutgoingMessage, agent: str) -> HttpRequest | None:
         """Returns the request that sends a message, or None if the message has a decision that cannot be
@@ -75,6 +77,8 @@ class AgentEndpoint(msgspec.Struct, frozen=True):
         metadata = metadata_of(message.decision, agent) if message.decision else {}
         if self.version == "plain":
             return None if metadata else self._rpc("send", _plain_params(message))
+        if message.sender is not None and self.takes_budget:
+            metadata[BUDGET] = message.sender.data
         params = _message_params(message, metadata, self.version)
         return self._http("POST", "/message:send", params) if self.rest else self._rpc("send", params)
 
@@ -184,7 +188,7 @@ def _message_params(message: OutgoingMessage, metadata: dict[str, Any], version:
     }
     if metadata:
         sent["metadata"] = metadata
-        sent["extensions"] = [uri for uri in (MESH, HITL) if uri in metadata]
+        sent["extensions"] = [uri for uri in (MESH, HITL, BUDGET) if uri in metadata]
     waits = {"returnImmediately": False} if is_v1 else {"blocking": True}
     return {"message": sent, "configuration": waits}
 

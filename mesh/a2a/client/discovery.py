@@ -20,7 +20,7 @@ from yarl import URL
 from mesh.a2a.client.dialects import TOKEN_REQUIRED, AgentEndpoint, TokenRequired
 from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
 from mesh.a2a.client.transport import A2aTransport, HttpRequest, Unreachable, printable_url
-from mesh.a2a.extensions import MESH
+from mesh.a2a.extensions import BUDGET, MESH
 from mesh.net.address_guard import host_and_port
 
 CARD_TIMEOUT_S = 10.0
@@ -37,11 +37,13 @@ class CardUnavailable(Unreachable):
 
 class AgentProfile(msgspec.Struct, frozen=True):
     """What is known about an agent: its endpoints, best first, and the extensions that its card lists.
-    ``is_sure`` is False if there may be a card that could not be fetched."""
+    ``is_sure`` is False if there may be a card that could not be fetched. ``is_priced``: the agent promises
+    to say what its tasks cost."""
 
     endpoints: tuple[AgentEndpoint, ...]
     extensions: frozenset[str] = frozenset()
     is_sure: bool = True
+    is_priced: bool = False
 
     @property
     def is_recoverable(self) -> bool:
@@ -169,13 +171,17 @@ def profile_of(transport: A2aTransport, url: str, card: AgentCard) -> AgentProfi
     if not trusted:
         endpoints.insert(0, _endpoint(url, supported[0][0], supported[0][1].tenant))
     extensions = frozenset(extension.uri for extension in card.capabilities.extensions)
+    if BUDGET in extensions:
+        endpoints = [msgspec.structs.replace(one, takes_budget=True) for one in endpoints]
     if MESH not in extensions:
         # An agent whose card says 0.3 may mean the plain form of it. An agent with our extension does not:
         # the extension promises something about message ids, and the plain form has none.
         endpoints += [
             msgspec.structs.replace(one, version="plain") for one in endpoints if one.version == "0.3"
         ]
-    return AgentProfile(tuple(endpoints), extensions)
+    budgets = [extension for extension in card.capabilities.extensions if extension.uri == BUDGET]
+    is_priced = any(dict(extension.params).get("priced") is True for extension in budgets)
+    return AgentProfile(tuple(endpoints), extensions, is_priced=is_priced)
 
 
 def _supported(card: AgentCard) -> Sequence[tuple[str, AgentInterface]]:

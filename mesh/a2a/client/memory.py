@@ -21,6 +21,7 @@ class MemoryAgent:
         self.cancelled: list[str] = []
         self.withdrawn: set[str] = set()
         self.closed = False
+        self.priced = True
         self.script = script
         self._forgets = forgets
         self._answers: dict[str, RemoteTask] = {}
@@ -47,6 +48,9 @@ class MemoryAgent:
 
     async def recover(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> RemoteTask | None:
         return None if self._forgets else await self.send(message, forwarded)
+
+    async def is_priced(self, forwarded: ForwardedHeaders) -> bool:
+        return self.priced
 
     async def withdraw(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> bool:
         self.withdrawn.add(message.id)

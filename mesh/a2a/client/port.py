@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from mesh.a2a.budget import CallerContext
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import ApprovalKindName, DecisionProtocol
+from mesh.core.events import ApprovalKindName, DecisionProtocol, SpentElsewhere
 
 TaskState = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
 
@@ -81,7 +82,8 @@ class OutgoingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     ``id`` is a UUID that is derived from the durable step, so the message has the same id however often and
     by whichever process it is sent; so is ``context_id``. With a ``decision`` the message answers the input
     request of task ``task_id``. With a ``task_id`` and no decision it only brings
-    `ForwardedHeaders.token` to a task that waits for one.
+    `ForwardedHeaders.token` to a task that waits for one. ``sender`` is for agents that have the budget
+    extension.
     """
 
     id: str
@@ -89,6 +91,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     context_id: str
     task_id: str = ""
     decision: RelayedDecision | None = None
+    sender: CallerContext | None = None
 
 
 class RemoteTask(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,6 +100,7 @@ class RemoteTask(msgspec.Struct, frozen=True, omit_defaults=True):
     ``input_request`` is set in the states input-required and auth-required. In the state auth-required
     without an input request, it was not the task but HTTP that asked for a token (401, 403). ``refused``: the
     message itself was not taken for want of a token; otherwise it is as open as before what came of it.
+    ``spent`` is what the agent says that the task has cost.
     """
 
     state: TaskState
@@ -105,6 +109,7 @@ class RemoteTask(msgspec.Struct, frozen=True, omit_defaults=True):
     context_id: str = ""
     input_request: InputRequest | None = None
     refused: bool = False
+    spent: SpentElsewhere = SpentElsewhere()
 
 
 class RemoteAgent(Protocol):
@@ -128,6 +133,10 @@ class RemoteAgent(Protocol):
         it. Raises `RemoteFailed` if a message that was sent again is refused, or the agent is still working
         when the time is over.
         """
+        ...
+
+    async def is_priced(self, forwarded: ForwardedHeaders) -> bool:
+        """Whether the agent promises to say what its tasks cost. Raises `RemoteFailed`, `RemoteLost`."""
         ...
 
     async def withdraw(self, message: OutgoingMessage, forwarded: ForwardedHeaders) -> bool:

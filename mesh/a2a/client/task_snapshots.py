@@ -11,8 +11,11 @@ from typing import Any, get_args
 
 import msgspec
 
+from mesh.a2a.budget import spent_in
 from mesh.a2a.client.input_requests import id_or_name, input_request_of
 from mesh.a2a.client.port import InputRequest, RemoteFailed, RemoteTask, TaskState
+from mesh.a2a.extensions import BUDGET
+from mesh.core.events import SpentElsewhere
 
 _WORKING = ("submitted", "working")
 _STATES: dict[str, TaskState] = {state: state for state in get_args(TaskState)} | {"cancelled": "canceled"}
@@ -28,11 +31,14 @@ class TaskSnapshot(msgspec.Struct, frozen=True):
     context_id: str = ""
     timestamp: str = ""
     input_request: InputRequest | None = None
+    spent: SpentElsewhere = SpentElsewhere()
 
     def settled(self) -> RemoteTask:
         """Returns the task in the port's type. Must not be called while the agent works on it."""
         assert self.state is not None
-        return RemoteTask(self.state, self.text, self.task_id, self.context_id, self.input_request)
+        return RemoteTask(
+            self.state, self.text, self.task_id, self.context_id, self.input_request, spent=self.spent
+        )
 
 
 def snapshot_of(result: Any) -> TaskSnapshot:
@@ -46,7 +52,11 @@ def snapshot_of(result: Any) -> TaskSnapshot:
             return _task(result)
         if isinstance(result.get("parts"), list):
             return TaskSnapshot(
-                "completed", _text_of(result), id_or_name(result, "taskId"), id_or_name(result, "contextId")
+                "completed",
+                _text_of(result),
+                id_or_name(result, "taskId"),
+                id_or_name(result, "contextId"),
+                spent=_spent(result),
             )
     raise RemoteFailed("it answered neither a task nor a message")
 
@@ -80,7 +90,13 @@ def _task(task: dict[str, Any]) -> TaskSnapshot:
     input_request = None
     if state in ("input-required", "auth-required"):
         input_request = input_request_of(message, text, timestamp, wants_token=state == "auth-required")
-    return TaskSnapshot(state, text, task_id, id_or_name(task, "contextId"), timestamp, input_request)
+    context_id = id_or_name(task, "contextId")
+    return TaskSnapshot(state, text, task_id, context_id, timestamp, input_request, _spent(task))
+
+
+def _spent(holder: dict[str, Any]) -> SpentElsewhere:
+    metadata = holder.get("metadata")
+    return spent_in(metadata.get(BUDGET)) if isinstance(metadata, dict) else SpentElsewhere()
 
 
 def _artifacts(task: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ import msgspec
 from yarl import URL
 
 from mesh.a2a.client.port import ForwardedHeaders, RemoteFailed, RemoteLost
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.net.address_guard import guarded_session, host_and_port
 from mesh.net.bodies import BodyTooLarge, read_body
 
@@ -214,7 +214,7 @@ class A2aTransport:
         # Compression is declined because a few compressed bytes can become very many; few answers are large
         # enough to gain from it.
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-        headers["A2A-Extensions"] = f"{HITL}, {MESH}"
+        headers["A2A-Extensions"] = f"{HITL}, {MESH}, {BUDGET}"
         if request.version:
             headers["A2A-Version"] = request.version
             headers["X-A2A-Extensions"] = headers["A2A-Extensions"]  # the name of the header in 0.3

@@ -18,11 +18,12 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.config.model import A2aAgent, Config
 from mesh.core.errors import MeshError, Unavailable
 from mesh.http.backend import Backend
 from mesh.http.public_url import public_url
+from mesh.tree.configured_limits import unpriced_models
 from mesh.tree.plan import PlannedNode, other_agents, tree_of
 
 ENDPOINT = "/a2a"
@@ -109,8 +110,19 @@ def _capabilities(config: Config) -> "pb.AgentCapabilities":
                 uri=MESH,
                 description="Approvals decided one by one, with edited arguments; message ids count once",
             ),
+            pb.AgentExtension(
+                uri=BUDGET,
+                description="Depth and limits of the caller; what a task has spent",
+                params={"priced": _is_priced(config)},
+            ),
         ],
     )
+
+
+def _is_priced(config: Config) -> bool:
+    """Whether the cost of a task with a money limit is always known."""
+    is_known = not unpriced_models(config)
+    return is_known and (not other_agents(config) or config.budget.unpriced_peers == "refuse")
 
 
 def _skills(config: Config, tools: Sequence[dict[str, Any]], *, extended: bool) -> list["pb.AgentSkill"]:

@@ -16,6 +16,8 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -43,6 +45,7 @@ from mesh.a2a.server.agent_card import AgentCards
 from mesh.a2a.server.errors import a2a_error, a2a_errors, hides_defects
 from mesh.a2a.server.messages import (
     UnsupportedContent,
+    caller_context_in,
     decisions_in,
     has_decisions,
     text_of,
@@ -83,6 +86,7 @@ from mesh.keeper.requests import (
 )
 from mesh.push.webhook import A2aVersion
 from mesh.runtime.logs import fields
+from mesh.tree.configured_limits import MONEY, unpriced_models
 
 _log = logging.getLogger("mesh.gateway")
 _PAGE = 50
@@ -125,6 +129,8 @@ class Handler(PushOperations):
         self._update_stream = UpdateStream(streams, self._show, self._note_shown)
         self._max_message_bytes = config.limits.max_message_bytes
         self._card = config.card
+        self._max_depth = config.budget.max_depth
+        self._config = config
 
     # -- messages
 
@@ -136,7 +142,7 @@ class Handler(PushOperations):
         taken = await self._take(params, context, wait=not params.configuration.return_immediately)
         if not await request.http.is_disconnected():
             await self._note_shown(taken.view)
-        direct = direct_answer(taken.view) if self._may_be_direct(params) else None
+        direct = direct_answer(taken.view, request.extensions) if self._may_be_direct(params) else None
         task = task_of(taken.view, request.extensions, taken.note)
         return direct or apply_history_length(task, params.configuration)
 
@@ -170,6 +176,7 @@ class Handler(PushOperations):
         request, version, message = request_of(context), version_of(context), params.message
         if not message.message_id:
             raise InvalidParamsError("message.messageId is missing")
+        request = self._within(message, request)
         if self._card.files == "mention":
             message.CopyFrom(with_files_mentioned(message))
         if not message.task_id:
@@ -192,6 +199,31 @@ class Handler(PushOperations):
             return await self._say(view.id, message, request, wait, watched)
         return await self._decide(view, decisions, request, wait, watched)
 
+    def _within(self, message: "pb.Message", request: A2aRequest) -> A2aRequest:
+        """The request with what the agent that sent it says about itself. A message of the deepest agent that
+        may be is refused: it is the model of its sender that has to go on without this agent."""
+        with _readable():
+            context = caller_context_in(message)
+        if context is None:
+            return request
+        if context.depth >= self._max_depth:
+            raise UnsupportedOperationError(
+                f"{context.depth} agents call each other already, as many as budget.max_depth allows here. "
+                "Do it without this agent"
+            )
+        caller = msgspec.structs.replace(request.caller, depth=context.depth, called_by=context.agent_path)
+        # A limit of money needs prices. Without them it is dropped: the card has told the caller that it
+        # will not know the cost, which it may allow or refuse (budget.unpriced_peers).
+        left: dict[str, float] = {
+            key: limit for key, limit in context.left.items() if self._is_priced or key not in MONEY
+        }
+        return replace(request, caller=caller, budget=left)
+
+    @cached_property
+    def _is_priced(self) -> bool:
+        # On the first message of an agent with a budget: the lists of prices take 0.1 s to load.
+        return not unpriced_models(self._config)
+
     async def _begin(
         self,
         params: "pb.SendMessageRequest",
@@ -205,7 +237,8 @@ class Handler(PushOperations):
         context = message.context_id or caller.session_id or secrets.token_hex(4)
         if not is_session_id(context):
             raise InvalidParamsError(f"contextId must be {SESSION_IDS}")
-        create = Create(task, caller, text, wait, watched, context, message.message_id, webhook)
+        budget = dict(request.budget)
+        create = Create(task, caller, text, wait, watched, context, message.message_id, webhook, budget)
         return _taken(await self._ask(task, create))
 
     async def _first(self, task: str, request: A2aRequest) -> _Taken | None:
@@ -217,7 +250,16 @@ class Handler(PushOperations):
         self, task: str, message: "pb.Message", request: A2aRequest, wait: bool, watched: bool
     ) -> _Taken:
         text, ends = self._text(message), not request.is_plain
-        say = SendMessage(task, request.caller, text, wait, watched, message.message_id, for_newest_turn=ends)
+        say = SendMessage(
+            task,
+            request.caller,
+            text,
+            wait,
+            watched,
+            message.message_id,
+            for_newest_turn=ends,
+            budget=dict(request.budget),
+        )
         return _taken(await self._ask(task, say))
 
     async def _decide(

@@ -13,7 +13,8 @@ import msgspec
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.budget import CallerContext, caller_context
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.a2a.numbers import exact
 from mesh.core.approvals import APPROVAL_KINDS, CONTINUE, Decision, is_no
 from mesh.core.errors import BadRequest
@@ -90,6 +91,17 @@ def with_files_mentioned(message: "pb.Message") -> "pb.Message":
 def _file(part: "pb.Part") -> str:
     kind = f"({part.media_type})" if part.media_type else ""
     return " ".join(word for word in ("file", part.filename, kind) if word)
+
+
+def caller_context_in(message: "pb.Message") -> CallerContext | None:
+    """Where the message comes from, if an agent sent it that says so. Raises `BadRequest` if it cannot be
+    read."""
+    if BUDGET not in message.metadata:
+        return None
+    try:
+        return caller_context(MessageToDict(message.metadata)[BUDGET])
+    except (ValueError, RecursionError) as problem:
+        raise BadRequest(f"metadata {BUDGET}: {problem}") from None
 
 
 def has_decisions(message: "pb.Message") -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -25,7 +25,8 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 class A2aRequest:
     """``key`` is the idempotency key: requests with one key count once. Without a key each counts.
     ``message_id`` is the client's, empty if it gave none; ``content_hash`` is of what the message says.
-    ``is_plain``: the request is in the plain form (`mesh.a2a.server.versions`)."""
+    ``is_plain``: the request is in the plain form (`mesh.a2a.server.versions`). ``budget`` is what the agent
+    that sent it has left."""
 
     caller: Caller
     extensions: frozenset[str]
@@ -34,6 +35,7 @@ class A2aRequest:
     content_hash: str
     is_plain: bool
     http: Request
+    budget: Mapping[str, float] = field(default_factory=dict)
 
     def to_task(self) -> "A2aRequest":
         """This request for a message to an existing task. There any message id makes a key, together with the

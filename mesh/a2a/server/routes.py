@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.a2a.server.agent_card import ENDPOINT, AgentCards
 from mesh.a2a.server.handler import Handler
 from mesh.a2a.server.requests import A2aRequestBuilder
@@ -167,7 +167,7 @@ def _prepare(request: Request, raw: bytes, params: Any, message_id: str, *, plai
     request.state.a2a_raw = raw
     request.state.a2a_is_plain = plain
     request.state.a2a_message_id = message_id
-    request.state.a2a_hash = _hash_of(fields)
+    request.state.a2a_hash = _hash_of(_without_budget(fields))
     request.state.a2a_content_hash = _hash_of(_meaning(fields))
 
 
@@ -177,6 +177,14 @@ def _meaning(message: dict[str, Any]) -> list[Any]:
     metadata = message.get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
     return [message.get("parts"), known.get(MESH), known.get(HITL)]
+
+
+def _without_budget(message: dict[str, Any]) -> dict[str, Any]:
+    """The message without what its sender has left, which is less when it sends the message again."""
+    metadata = message.get("metadata")
+    if not isinstance(metadata, dict) or BUDGET not in metadata:
+        return message
+    return {**message, "metadata": {key: value for key, value in metadata.items() if key != BUDGET}}
 
 
 def _hash_of(value: Any) -> str:

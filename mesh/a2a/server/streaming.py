@@ -8,6 +8,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InternalError
 from starlette.exceptions import HTTPException
 
+from mesh.a2a.extensions import BUDGET
 from mesh.a2a.server.task import direct_answer
 from mesh.a2a.server.turn_updates import TurnUpdates
 from mesh.core.errors import MeshError
@@ -55,7 +56,7 @@ class UpdateStream:
                         yield each
                     held = None
         if held is not None:
-            yield direct_answer(await self._show(task.id)) or held[0]
+            yield direct_answer(await self._show(task.id), turn_updates.extensions) or held[0]
 
     async def updates(
         self,
@@ -71,6 +72,8 @@ class UpdateStream:
             async for event in events:
                 if event.turn != turn:
                     continue
+                if isinstance(event, Completed | Error) and BUDGET in turn_updates.extensions:
+                    turn_updates.view = await self._show(watch.id)  # with what the turn has spent
                 for update in turn_updates.of_event(event):
                     yield update
                 if isinstance(event, Completed | Error):

@@ -21,10 +21,13 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.struct_pb2 import Value
 
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.budget import spent_data
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.core.approvals import APPROVAL_KINDS
+from mesh.core.budget import NOTHING, NUSD
 from mesh.core.conversation import MessageView
-from mesh.core.events import Artifact
+from mesh.core.events import Artifact, SpentElsewhere
+from mesh.core.spending import Spent
 from mesh.core.view import ConversationView, PendingApproval, TurnState, TurnView
 
 STATES: dict[TurnState | None, "pb.TaskState"] = {
@@ -46,6 +49,7 @@ def task_of(view: ConversationView, extensions: Collection[str] = (), note: str 
     """The task. ``extensions``: URIs that the client activated. ``note`` is put before what waits."""
     turn = view.turn
     return pb.Task(
+        metadata=spent_metadata(view, extensions),
         id=view.id,
         context_id=view.context,
         status=status_of(view, extensions, note),
@@ -54,7 +58,7 @@ def task_of(view: ConversationView, extensions: Collection[str] = (), note: str 
     )
 
 
-def direct_answer(view: ConversationView) -> "pb.Message | None":
+def direct_answer(view: ConversationView, extensions: Collection[str] = ()) -> "pb.Message | None":
     """The answer of a first turn that called no tool; None: it is another turn, or has no answer."""
     turn, is_first = view.turn, view.turn is not None and view.turn.number == 1
     if (
@@ -66,7 +70,23 @@ def direct_answer(view: ConversationView) -> "pb.Message | None":
         return None
     message = pb.Message(message_id=f"{view.id}/{turn.number}", context_id=view.context, role=pb.ROLE_AGENT)
     message.parts.add(text=turn.response)
+    if spent := spent_metadata(view, extensions):
+        message.metadata.update(spent)
+        message.extensions.append(BUDGET)
     return message
+
+
+def spent_metadata(view: ConversationView, extensions: Collection[str]) -> dict[str, Any]:
+    """What the task has spent, for who activated the extension, once it has ended. What may have been charged
+    for answers that were lost is in it."""
+    turn = view.turn
+    if BUDGET not in extensions or turn is None or turn.state not in TERMINAL:
+        return {}
+    spent, more = view.spent or Spent(), view.unsettled or NOTHING
+    cost = None if spent.unpriced_calls else round(spent.cost_usd * NUSD) + more.nusd
+    return {
+        BUDGET: spent_data(SpentElsewhere(cost, spent.total_tokens + more.tokens, spent.calls + more.calls))
+    }
 
 
 def status_of(view: ConversationView, extensions: Collection[str] = (), note: str = "") -> "pb.TaskStatus":

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 from a2a.types import a2a_pb2 as pb
 
-from mesh.a2a.server.task import ARTIFACT, artifact_id, file_of, status_of
+from mesh.a2a.server.task import ARTIFACT, artifact_id, file_of, spent_metadata, status_of
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -33,9 +33,9 @@ class TurnUpdates:
     """The updates of one turn for one client. Stateful: events have to be given in order."""
 
     def __init__(self, view: ConversationView, turn: int, extensions: Collection[str] = ()) -> None:
-        self._view = view
+        self.view = view
         self.turn = turn
-        self._extensions = extensions
+        self.extensions = extensions
         self._files = 0
         self.is_work = False  # whether something happened that makes it more than an answer
         self._step = ""
@@ -66,7 +66,7 @@ class TurnUpdates:
     def paused(self, view: ConversationView) -> "pb.TaskStatusUpdateEvent":
         """The turn waits, as the conversation shows it now."""
         return pb.TaskStatusUpdateEvent(
-            task_id=view.id, context_id=view.context, status=status_of(view, self._extensions)
+            task_id=view.id, context_id=view.context, status=status_of(view, self.extensions)
         )
 
     def _text(self, delta: TextDelta) -> Iterator[Update]:
@@ -99,8 +99,8 @@ class TurnUpdates:
         artifact = pb.Artifact(artifact_id=artifact_id(self.turn), name=ARTIFACT, parts=[pb.Part(text=text)])
         append, self._is_begun = self._is_begun, True
         return pb.TaskArtifactUpdateEvent(
-            task_id=self._view.id,
-            context_id=self._view.context,
+            task_id=self.view.id,
+            context_id=self.view.context,
             artifact=artifact,
             append=append,
             last_chunk=last,
@@ -108,11 +108,16 @@ class TurnUpdates:
 
     def _file(self, file: Artifact) -> "pb.TaskArtifactUpdateEvent":
         artifact, self._files = file_of(self.turn, self._files, file), self._files + 1
-        view = self._view
+        view = self.view
         return pb.TaskArtifactUpdateEvent(
             task_id=view.id, context_id=view.context, artifact=artifact, last_chunk=True
         )
 
     def _status(self, turn: TurnView) -> "pb.TaskStatusUpdateEvent":
-        then = msgspec.structs.replace(self._view, turn=turn, pending_approvals=[])
-        return pb.TaskStatusUpdateEvent(task_id=then.id, context_id=then.context, status=status_of(then))
+        then = msgspec.structs.replace(self.view, turn=turn, pending_approvals=[])
+        return pb.TaskStatusUpdateEvent(
+            task_id=then.id,
+            context_id=then.context,
+            status=status_of(then),
+            metadata=spent_metadata(then, self.extensions),
+        )

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mesh.a2a.extensions import HITL, MESH
+from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.core.errors import JournalError
 from mesh.core.events import LlmCall
 from mesh.journal.memory import MemoryJournal
@@ -471,7 +471,7 @@ def test_the_card_says_what_the_agent_can_and_where() -> None:
         assert body["url"] == f"{live.url}/a2a"
         assert {skill["id"] for skill in body["skills"]} == {"add", "look", "a2a_b"}
         assert all(skill["tags"] and skill["description"] for skill in body["skills"])
-        assert {e["uri"] for e in body["capabilities"]["extensions"]} == {HITL, MESH}
+        assert {e["uri"] for e in body["capabilities"]["extensions"]} == {HITL, MESH, BUDGET}
         modern = rpc.http.get(CARD).json()
         assert "url" not in modern and "protocolVersion" not in modern
         for condition in ("If-None-Match", "If-Modified-Since"):
