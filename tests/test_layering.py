@@ -41,6 +41,7 @@ SAME_ROLE = {
     "agent_index.py": "the list of agents at /: its application, and Serve's",
     "app.py": "an ASGI application",
     "approvals.py": "approvals: the table of kinds, how they are shown, how they are decided",
+    "budget.py": "budgets: the fold and the decision, and how A2A tells them",
     "chat.py": "the terminal chat, and the command that starts it",
     "errors.py": "errors: the tree of them, and how A2A says them",
     "events.py": "events: the vocabulary, and how HTTP shows it",

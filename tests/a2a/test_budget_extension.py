@@ -157,6 +157,14 @@ def test_only_a_caller_that_activated_the_extension_is_told_what_was_spent(is_ac
         assert old.get("metadata", {}).get(BUDGET) == expected
 
 
+def test_an_answer_that_a_limit_forced_says_so() -> None:
+    with served(setting=setting(budget={"max_llm_calls": 1})) as (rpc, _):
+        task = rpc.send("go", **ACTIVE)
+        assert task["metadata"][BUDGET]["forced"] == "max_llm_calls"
+        *_, last = rpc.stream("SendStreamingMessage", {"message": said("go")}, **ACTIVE)
+        assert last["result"]["statusUpdate"]["metadata"][BUDGET]["forced"] == "max_llm_calls"
+
+
 def test_without_prices_the_cost_is_unknown_and_a_limit_of_money_is_dropped() -> None:
     with served() as (rpc, live):
         metadata = {BUDGET: {"depth": 1, "left": {"max_cost_usd": 0.1, "max_llm_calls": 3}}}

@@ -78,15 +78,14 @@ def direct_answer(view: ConversationView, extensions: Collection[str] = ()) -> "
 
 def spent_metadata(view: ConversationView, extensions: Collection[str]) -> dict[str, Any]:
     """What the task has spent, for who activated the extension, once it has ended. What may have been charged
-    for answers that were lost is in it."""
+    for answers that were lost is in it. ``forced`` is there when a limit forced the answer."""
     turn = view.turn
     if BUDGET not in extensions or turn is None or turn.state not in TERMINAL:
         return {}
     spent, more = view.spent or Spent(), view.unsettled or NOTHING
     cost = None if spent.unpriced_calls else round(spent.cost_usd * NUSD) + more.nusd
-    return {
-        BUDGET: spent_data(SpentElsewhere(cost, spent.total_tokens + more.tokens, spent.calls + more.calls))
-    }
+    data = spent_data(SpentElsewhere(cost, spent.total_tokens + more.tokens, spent.calls + more.calls))
+    return {BUDGET: {**data, "forced": turn.forced} if turn.forced else data}
 
 
 def status_of(view: ConversationView, extensions: Collection[str] = (), note: str = "") -> "pb.TaskStatus":

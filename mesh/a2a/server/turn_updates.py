@@ -53,11 +53,11 @@ class TurnUpdates:
             case ToolResult(artifacts=files):
                 for file in files:
                     yield self._file(file)
-            case Completed(response=response, cancelled_on_request=is_cancelled, time=time):
+            case Completed(response=response, cancelled_on_request=is_cancelled, time=time, forced=forced):
                 if not is_cancelled:
                     yield self._end(response)
                 state: TurnState = "cancelled" if is_cancelled else "completed"
-                yield self._status(TurnView(self.turn, state, time, response))
+                yield self._status(TurnView(self.turn, state, time, response, forced=forced))
             case Error(message=message, time=time):
                 yield self._status(TurnView(self.turn, "failed", time, message))
             case _:
