@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from mesh.a2a.budget import CallerContext
+from mesh.a2a.budget_data import CallerContext
 from mesh.a2a.client.port import (
     ForwardedHeaders,
     InputRequest,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from mesh.a2a.budget import CallerContext, caller_context, spent_data, spent_in
+from mesh.a2a.budget_data import CallerContext, caller_context, spent_data, spent_in
 from mesh.a2a.client.memory import MemoryAgent
 from mesh.a2a.client.port import ForwardedHeaders, OutgoingMessage, RemoteTask
 from mesh.a2a.extensions import BUDGET

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.a2a.budget import CallerContext
+from mesh.a2a.budget_data import CallerContext
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalKindName, DecisionProtocol, SpentElsewhere

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from mesh.a2a.budget import spent_in
+from mesh.a2a.budget_data import spent_in
 from mesh.a2a.client.input_requests import id_or_name, input_request_of
 from mesh.a2a.client.port import InputRequest, RemoteFailed, RemoteTask, TaskState
 from mesh.a2a.extensions import BUDGET

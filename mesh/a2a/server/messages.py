@@ -13,7 +13,7 @@ import msgspec
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
-from mesh.a2a.budget import CallerContext, caller_context
+from mesh.a2a.budget_data import CallerContext, caller_context
 from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.a2a.numbers import exact
 from mesh.core.approvals import APPROVAL_KINDS, CONTINUE, Decision, is_no

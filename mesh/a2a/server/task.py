@@ -21,7 +21,7 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.struct_pb2 import Value
 
-from mesh.a2a.budget import spent_data
+from mesh.a2a.budget_data import spent_data
 from mesh.a2a.extensions import BUDGET, HITL, MESH
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.budget import NOTHING, NUSD
