@@ -43,6 +43,7 @@ class AgentInfo(msgspec.Struct, frozen=True):
     model: str = ""
     input_schema: dict[str, Any] = {}
     callers: tuple[str, ...] = ()
+    budget: dict[str, float] = {}
 
 
 class TreeNode(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from mesh.config.model import Config
 from mesh.tree.agent_call import agent_spec
+from mesh.tree.configured_limits import limits_of, limits_of_turn
 from mesh.tree.plan import PlannedNode, all_nodes, callable_agents, callers, tree_of
 
 
@@ -25,7 +26,8 @@ class Outline(msgspec.Struct, frozen=True, omit_defaults=True):
 class AgentInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An agent: the root agent, whose ``path`` is ``0``, or one that others may call, whose path is its name.
     ``input_schema`` is what its callers give it, which are the nodes named ``callers``; the root agent has
-    neither. ``model`` is that of an llm node."""
+    neither. ``model`` is that of an llm node. ``budget`` are the limits of one run, by key: for the root
+    agent, of a turn."""
 
     name: str
     type: str
@@ -34,6 +36,7 @@ class AgentInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     input_schema: dict[str, Any] = {}
     callers: tuple[str, ...] = ()
+    budget: dict[str, float] = {}
 
 
 def outline(config: Config) -> Outline:
@@ -49,7 +52,8 @@ def outlines_of_called_agents(config: Config) -> list[Outline]:
 def agents(config: Config) -> list[AgentInfo]:
     """The root agent, and the agents that others may call."""
     root = _outline(config, tree_of(config))
-    found = [AgentInfo(root.name, root.type, root.path, root.description, root.model)]
+    budget = limits_of_turn(config)
+    found = [AgentInfo(root.name, root.type, root.path, root.description, root.model, budget=budget)]
     nodes = list(all_nodes(config))
     for planned in callable_agents(config):
         node = planned.node
@@ -63,6 +67,7 @@ def agents(config: Config) -> list[AgentInfo]:
                 model=_model(config, planned),
                 input_schema=spec.input_schema,
                 callers=tuple(callers(nodes, node.name)),
+                budget=limits_of(node.budget),
             )
         )
     return found
