@@ -39,7 +39,7 @@ YAMLISH = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), YAMLISH, max_size=8))
 def test_a_config_parses_or_its_problems_are_told_without_the_secret(data: dict[str, Any]) -> None:
     text = json.dumps(data)
@@ -53,7 +53,7 @@ def test_a_config_parses_or_its_problems_are_told_without_the_secret(data: dict[
         assert read(config.source).digest == config.digest
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=200) | st.text(alphabet=" \n-:[]{}&*!|>'\"#%@`${}a0?,~\t", max_size=80))
 def test_any_text_parses_or_raises_config_error(text: str) -> None:
     try:

@@ -114,7 +114,7 @@ class World:
         return UserMessage(seq=seq, turn=self.numbers, text="x" * size)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories)
 def test_what_was_acknowledged_outlives_every_fault_and_nothing_that_failed_precedes_it(
     history: list[Write | Kill | PowerCut],

@@ -5,7 +5,7 @@ from email.utils import formatdate
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.net.backoff import Backoff, Patience, jittered, retry_after
@@ -24,7 +24,6 @@ def test_delays_double_up_to_the_bound() -> None:
     assert list(islice(backoff.delays(), 5)) == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-@settings(deadline=None)
 @given(backoff=POLICIES, failures=st.integers(0, 10**9))
 def test_a_delay_is_never_negative_nor_over_its_bound(backoff: Backoff, failures: int) -> None:
     longest = backoff.longest_delay(failures)
@@ -32,7 +31,6 @@ def test_a_delay_is_never_negative_nor_over_its_bound(backoff: Backoff, failures
     assert longest * (1 - backoff.jitter) * 0.999 <= backoff.delay(failures) <= longest
 
 
-@settings(deadline=None)
 @given(backoff=POLICIES, failures=st.integers(1, 10**6))
 def test_no_delay_is_shorter_than_the_one_before_jitter_aside(backoff: Backoff, failures: int) -> None:
     assert backoff.longest_delay(failures) <= backoff.longest_delay(failures + 1)

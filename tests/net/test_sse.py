@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import httpx2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.net.sse import HEARTBEAT, data_of_events, encode
@@ -44,7 +44,6 @@ TEXTS = st.text().filter(lambda text: not set(text) & {"\n", "\r"})
 LINES = st.lists(TEXTS, min_size=1, max_size=3).filter(lambda lines: lines != [""])
 
 
-@settings(deadline=None)
 @given(events=st.lists(LINES, max_size=5), newline=st.sampled_from(["\n", "\r\n", "\r"]), data=st.data())
 async def test_the_same_events_come_however_the_bytes_are_cut(
     events: list[list[str]], newline: str, data: st.DataObject
@@ -55,7 +54,6 @@ async def test_the_same_events_come_however_the_bytes_are_cut(
     assert await read(*cut(text, data), limit=10**6) == ["\n".join(lines) for lines in events]
 
 
-@settings(deadline=None)
 @given(sent=st.lists(LINES, max_size=5), data=st.data())
 async def test_what_is_encoded_is_decoded_as_it_was(sent: list[list[str]], data: st.DataObject) -> None:
     text = HEARTBEAT + b"".join(encode("\n".join(lines).encode(), event="x", id="7") for lines in sent)

@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mesh.core.messages import Assistant, User
@@ -15,7 +15,6 @@ TEXT = st.lists(PIECES | st.text(max_size=5), max_size=10).map("".join)
 VALUES = st.dictionaries(st.sampled_from(["a", "b"]) | NAMES, TEXT, max_size=4)
 
 
-@settings(deadline=None)
 @given(TEXT, VALUES)
 def test_what_is_around_the_placeholders_stays_and_each_is_its_value_or_itself(
     template: str, values: dict[str, str]
@@ -25,7 +24,6 @@ def test_what_is_around_the_placeholders_stays_and_each_is_its_value_or_itself(
     assert fill(template, values) == "".join(expected)
 
 
-@settings(deadline=None)
 @given(NAMES, TEXT, TEXT, TEXT)
 def test_a_value_with_braces_is_put_in_as_it_is(name: str, before: str, after: str, value: str) -> None:
     assume(not placeholders(before) and not placeholders(after) and not placeholders(f"{before}x{after}"))
@@ -34,13 +32,11 @@ def test_a_value_with_braces_is_put_in_as_it_is(name: str, before: str, after: s
     )
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_placeholders_without_a_value_stay(template: str) -> None:
     assert fill(template, {}) == template
 
 
-@settings(deadline=None)
 @given(TEXT, VALUES)
 def test_a_text_without_placeholders_of_these_names_is_left_alone(
     template: str, values: dict[str, str]
@@ -49,7 +45,6 @@ def test_a_text_without_placeholders_of_these_names_is_left_alone(
     assert fill(template, known) == template
 
 
-@settings(deadline=None)
 @given(TEXT, st.dictionaries(NAMES, st.text(alphabet="xyz \n", max_size=4)))
 def test_filling_twice_is_filling_once_when_the_values_hold_no_braces(
     template: str, values: dict[str, str]
@@ -60,7 +55,6 @@ def test_filling_twice_is_filling_once_when_the_values_hold_no_braces(
     assert fill(once, values) == once
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_the_placeholders_are_the_names_that_filling_asks_for(template: str) -> None:
     class Asked(dict[str, str]):
@@ -88,21 +82,18 @@ def test_the_built_in_placeholders_are_always_there() -> None:
     assert render(asked, turn(history=history)) == "do it|user: hi\n\nassistant: hello|m1|c1|s1|3|2"
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_a_key_of_the_state_with_the_name_of_a_built_in_one_is_not_seen(state: dict[str, str]) -> None:
     shadowing = state | dict.fromkeys(BUILT_IN, "shadow")
     assert "shadow" not in render("".join(f"{{{name}}}" for name in BUILT_IN), turn(state=shadowing))
 
 
-@settings(deadline=None)
 @given(TEXT, VALUES)
 def test_a_prompt_is_filled_from_the_session_state(template: str, state: dict[str, str]) -> None:
     assume(not set(BUILT_IN) & ({*state} | placeholders(template)))
     assert render(template, turn(state=state)) == fill(template, state)
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_a_users_message_is_never_a_template(message: str) -> None:
     said = render("<{user_message}>", turn(user_message=message, state={"a": "leak", "b": "leak"}))
