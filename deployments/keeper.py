@@ -9,7 +9,7 @@ from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.remote import RemoteTree, keep_source
 from deployments.services import KEEPER
-from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope
+from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import JournalError, NotFound, Unavailable
 from mesh.core.events import AnyEvent
 from mesh.journal.files import FileJournal
@@ -76,11 +76,9 @@ class KeeperActor(Actor):
         with _unavailable():
             return await self._keeper.reserve(conversation_id, turn, run, events, request)
 
-    async def left(
-        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
-    ) -> dict[LimitName, float]:
+    async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         with _unavailable():
-            return await self._keeper.left(conversation_id, scopes, on_limit)
+            return await self._keeper.remaining(conversation_id, scopes, on_limit)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         with _unavailable():

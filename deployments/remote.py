@@ -19,7 +19,7 @@ from deployments.addresses import keeper_stub, mcp_session_stub, node_stub
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService
-from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope
+from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
@@ -114,11 +114,9 @@ class RemoteRecorder:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.reserve(conversation_id, turn, run, events, request)
 
-    async def left(
-        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
-    ) -> dict[LimitName, float]:
+    async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
-        return await keeper.left(conversation_id, scopes, on_limit)
+        return await keeper.remaining(conversation_id, scopes, on_limit)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]

@@ -598,19 +598,26 @@ def problem_of_raise(asked: ApprovalRequired, edited: Mapping[str, object]) -> s
     return ""
 
 
-def left_of(
-    spending: BudgetUse, scopes: Sequence[Scope], on_limit: OnLimit, now: str
-) -> dict[LimitName, float]:
-    """What may still be used of these budgets, by key: the least of all scopes, without what they keep for
-    their last answers. Calls in flight count with their bounds."""
+class Remaining(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What may still be used, and what the run with the least left has used, by the keys of a budget."""
+
+    left: dict[LimitName, float] = {}
+    used: dict[LimitName, float] = {}
+
+
+def remaining_of(spending: BudgetUse, scopes: Sequence[Scope], on_limit: OnLimit, now: str) -> Remaining:
+    """What may still be used of these budgets: the least of all scopes, without what they keep for their last
+    answers. Calls in flight count with their bounds."""
     request = CallRequest(step="", model="", input_bytes=0, max_output=0, scopes=scopes, on_limit=on_limit)
     left: dict[LimitName, float] = {}
+    used: dict[LimitName, float] = {}
     for room in _rooms(spending, request, spending.run, now):
         # What is left of the conversation is a limit for this turn.
         limit = "max_cost_usd" if room.limit == "max_conversation_cost_usd" else room.limit
         more = room.shown(max(0, room.allowed - room.used_now))
-        left[limit] = min(left.get(limit, more), more)
-    return left
+        if more <= left.get(limit, more):
+            left[limit], used[limit] = more, room.shown(room.used_now)
+    return Remaining(left, used)
 
 
 def tightest(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mesh.core.approvals import is_no
-from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope, left_of
+from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope, remaining_of
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
 from mesh.core.events import (
@@ -178,12 +178,10 @@ class Keeper:
             self._driver.start(loaded)
         return grant
 
-    async def left(
-        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
-    ) -> dict[LimitName, float]:
+    async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         """See `Recorder`."""
         spending = (await self._shard.get(conversation_id)).conversation.budget_use
-        return left_of(spending, scopes, on_limit, now())
+        return remaining_of(spending, scopes, on_limit, now())
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""

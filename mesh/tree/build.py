@@ -166,7 +166,6 @@ def _remote_calls(
         agents={tool.tool: tool for tool in tools},
         settings=_call_settings(config, planned),
         max_depth=config.budget.max_depth,
-        on_limit=config.budget.on_limit,
         refuses_unpriced=config.budget.unpriced_peers == "refuse",
     )
 
@@ -216,6 +215,7 @@ def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
         approvals=planned.approvals,
         expire_after_s=config.approval_timeout_s,
         max_result_bytes=config.limits.max_result_bytes,
+        on_limit=config.budget.on_limit,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS
+from mesh.core.budget import OnLimit
 from mesh.core.durable_call import (
     Action,
     Answer,
@@ -217,7 +218,8 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     ``root`` is the name of the root agent.
     ``approvals`` says whether destructive tools wait for a person; ``expire_after_s`` how long, None for
     ever.
-    ``max_result_bytes`` bounds the text of a result."""
+    ``max_result_bytes`` bounds the text of a result. ``on_limit`` is what
+    follows at a limit of the budget."""
 
     name: str = ""
     root: str = ""
@@ -225,6 +227,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     approvals: ApprovalRule = ApprovalRule()
     expire_after_s: float | None = None
     max_result_bytes: int = 65_536
+    on_limit: OnLimit = "answer"
 
     def asks(self, turn: PassInput) -> bool:
         """Whether destructive tools wait for a person in this turn."""

@@ -26,7 +26,7 @@ from mesh.a2a.client.port import (
     RemoteLost,
     RemoteTask,
 )
-from mesh.core.budget import LimitName, OnLimit
+from mesh.core.budget import LimitName
 from mesh.core.durable_call import MESSAGE_REFUSED, Ask, History, MakeClaim, Refuse
 from mesh.core.events import (
     ApprovalKindName,
@@ -96,13 +96,12 @@ def spec_of(name: str, description: str) -> ToolSpec:
 
 class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The calls of other agents of one node. ``agents`` by the name of their tool. ``max_depth`` bounds how
-    many agents call each other, ``on_limit`` is what follows at a limit of the budget.
+    many agents call each other.
     ``refuses_unpriced``: under a money limit, only agents are asked that say what they cost."""
 
     agents: Mapping[str, AgentTool]
     settings: CallSettings = CallSettings()
     max_depth: int = 5
-    on_limit: OnLimit = "answer"
     refuses_unpriced: bool = False
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
@@ -175,7 +174,7 @@ class _RemoteCall(CallDriver):
         if why := await self._unpriced():
             return NotRun(f"{self.call.name} was not called: {why}")
         if not action.answers:  # before the claim: from there on, a failure would leave an unknown outcome
-            self._left = await self._steps.left(self._calls.on_limit)
+            self._left = (await self._steps.remaining(self._calls.settings.on_limit)).left
         return ToolIntent(run=0, tool=self.call.name, arguments=action.arguments, answers=action.answers)
 
     async def run_claimed(self, claim: ToolIntent) -> Ended:
@@ -189,7 +188,7 @@ class _RemoteCall(CallDriver):
     async def recover(self, claim: ToolIntent, *, is_retry: bool) -> Ended:
         try:
             # It may be less than the first time; an agent that has the message keeps to what it was told.
-            self._left = await self._steps.left(self._calls.on_limit)
+            self._left = (await self._steps.remaining(self._calls.settings.on_limit)).left
             message = self._as_sender(self._message(claim))
             task = await self._agent.recover(message, self._headers)
             return await self._ended(claim, task, is_retry=is_retry)

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mesh.core.budget import CallRequest, LimitName, OnLimit
+from mesh.core.budget import CallRequest, OnLimit, Remaining
 from mesh.core.errors import JournalError, Unavailable
 from mesh.core.events import (
     AnyEvent,
@@ -174,10 +174,12 @@ class Steps:
                 self._sent.append(grant.event)
             return grant
 
-    async def left(self, on_limit: OnLimit) -> dict[LimitName, float]:
-        """What may still be used of the budgets around this node, by their keys. Raises `Unavailable`."""
+    async def remaining(self, on_limit: OnLimit) -> Remaining:
+        """What may still be used of the budgets around this node. Raises `Unavailable`."""
         turn = self.turn
-        return await self._recorder.left(turn.conversation_id, turn.scopes, on_limit) if turn.scopes else {}
+        if not turn.scopes:
+            return Remaining()
+        return await self._recorder.remaining(turn.conversation_id, turn.scopes, on_limit)
 
     async def end_turn(self, step: StepKey, result: ToolResult) -> None:
         """Records a result that ends the turn; returns when it is durable. The keeper cancels what still

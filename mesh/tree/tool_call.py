@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.core.budget import Remaining
 from mesh.core.durable_call import Ask, History, MakeClaim, Refuse
 from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, ToolCall, ToolIntent, ToolResult
@@ -106,6 +107,7 @@ class _ToolCall(CallDriver):
         self._steps = steps
         self._step = step
         self._tool = tool
+        self._remaining = Remaining()
         self.is_repeatable = tool is not None and tool.repeatable
 
     # -- as it describes itself
@@ -135,13 +137,16 @@ class _ToolCall(CallDriver):
             session = await self._calls.toolbox.identity(tool)
         except ToolSessionError as problem:
             return NotRun(f"{problem}; it did not run")
+        # Before the claim: what cannot be found out now must not interrupt a call that is claimed.
+        self._remaining = await self._steps.remaining(self._calls.settings.on_limit)
         return ToolIntent(
             run=0, tool=tool.name, arguments=action.arguments, server=tool.server, session=session
         )
 
     async def run(self, arguments: dict[str, Any]) -> Returned:
         try:
-            outcome = await self._calls.toolbox.call(self._found, arguments, context=self._context)
+            context = self._context(await self._steps.remaining(self._calls.settings.on_limit))
+            outcome = await self._calls.toolbox.call(self._found, arguments, context=context)
         except ToolSessionError as problem:
             return Returned(str(problem), is_error=True)
         return self._returned(outcome, arguments)
@@ -150,7 +155,10 @@ class _ToolCall(CallDriver):
         failpoint("tool.claimed")
         try:
             outcome = await self._calls.toolbox.call(
-                self._found, claim.arguments, claim=self._named(claim), context=self._context
+                self._found,
+                claim.arguments,
+                claim=self._named(claim),
+                context=self._context(self._remaining),
             )
         except CallRevoked:
             return NotBegun()
@@ -178,9 +186,9 @@ class _ToolCall(CallDriver):
     def _named(self, claim: ToolIntent) -> Claim:
         return _session_claim(self._steps.turn.conversation_id, claim)
 
-    @property
-    def _context(self) -> ExecutionContext:
-        return self._steps.turn.context(self._step, self._calls.settings.root)
+    def _context(self, remaining: Remaining) -> ExecutionContext:
+        context = self._steps.turn.context(self._step, self._calls.settings.root)
+        return msgspec.structs.replace(context, spent=remaining.used, left=remaining.left)
 
     @property
     def _found(self) -> Tool:

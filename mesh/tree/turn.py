@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope
+from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.events import (
     AnyEvent,
     ApprovalResolved,
@@ -178,10 +178,8 @@ class Recorder(Protocol):
         flight turn out cheaper, but not for ever. Raises `Unavailable`."""
         ...
 
-    async def left(
-        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
-    ) -> dict[LimitName, float]:
-        """What the newest turn may still use of these budgets, by their keys: see `left_of`. Raises
+    async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
+        """What the newest turn may still use of these budgets, by their keys: see `remaining_of`. Raises
         `Unavailable`."""
         ...
 

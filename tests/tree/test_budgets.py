@@ -24,6 +24,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import Results
 from mesh.llm.port import LlmRequest
+from mesh.mcp.memory import execution
 from tests.worlds.mesh import LocalMesh, calls, says
 from tests.worlds.trees import ByNode, config, llm, parallel
 
@@ -302,3 +303,19 @@ async def _ended(world: LocalMesh) -> None:
         if not fold(events).turn_open:
             return
         await asyncio.sleep(0.01)
+
+
+async def test_a_tool_is_told_what_its_turn_has_spent_and_what_is_left() -> None:
+    told: list[Any] = []
+
+    async def look(arguments: dict[str, Any]) -> str:
+        told.append(execution.get())
+        return "seen"
+
+    model = Paid(main=[calls(("look", {})), says("done")])
+    async with mesh(model, llm("main"), budget={"max_llm_calls": 5, "max_cost_usd": 1}) as world:
+        world.ledger.offered.offer([(tool, look) for tool, _ in world.ledger.pairs() if tool.name == "look"])
+        await world.create("go")
+    (context,) = told
+    assert (context.spent["max_llm_calls"], context.left["max_llm_calls"]) == (1, 3)
+    assert context.spent["max_cost_usd"] == pytest.approx(0.000_25)

@@ -10,7 +10,7 @@ import msgspec
 from mesh.a2a.server.notifications import notifications
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
-from mesh.core.budget import CallRequest, LimitName, OnLimit, Scope
+from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
 from mesh.core.ids import new_id
 from mesh.http.responses import error_response, json_response, turn_response
@@ -209,10 +209,8 @@ class LocalMesh:
     ) -> Grant:
         return await self.keeper.reserve(conversation_id, turn, run, events, request)
 
-    async def left(
-        self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit
-    ) -> dict[LimitName, float]:
-        return await self.keeper.left(conversation_id, scopes, on_limit)
+    async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
+        return await self.keeper.remaining(conversation_id, scopes, on_limit)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         return await self.keeper.decisions(conversation_id, turn, run, after)
