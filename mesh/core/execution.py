@@ -30,7 +30,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     write times.
 
     ``spent`` and ``left`` are amounts by the key of their budget (``max_cost_usd``, …), empty where there is
-    no budget.
+    no budget. Model calls whose cost is not known yet count with their bounds.
     """
 
     idempotency_key: str

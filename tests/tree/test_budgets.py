@@ -318,4 +318,5 @@ async def test_a_tool_is_told_what_its_turn_has_spent_and_what_is_left() -> None
         await world.create("go")
     (context,) = told
     assert (context.spent["max_llm_calls"], context.left["max_llm_calls"]) == (1, 3)
-    assert context.spent["max_cost_usd"] == pytest.approx(0.000_25)
+    # The answer that called the tool is not journaled yet: it counts with its bound.
+    assert 0.000_25 <= context.spent["max_cost_usd"] <= 1 - context.left["max_cost_usd"]
