@@ -44,7 +44,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.core.places import ROOT
+from mesh.core.places import ROOT, StepKey
 
 LimitName = Literal[
     "max_cost_usd", "max_total_tokens", "max_llm_calls", "max_time_s", "max_conversation_cost_usd"
@@ -55,6 +55,7 @@ NUSD = 1_000_000_000
 """10⁻⁹ USD in a dollar."""
 LEAST_OUTPUT = 256
 """A call that can be granted fewer tokens for its answer than this, and than it asked for, is not made."""
+_MOST_RAISE = 1_000_000_000
 _CONVERSATION = ""
 """The scope of the whole conversation, over all its turns."""
 _RATIO_MARGIN = 1.1
@@ -267,7 +268,8 @@ class BudgetUse:
     def _decide(self, event: ApprovalRequired | ApprovalResolved) -> None:
         if isinstance(event, ApprovalResolved):
             self._resume(event)
-        elif APPROVAL_KINDS[event.kind].raises_limit:
+        elif APPROVAL_KINDS[event.kind].raises_limit and StepKey(event.step).is_limit:
+            # Not what another agent asks in one of its own steps: that raises a limit of its own.
             self._asked[event.uuid] = event
 
     def _resume(self, event: ApprovalResolved) -> None:
@@ -279,10 +281,10 @@ class BudgetUse:
         given = asked.tool_args if event.edited_args is None else event.edited_args
         for limit, more in given.items():
             key = (asked.node, limit)
-            if event.choice == "approve":
-                self.raised[key] = self.raised.get(key, 0) + more
-            else:
+            if event.choice != "approve":
                 self.refused.add(key)
+            elif _is_raise(more):  # an imported journal may say anything
+                self.raised[key] = self.raised.get(key, 0) + more
 
 
 class CallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -591,11 +593,15 @@ def _by_limit(amount: Amount) -> dict[str, float]:
 def problem_of_raise(asked: ApprovalRequired, edited: Mapping[str, object]) -> str:
     """What is wrong with the amount that a person allows instead of the one asked for; empty if nothing."""
     (limit,) = asked.tool_args
-    amount = edited.get(limit)
-    is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-    if set(edited) != {limit} or not is_number or not 0 < amount <= 1_000_000_000:  # type: ignore[operator]
+    if set(edited) != {limit} or not _is_raise(edited[limit]):
         return f'expected {{"{limit}": N}}, how much is allowed in addition, and nothing else'
     return ""
+
+
+def _is_raise(amount: object) -> bool:
+    """Whether a limit can be raised by this."""
+    is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+    return is_number and 0 < amount <= _MOST_RAISE  # type: ignore[operator]
 
 
 class Remaining(msgspec.Struct, frozen=True, omit_defaults=True):
