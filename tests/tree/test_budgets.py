@@ -1,6 +1,7 @@
 """Budgets: what a run may spend, how a limit ends it, and that no crash and no crowd spends more."""
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,6 +29,8 @@ from mesh.mcp.memory import execution
 from tests.worlds.mesh import LocalMesh, calls, says
 from tests.worlds.trees import ByNode, config, llm, parallel
 
+RUNS = int(os.environ.get("BUDGET_RUNS", "12"))
+"""How often the tests with chance run; for once BUDGET_RUNS=200."""
 PRICES = {"scripted": {"input": 1.0, "output": 2.0}}
 
 
@@ -223,7 +226,7 @@ async def test_a_provider_that_refuses_costs_nothing_and_one_that_breaks_off_sta
     assert len([e for e in events if isinstance(e, LlmSettled)]) == 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(RUNS))
 async def test_thirty_two_agents_at_once_never_exceed_a_budget_for_forty_calls(seed: int) -> None:
     chance = random.Random(seed)
 
@@ -252,7 +255,7 @@ async def test_thirty_two_agents_at_once_never_exceed_a_budget_for_forty_calls(s
     assert body["result"]["response"] == "done"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(RUNS))
 async def test_whatever_crashes_the_bill_stays_within_the_budget(seed: int) -> None:
     chance = random.Random(seed)
     crash: list[int] = sorted(chance.sample(range(12), 3))
