@@ -52,7 +52,7 @@ from tests.cluster.test_chaos import PEOPLE, SEED
 from tests.cluster.test_chaos_trees import await_resumed
 from tests.cluster.tree_world import Told, TreePerson
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "8"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "50"))
 POWER_CUT_EVERY = 10
 IN_A_ROW = 5
 """Kills before every open turn must have moved on: the next hits a mesh that works."""
