@@ -9,6 +9,8 @@
     S6  turn 10 and turn 200 of one conversation: latency and bytes on the disk
     S7  streams: first text at one client; CPU per delta with 200 conversations, each watched
     S8  A2A: what message/send costs beside the REST turn
+    S9  called agents beside a tree that makes the same model calls, a model call with and without a budget,
+        calls 10 and 1,000 of a turn, bytes in the journal
     up  time to start, CPU when idle, memory
 
 CPU is the sum over all processes of the mesh (Ray's daemons and the edge included, the model and the
@@ -27,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.a2a import s8
+from bench.agents import s9
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
 from bench.live import live
@@ -168,6 +171,8 @@ def main() -> None:
             resumed(bench, Path(scratch))
         if bench.wants("S7"):
             live(bench, Path(scratch))
+        if bench.wants("S9"):
+            s9(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))

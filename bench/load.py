@@ -24,10 +24,12 @@ class Outcome:
 class Load:
     """``clients`` clients, each with a connection and a conversation; `warm` opens both."""
 
-    def __init__(self, port: int, clients: int, message: str = "hello") -> None:
+    def __init__(self, port: int, clients: int, message: str = "hello", agent: str = "") -> None:
+        """``agent`` is the name of the agent, where there are several in the mesh."""
         self._connections = [Connection("127.0.0.1", port) for _ in range(clients)]
         self.ids: list[str] = []
         self._message = message
+        self._path = f"/{agent}/conversations" if agent else "/conversations"
 
     async def warm(self, turns: int = 2) -> None:
         """Opens the conversations and has some turns in each."""
@@ -50,13 +52,13 @@ class Load:
             connection.close()
 
     async def _begin(self, connection: Connection) -> str:
-        _, body = await connection.post("/conversations", {})
+        _, body = await connection.post(self._path, {})
         conversation_id: str = body["conversation"]["id"]
         return conversation_id
 
     async def turn(self, connection: Connection, conversation_id: str) -> str:
         """One turn; what went wrong with it, if anything did."""
-        path = f"/conversations/{conversation_id}/messages"
+        path = f"{self._path}/{conversation_id}/messages"
         status, body = await connection.post(path, {"message": self._message})
         is_answered = status == 200 and not body["result"]["waiting_approval"]
         return "" if is_answered else f"{status}: {str(body)[:200]}"

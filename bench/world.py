@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -42,7 +42,9 @@ class World:
         with_tools: bool = False,
         tree: dict[str, object] | None = None,
         rules: dict[str, object] | None = None,
+        others: Sequence[dict[str, object]] = (),
     ) -> None:
+        """``others`` are the configs of further agents in the same mesh."""
         self.port = free_port()
         self._latency_s = latency_s
         self._folder = folder
@@ -63,7 +65,7 @@ class World:
         self._script.write_text(yaml.safe_dump(rules or TOOL_CALLS))
         self._is_scripted = with_tools or rules is not None
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
-        self.mesh = MeshProcess(folder / "mesh", config, env)
+        self.mesh = MeshProcess(folder / "mesh", config, env, [_written(folder, each) for each in others])
         self._stub: subprocess.Popen[bytes] | None = None
 
     def restart_model(self, latency_s: float) -> None:
@@ -94,6 +96,14 @@ class World:
             self._stub.wait(10)
 
 
+def _written(folder: Path, config: dict[str, object]) -> str:
+    """The file with the config of a further agent, which gets a model and a directory of its own."""
+    file = folder / f"{config['name']}.yaml"
+    whole = {"llm": {"model": "openai:stub"}, "data_dir": str(folder / str(config["name"])), **config}
+    file.write_text(yaml.safe_dump(whole))
+    return str(file)
+
+
 @contextmanager
 def running(
     folder: Path,
@@ -102,9 +112,10 @@ def running(
     with_tools: bool = False,
     tree: dict[str, object] | None = None,
     rules: dict[str, object] | None = None,
+    others: Sequence[dict[str, object]] = (),
 ) -> Iterator[tuple[World, float]]:
     """A world that is up, and the seconds that the mesh took for it."""
-    world = World(folder, latency_s=latency_s, with_tools=with_tools, tree=tree, rules=rules)
+    world = World(folder, latency_s=latency_s, with_tools=with_tools, tree=tree, rules=rules, others=others)
     with ExitStack() as stack:
         stack.callback(world._stop_model)
         world._start_model()
