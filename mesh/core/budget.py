@@ -37,6 +37,7 @@ from mesh.core.events import (
     LlmCall,
     LlmReserved,
     LlmSettled,
+    NodeCompleted,
     Paused,
     Spend,
     SpentElsewhere,
@@ -56,6 +57,7 @@ NUSD = 1_000_000_000
 LEAST_OUTPUT = 256
 """A call that can be granted fewer tokens for its answer than this, and than it asked for, is not made."""
 _MOST_RAISE = 1_000_000_000
+_MOST_REPORTED = 10**18
 _CONVERSATION = ""
 """The scope of the whole conversation, over all its turns."""
 _RATIO_MARGIN = 1.1
@@ -64,6 +66,7 @@ _COUNTED = (
     LlmReserved,
     LlmCall,
     LlmSettled,
+    NodeCompleted,
     ToolIntent,
     ToolResult,
     Paused,
@@ -130,6 +133,7 @@ class BudgetUse:
         self.uses: dict[str, Use] = {}  # of the newest turn, by place; and of the conversation
         self.open: dict[tuple[str, int], LlmReserved] = {}  # by step and attempt
         self._attempts: dict[str, int] = {}  # the newest attempt of each step that has an open one
+        self._given_up: set[tuple[str, int]] = set()  # open ones of runs that have ended
         self.turn_open = False
         self.run = 0  # the newest pass that is known of
         self.overrun = NOTHING
@@ -180,7 +184,8 @@ class BudgetUse:
 
     def _is_live(self, reserved: LlmReserved, run: int) -> bool:
         """Whether the pass ``run`` may be making this call."""
-        return reserved.run == run and self._attempts[reserved.step] == reserved.attempt
+        is_newest = reserved.run == run and self._attempts[reserved.step] == reserved.attempt
+        return is_newest and (reserved.step, reserved.attempt) not in self._given_up
 
     def time_s(self, place: str, now: str) -> float:
         """The seconds since the first model call of the run at a place, without those in which people were
@@ -203,48 +208,71 @@ class BudgetUse:
             case LlmCall():
                 self._answered(event)
             case LlmSettled() if (event.step, event.attempt) in self.open:
-                self._settle(event, event.attempt, Amount(event.cost_nusd, event.tokens, event.calls))
-            case ToolResult(spent=SpentElsewhere() as elsewhere):
-                self._add_elsewhere(event, elsewhere)
+                self._settle(event, event.attempt, _amount(event.cost_nusd, event.tokens, event.calls))
+            case ToolResult():
+                self._returned(event)
+            case NodeCompleted():
+                self._give_up(event.step)
             case ToolIntent():
                 self.run = max(self.run, event.run)
+                self._resume(event)
             case Paused():
                 self.run = max(self.run, event.run)
+                self._resume(event)  # it went on, and only paused again
                 self._pauses.append((event.time, ""))
             case ApprovalRequired() | ApprovalResolved():
                 self._decide(event)
             case Completed() | Error():
                 self.open.clear()  # what they held stays, as unsettled
+                self._given_up.clear()
                 self.turn_open = False
             case _:
                 pass
 
     def _answered(self, event: LlmCall) -> None:
         if (event.step, event.attempt) not in self.open:  # a call without a budget
-            self._unreserved_nusd += event.cost_nusd or 0
+            self._unreserved_nusd += _amount(event.cost_nusd).nusd
             return
-        spent = Amount(event.cost_nusd or 0, event.usage.input + event.usage.output, 1)
-        reserved = self._settle(event, event.attempt, spent)
-        if reserved.input_bytes:
-            ratio = event.usage.input / reserved.input_bytes
+        usage = event.usage
+        reserved = self._settle(
+            event, event.attempt, _amount(event.cost_nusd, max(0, usage.input) + max(0, usage.output), 1)
+        )
+        if reserved.input_bytes > 0:
+            ratio = _amount(0, usage.input).tokens / reserved.input_bytes
             self.tokens_per_byte[event.model] = max(ratio, self.tokens_per_byte.get(event.model, 0.0))
+
+    def _returned(self, event: ToolResult) -> None:
+        self._resume(event)
+        self._give_up(event.step)
+        if event.spent is not None:
+            self._add_elsewhere(event, event.spent)
+
+    def _give_up(self, ended: str) -> None:
+        """Nobody makes the calls any more that a run reserved which has ended: a node, by its place, or a
+        called agent, by its call. Whoever waits for them to turn out cheaper would wait in vain."""
+        for key, reserved in self.open.items():
+            if any(place.text == ended or place.call == StepKey(ended) for place in reserved.place.scopes):
+                self._given_up.add(key)
 
     def _add_elsewhere(self, event: ToolResult, elsewhere: SpentElsewhere) -> None:
         """What another agent has spent, for which nothing was reserved."""
-        spent = Amount(elsewhere.cost_nusd or 0, elsewhere.tokens, elsewhere.llm_calls)
+        spent = _amount(elsewhere.cost_nusd, elsewhere.tokens, elsewhere.llm_calls)
         for place in _scopes_of(event):
             self._add(place, spent, NOTHING)
 
     def _open_turn(self, event: UserMessage) -> None:
         self.turn_open = True
         self.uses = {_CONVERSATION: self.use(_CONVERSATION)}
-        self.open, self._attempts, self.raised = {}, {}, {}
+        self.open, self._attempts, self._given_up = {}, {}, set()
+        lasts = "max_conversation_cost_usd"  # what people allowed there, they allowed for all turns
+        self.raised = {key: more for key, more in self.raised.items() if key[1] == lasts}
         self.refused, self.warned = set(), set()
         self._asked, self._pauses = {}, []
         self._started = {ROOT.text: event.time}
 
     def _reserve(self, event: LlmReserved) -> None:
         self.run = max(self.run, event.run)
+        self._resume(event)
         self.open[event.step, event.attempt] = event
         self._attempts[event.step] = event.attempt
         for place in _scopes_of(event):
@@ -254,7 +282,10 @@ class BudgetUse:
 
     def _settle(self, event: AnyEvent, attempt: int, spent: Amount) -> LlmReserved:
         reserved = self.open.pop((event.step, attempt))
+        self._given_up.discard((event.step, attempt))
         bound = _bound(reserved)
+        if spent.calls and not spent.tokens:  # the provider did not say what it charges
+            spent = bound
         for place in _scopes_of(event):
             self._add(place, spent, NOTHING - bound)
         over = spent - bound
@@ -268,13 +299,17 @@ class BudgetUse:
     def _decide(self, event: ApprovalRequired | ApprovalResolved) -> None:
         if isinstance(event, ApprovalResolved):
             self._resume(event)
+            self._raise(event)
         elif APPROVAL_KINDS[event.kind].raises_limit and StepKey(event.step).is_limit:
             # Not what another agent asks in one of its own steps: that raises a limit of its own.
             self._asked[event.uuid] = event
 
-    def _resume(self, event: ApprovalResolved) -> None:
+    def _resume(self, event: AnyEvent) -> None:
+        """The turn goes on, if it was paused."""
         if self._pauses and not self._pauses[-1][1]:
             self._pauses[-1] = (self._pauses[-1][0], event.time)
+
+    def _raise(self, event: ApprovalResolved) -> None:
         asked = self._asked.pop(event.uuid, None)
         if asked is None:
             return
@@ -350,6 +385,7 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
     tokens_in = _input_tokens(spending, request)
     fits_now, fits_ever = request.max_output, request.max_output
     reached: Reached | None = None
+    left: list[float] = []
     for room in _rooms(spending, request, run, now):
         fits_now = min(fits_now, room.output(room.used_now, tokens_in, request))
         ever = room.output(room.used_at_least, tokens_in, request)
@@ -358,6 +394,8 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
                 room.limit, room.scope, room.shown(room.used_at_least), room.shown(room.allowed)
             )
         fits_ever = min(fits_ever, ever)
+        if room.limit == "max_time_s":
+            left.append(room.shown(room.allowed - room.used_now))
     if fits_ever < least:
         assert reached is not None
         return reached
@@ -368,13 +406,6 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
         return Reached(room.limit, room.scope, room.shown(room.used_now), room.shown(room.allowed))
     warned = _to_warn(spending, request, run, now)
     bound = _bound_of(request, tokens_in, fits_now)
-    left = [
-        scope.max_time_s
-        + spending.raised.get((scope.place, "max_time_s"), 0)
-        - spending.time_s(scope.place, now)
-        for scope in request.scopes
-        if scope.max_time_s is not None
-    ]
     reserved = LlmReserved(
         step=request.step,
         run=run,
@@ -648,7 +679,12 @@ def scope_of(place: str, limits: Mapping[str, float]) -> Scope:
 
 
 def _bound(reserved: LlmReserved) -> Amount:
-    return Amount(reserved.nusd, reserved.tokens, 1)
+    return _amount(reserved.nusd, reserved.tokens, 1)
+
+
+def _amount(nusd: int | None, tokens: int = 0, calls: int = 0) -> Amount:
+    """What was reported, as far as it can be: a provider or an imported journal may say anything."""
+    return Amount(*(min(max(0, each), _MOST_REPORTED) for each in (nusd or 0, tokens, calls)))
 
 
 def _scopes_of(event: AnyEvent) -> list[str]:

@@ -183,6 +183,16 @@ class StepKey(msgspec.Struct, frozen=True):
         """Whether it stands for a limit of the run at its place."""
         return "/limit/" in self.text
 
+    def lets_go_on(self, place: Place) -> bool:
+        """Whether a decision about this step may let a run at a place, or below it, go on: it is one of its
+        own, or a limit that holds for it.
+
+        >>> branch = Place("0.1")
+        >>> StepKey("0/limit/max_llm_calls").lets_go_on(branch), StepKey("0/tool/0.0").lets_go_on(branch)
+        (True, False)
+        """
+        return place.contains(self.place) or (self.is_limit and self.place.contains(place))
+
     def tool_call(self, index: int) -> "StepKey":
         """The key of a tool call, from that of the model call that asked for it. The position in the answer
         tells the calls apart, because some providers repeat their ids in each answer.

@@ -276,8 +276,9 @@ def ending_problem(call: ToolCall) -> str:
 
 
 def _is_of(call: StepKey, step: StepKey) -> bool:
-    """Whether a step is this call, or belongs to the agent that it called."""
-    return step == call or any(place.call == call for place in step.place.scopes)
+    """Whether a step is this call, belongs to the agent that it called, or is a limit that holds for it."""
+    is_around = step.is_limit and step.place.contains(call.place)
+    return is_around or step == call or any(place.call == call for place in step.place.scopes)
 
 
 def final_text(answer: LlmCall) -> str:

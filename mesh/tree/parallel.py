@@ -39,7 +39,7 @@ class Parallel:
 
     def _branch(self, steps: Steps, index: int, state: Mapping[str, str]) -> Branch:
         place = steps.turn.place.child(index)
-        return Branch(partial(self._children.run, steps, index, state), partial(_is_below, place))
+        return Branch(partial(self._children.run, steps, index, state), partial(_goes_on, place))
 
     def _ended_agent(self, steps: Steps) -> NodeCompleted | None:
         """The child that ended the agent in an earlier pass."""
@@ -68,5 +68,5 @@ def _ending(done: NodeCompleted) -> PassEnd:
     return PassEnd("completed", done.text, done.state, ends_agent=True, forced=done.forced)
 
 
-def _is_below(place: Place, step: StepKey) -> bool:
-    return place.contains(step.place)
+def _goes_on(place: Place, decided: StepKey) -> bool:
+    return decided.lets_go_on(place)

@@ -1,17 +1,33 @@
 """Budgets where something goes wrong: failed branches, strange reports, hostile journals."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from mesh.core.budget import BudgetUse
+from mesh.core.budget import Amount, BudgetUse, scope_of, spend_of
+from mesh.core.conversation import fold
+from mesh.core.errors import LlmError
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
+    Completed,
+    Event,
+    LlmCall,
+    LlmReserved,
+    Paused,
     RemoteQuestion,
+    ToolResult,
+    Usage,
     UserMessage,
 )
+from mesh.llm.port import LlmRequest
+from tests.tree.test_budgets import LOOKS, Paid, mesh
+from tests.worlds.mesh import LocalMesh, calls, says, until
+from tests.worlds.trees import llm, parallel
 
 OPENED = UserMessage(turn=1, text="go", time="2026-01-01T00:00:00.000Z")
 
@@ -52,3 +68,113 @@ def test_a_limit_of_another_agent_raises_none_of_ours() -> None:
     theirs = asked({"max_llm_calls": 100}, "0/tool/0.0", remote_task_id="t", remote_question=question)
     assert after(theirs, decided("0/tool/0.0")).raised == {}
     assert not after(theirs).is_asked("0", "max_llm_calls")
+
+
+def test_what_people_allow_a_conversation_holds_in_its_later_turns() -> None:
+    step = "0/limit/max_conversation_cost_usd"
+    question = asked({"max_conversation_cost_usd": 1}, step)
+    spending = after(question, decided(step), Completed(turn=1, response=""), UserMessage(turn=2, text="on"))
+    assert spending.raised == {("0", "max_conversation_cost_usd"): 1}
+
+
+def charged(usage: Usage, nusd: int, *, bound: int = 100) -> BudgetUse:
+    """After a call of a model that says it used this, reserved with a bound."""
+    reserved = LlmReserved(
+        turn=1, step="0/llm/0", run=1, tokens=bound, max_output=50, input_bytes=100, nusd=bound
+    )
+    return after(reserved, LlmCall(turn=1, step="0/llm/0", model="scripted", usage=usage, cost_nusd=nusd))
+
+
+@pytest.mark.parametrize("usage", [Usage(), Usage(-1000, -1000)])
+def test_a_provider_that_does_not_say_what_it_charges_may_have_charged_the_bound(usage: Usage) -> None:
+    assert charged(usage, -5).use("0").total == Amount(100, 100, 1)
+
+
+def test_absurd_numbers_are_counted_without_a_failure() -> None:
+    spending = charged(Usage(10**400, 1), 10**400, bound=10**400)
+    spend = spend_of(spending, scope_of("0", {"max_cost_usd": 1}), 1, OPENED.time)
+    assert spend.spent["max_cost_usd"] > 1
+
+
+def test_a_pause_ends_also_where_a_late_result_lets_the_turn_go_on() -> None:
+    def at(second: int) -> str:
+        return f"2026-01-01T00:00:{second:02}.000Z"
+
+    spending = after(
+        Paused(turn=1, run=1, time=at(10)),
+        ToolResult(turn=1, step="0/tool/0.0", call_id="", tool="t", content="", time=at(20)),
+        Paused(turn=1, run=2, time=at(30)),
+        msgspec.structs.replace(decided("0/tool/0.1"), time=at(40)),
+    )
+    assert spending.time_s("0", at(50)) == 30
+
+
+async def test_an_ordinary_call_leaves_the_last_tenth_of_the_time_alone() -> None:
+    model = Paid()
+    async with mesh(model, llm("main"), budget={"max_time_s": 10}) as world:
+        await world.create("go")
+    assert model.asked_with[0].timeout_s <= 9
+
+
+class Broken(Paid):
+    """One of its nodes loses each answer."""
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        if request.system.startswith("broken"):
+            raise LlmError("the stream broke off")
+        async for event in super().stream(request):
+            yield event
+
+
+@pytest.mark.parametrize("kind", ["children", "called agents"])
+async def test_nobody_waits_for_the_lost_call_of_a_branch_that_has_failed(kind: str) -> None:
+    both = calls(("broken", {"task": "x"}), ("other", {"task": "x"}))
+    model = Broken(main=[both, says("done")])
+    agents = [llm("broken"), llm("other")]
+    if kind == "children":
+        tree, called, most = parallel(*agents, on_error="continue"), [], 4600
+    else:
+        tree, called, most = llm("main", agents=["broken", "other"]), agents, 5300
+    budget = {"max_total_tokens": most, "on_limit": "stop"}
+    async with mesh(model, tree, *called, budget=budget) as world:
+        _, body = await asyncio.wait_for(world.create("go"), 8)
+    assert body["conversation"]["turn"]["state"] == "completed"
+
+
+class Over(Paid):
+    """One of its nodes uses more than anybody reserved."""
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        output = 9000 if request.system.startswith("greedy") else 10
+        async for event in super().stream(request):
+            assert isinstance(event, LlmCall)
+            yield msgspec.structs.replace(event, usage=Usage(90, output))
+
+
+@pytest.mark.parametrize("kind", ["children", "called agents"])
+async def test_a_branch_whose_limit_is_raised_goes_on_while_others_run(kind: str) -> None:
+    both = calls(("slow", {"task": "x"}), ("greedy", {"task": "x"}))
+    model = Over(main=[both, says("done")], greedy=LOOKS[:1])
+    gate = model.gates["slow"] = asyncio.Event()
+    agents = [llm("slow"), llm("greedy")]
+    tree = parallel(*agents) if kind == "children" else llm("main", agents=["slow", "greedy"])
+    called = [] if kind == "children" else agents
+    budget = {"max_total_tokens": 10_000, "on_limit": "ask"}
+    async with mesh(model, tree, *called, budget=budget) as world:
+        created = asyncio.create_task(world.create("go"))
+        uuid = await until(lambda: _pending(world))
+        deciding = asyncio.create_task(world.decide(uuid, "approve", edited={"max_total_tokens": 100_000}))
+        await until(lambda: _asked_twice(model))
+        gate.set()
+        await asyncio.gather(created, deciding)
+
+
+async def _asked_twice(model: Paid) -> bool:
+    return model.asked["greedy"] == 2
+
+
+async def _pending(world: LocalMesh) -> str:
+    for id_ in await world.journal.sizes():
+        if pending := fold(await world.journal.read(id_)).pending:
+            return pending[0].uuid
+    return ""
