@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from mesh.core.events import LlmReserved, UserMessage
+from mesh.core.events import LlmReserved, Usage, UserMessage
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
 from tests.worlds.trees import config, llm, sequential
@@ -23,8 +24,10 @@ def paid(**more: Any) -> str:
 
 @pytest.fixture
 def live() -> Iterator[LiveMesh]:
-    looks = [calls(("look", {})) for _ in range(3)]
-    with LiveMesh(Spoken(*looks, says("done"), says("again")), paid()) as mesh:
+    answers = [*(calls(("look", {})) for _ in range(3)), says("done"), says("again")]
+    # A model that does not say what it used is taken to have used all that was reserved.
+    used = [msgspec.structs.replace(answer, usage=Usage(50, 10)) for answer in answers]
+    with LiveMesh(Spoken(*used), paid()) as mesh:
         yield mesh
 
 
