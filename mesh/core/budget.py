@@ -386,8 +386,12 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
     fits_now, fits_ever = request.max_output, request.max_output
     reached: Reached | None = None
     left: list[float] = []
+    short: _Room | None = None
     for room in _rooms(spending, request, run, now):
-        fits_now = min(fits_now, room.output(room.used_now, tokens_in, request))
+        fits = room.output(room.used_now, tokens_in, request)
+        if fits < least and short is None:
+            short = room
+        fits_now = min(fits_now, fits)
         ever = room.output(room.used_at_least, tokens_in, request)
         if ever < least and reached is None:
             reached = Reached(
@@ -399,11 +403,10 @@ def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> G
     if fits_ever < least:
         assert reached is not None
         return reached
-    if fits_now < least and request.waits:
+    if short is not None and request.waits:
         return MustWait()
-    if fits_now < least:
-        room = min(_rooms(spending, request, run, now), key=lambda each: each.allowed - each.used_now)
-        return Reached(room.limit, room.scope, room.shown(room.used_now), room.shown(room.allowed))
+    if short is not None:
+        return Reached(short.limit, short.scope, short.shown(short.used_now), short.shown(short.allowed))
     warned = _to_warn(spending, request, run, now)
     bound = _bound_of(request, tokens_in, fits_now)
     reserved = LlmReserved(
@@ -524,11 +527,13 @@ def _to_warn(spending: BudgetUse, request: CallRequest, run: int, now: str) -> t
     """The scopes and limits of which the model is to be told now, each once."""
     if request.warn_at is None:
         return ()
+    # What a lost attempt of this step was to tell, its model may never have read.
+    lost = (reserved.warned for reserved in spending.open.values() if reserved.step == request.step)
+    told = spending.warned - {each for warned in lost for each in warned}
     return tuple(
         (room.scope, room.limit)
         for room in _rooms(spending, msgspec.structs.replace(request, forced="-"), run, now)
-        if room.used_at_least >= room.allowed * request.warn_at
-        and (room.scope, room.limit) not in spending.warned
+        if room.used_at_least >= room.allowed * request.warn_at and (room.scope, room.limit) not in told
     )
 
 

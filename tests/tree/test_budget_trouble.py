@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.core.budget import Amount, BudgetUse, scope_of, spend_of
+from mesh.core.budget import Amount, BudgetUse, CallRequest, Granted, Reached, admitted, scope_of, spend_of
 from mesh.core.conversation import fold
 from mesh.core.errors import LlmError
 from mesh.core.events import (
@@ -107,6 +107,26 @@ def test_a_pause_ends_also_where_a_late_result_lets_the_turn_go_on() -> None:
         msgspec.structs.replace(decided("0/tool/0.1"), time=at(40)),
     )
     assert spending.time_s("0", at(50)) == 30
+
+
+def test_who_has_waited_long_enough_is_told_the_limit_that_is_short() -> None:
+    in_flight = LlmReserved(turn=1, step="0.1/llm/0", run=1, tokens=900, max_output=500)
+    scopes = [scope_of("0", {"max_llm_calls": 50, "max_total_tokens": 1500})]
+    request = CallRequest(
+        step="0.2/llm/0", model="m", input_bytes=600, max_output=4096, scopes=scopes, waits=False
+    )
+    decision = admitted(after(in_flight), request, 1, OPENED.time)
+    assert isinstance(decision, Reached) and decision.limit == "max_total_tokens"
+
+
+def test_a_model_whose_first_attempt_was_lost_is_told_again_that_most_is_used() -> None:
+    scopes = [scope_of("0", {"max_llm_calls": 9})]
+    request = CallRequest(step="0/llm/0", model="m", input_bytes=9, max_output=9, scopes=scopes, warn_at=0.0)
+    first = admitted(after(), request, 1, OPENED.time)
+    assert isinstance(first, Granted) and first.reserved.warned
+    again = msgspec.structs.replace(request, attempt=1)
+    second = admitted(after(first.reserved), again, 2, OPENED.time)
+    assert isinstance(second, Granted) and second.reserved.warned == first.reserved.warned
 
 
 async def test_an_ordinary_call_leaves_the_last_tenth_of_the_time_alone() -> None:
