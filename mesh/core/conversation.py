@@ -165,6 +165,10 @@ class Conversation:
         done = self._done if asked else set()
         return [e for e in asked if not _is_inside(e, done)] if done else asked
 
+    def has_ended(self, place: Place) -> bool:
+        """Whether a node has completed, or a called agent has answered, at a place or around it."""
+        return not self._done.isdisjoint(place.scopes)
+
     @property
     def _done(self) -> set[Place]:
         """The places of the completed nodes, and of the called agents that have answered."""

@@ -35,6 +35,7 @@ from mesh.core.events import (
     UserMessage,
     now,
 )
+from mesh.core.places import StepKey
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
 from mesh.keeper.budgets import Admission, settled_late
@@ -300,6 +301,8 @@ class LoadedConversation:
                     await changed.wait()
             except TimeoutError:
                 return Grant(ack)
+            if self.conversation.has_ended(StepKey(request.step).place):  # nobody waits for this any more
+                return Grant(Ack(False))
 
     async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
         """Waits for decisions after event ``after`` and returns them; None when the pass is over."""

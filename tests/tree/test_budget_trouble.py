@@ -18,6 +18,7 @@ from mesh.core.events import (
     Event,
     LlmCall,
     LlmReserved,
+    NodeCompleted,
     Paused,
     RemoteQuestion,
     ToolResult,
@@ -25,6 +26,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.llm.port import LlmRequest
+from mesh.tree.turn import Grant
 from tests.tree.test_budgets import LOOKS, Paid, mesh
 from tests.worlds.mesh import LocalMesh, calls, says, until
 from tests.worlds.trees import llm, parallel
@@ -159,6 +161,37 @@ async def test_nobody_waits_for_the_lost_call_of_a_branch_that_has_failed(kind: 
     async with mesh(model, tree, *called, budget=budget) as world:
         _, body = await asyncio.wait_for(world.create("go"), 8)
     assert body["conversation"]["turn"]["state"] == "completed"
+
+
+async def test_nothing_is_reserved_for_a_node_that_gave_up_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Paid(slow=[calls(("add", {"n": 1})), says("done")])
+    gate = model.gates["slow"] = asyncio.Event()
+    tree = parallel(llm("slow"), llm("hasty", timeout_s=0.2), on_error="continue")
+    async with mesh(model, tree, budget={"max_total_tokens": 4600, "on_limit": "stop"}) as world:
+        reserve = world.reserve
+
+        async def by_an_actor(*request: Any) -> Grant:  # it goes on when its caller does not wait any more
+            return await asyncio.shield(reserve(*request))
+
+        async def longer() -> None:
+            await asyncio.sleep(0.2)
+
+        monkeypatch.setattr(world, "reserve", by_an_actor)
+        world.ledger.before_add = longer
+        created = asyncio.create_task(world.create("go"))
+        await until(lambda: _ended(world, "0.1"))
+        gate.set()
+        _, body = await created
+        events = await world.journal.read(body["conversation"]["id"])
+    assert world.ledger.lines == ["add 1"]
+    assert {e.node for e in events if isinstance(e, LlmReserved)} == {"0.0"}
+
+
+async def _ended(world: LocalMesh, node: str) -> bool:
+    for id_ in await world.journal.sizes():
+        events = await world.journal.read(id_)
+        return any(isinstance(e, NodeCompleted) and e.node == node for e in events)
+    return False
 
 
 class Over(Paid):
