@@ -554,7 +554,7 @@ def limit_question(reached: Reached, request: CallRequest) -> ApprovalRequired:
         uuid="",
         call_id="",
         tool_name="budget",
-        tool_args={reached.limit: limits_in(scope)[reached.limit]},
+        tool_args={reached.limit: max(limits_in(scope)[reached.limit], _needed(reached.limit, request))},
         description=(
             f"The limit {reached.limit} is reached: {reached.used:g} of {reached.allowed:g} are used"
             f"{f', in {path}' if path else ''}. Allow as much again? A rejection lets the agent answer with "
@@ -564,6 +564,21 @@ def limit_question(reached: Reached, request: CallRequest) -> ApprovalRequired:
         asked_by=request.asked_by,
         agent_path=tuple(request.agent_path),
     )
+
+
+def _needed(limit: LimitName, request: CallRequest) -> float:
+    """How much a call needs at least of a limit, so that it fits: a caller may have left next to nothing,
+    and as much again would change nothing, however often a person allowed it."""
+    least = least_bound(request)
+    match limit:
+        case "max_cost_usd" | "max_conversation_cost_usd":
+            return -(-least.nusd * 10 // 9) / NUSD
+        case "max_total_tokens":
+            return -(-least.tokens * 10 // 9)
+        case "max_llm_calls":
+            return least.calls
+        case "max_time_s":
+            return 0
 
 
 def limits_in(scope: Scope) -> dict[LimitName, float]:

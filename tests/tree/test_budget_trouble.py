@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.core.budget import Amount, BudgetUse, CallRequest, Granted, Reached, admitted, scope_of, spend_of
+from mesh.core.budget import (
+    Amount,
+    BudgetUse,
+    CallRequest,
+    Granted,
+    Reached,
+    admitted,
+    limit_question,
+    scope_of,
+    spend_of,
+)
 from mesh.core.conversation import fold
 from mesh.core.errors import LlmError
 from mesh.core.events import (
@@ -119,6 +129,30 @@ def test_who_has_waited_long_enough_is_told_the_limit_that_is_short() -> None:
     )
     decision = admitted(after(in_flight), request, 1, OPENED.time)
     assert isinstance(decision, Reached) and decision.limit == "max_total_tokens"
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_llm_calls": 0}, {"max_cost_usd": 1e-7}, {"max_total_tokens": 0}], ids=str
+)
+def test_a_limit_that_no_call_fits_is_raised_by_what_one_needs(limits: dict[str, float]) -> None:
+    scopes = [scope_of("0", limits)]
+    request = CallRequest(
+        step="0/llm/0",
+        model="m",
+        input_bytes=600,
+        max_output=4096,
+        scopes=scopes,
+        on_limit="ask",
+        nusd_input=1_000_000_000,
+        nusd_output=2_000_000_000,
+    )
+    spending = after()
+    for _ in range(2):  # of calls, the last one is left alone
+        reached = admitted(spending, request, 1, OPENED.time)
+        if isinstance(reached, Reached):
+            question = msgspec.structs.replace(limit_question(reached, request), uuid="u")
+            spending = spending.after([question, decided(question.step)])
+    assert isinstance(admitted(spending, request, 1, OPENED.time), Granted)
 
 
 def test_a_model_whose_first_attempt_was_lost_is_told_again_that_most_is_used() -> None:
