@@ -24,7 +24,7 @@ from bench.trees import Tree
 from bench.world import World, running
 
 LATENCY_S = 0.05
-ROUNDS = 6
+ROUNDS = 12
 CLIENTS = 16
 MANY = 1_000
 Config = dict[str, Any]
@@ -105,11 +105,11 @@ def _rules() -> dict[str, object]:
 
 def _beside_a_tree(bench: Bench, world: World, width: int) -> None:
     one, other = f"called-{width}", f"static-{width}"
-    turns = 12 if width == 1 else 4
+    turns = 6 if width == 1 else 2
     world.restart_model(0)
     cpu = uvloop.run(_cpu(world, (one, other), turns))
     world.restart_model(LATENCY_S)
-    alone_ms, p50 = uvloop.run(_latency(world, (one, other), 6))
+    alone_ms, p50 = uvloop.run(_latency(world, (one, other), 3))
     added = {name: p50[name] - 3 * alone_ms for name in p50}
     bench.add(
         "S9",
@@ -127,9 +127,9 @@ def _beside_a_tree(bench: Bench, world: World, width: int) -> None:
 def _with_budget(bench: Bench, world: World) -> None:
     names = ("no-key", "no-limit", "limits")
     world.restart_model(0)
-    cpu = uvloop.run(_cpu(world, names, 25))
+    cpu = uvloop.run(_cpu(world, names, 12))
     world.restart_model(LATENCY_S)
-    _, p50 = uvloop.run(_latency(world, names, 15))
+    _, p50 = uvloop.run(_latency(world, names, 8))
     for name, target in (("limits", "≤ 2 ms, ≤ 3 ms"), ("no-limit", "0")):
         bench.add(
             "S9",
