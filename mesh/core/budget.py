@@ -18,7 +18,7 @@ Theory of operation
     charged more than the bound of a call, which shows as `overrun`.
 
     Ordinary calls leave the last tenth of each limit alone (of calls, the last one), where a limit leads to
-    one last answer.
+    one last answer: that call has to fit into the same budget.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,10 +57,13 @@ NUSD = 1_000_000_000
 LEAST_OUTPUT = 256
 """A call that can be granted fewer tokens for its answer than this, and than it asked for, is not made."""
 _MOST_RAISE = 1_000_000_000
+"""What a person may allow in addition at most, in the units of the limit: as much as a config may."""
 _MOST_REPORTED = 10**18
+"""What one event counts as at most: a provider or an imported journal may say anything."""
 _CONVERSATION = ""
 """The scope of the whole conversation, over all its turns."""
 _RATIO_MARGIN = 1.1
+"""How much more than the worst so far a model may charge for a byte: texts differ."""
 _COUNTED = (
     UserMessage,
     LlmReserved,
@@ -75,6 +78,8 @@ _COUNTED = (
     Completed,
     Error,
 )
+"""The events that change anything here. `BudgetUse` is folded in every conversation: the others, which are
+many, cost it nothing."""
 
 
 class Amount(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -163,7 +168,7 @@ class BudgetUse:
         return Use(use.spent + Amount(self._unreserved_nusd), use.held) if self._unreserved_nusd else use
 
     def after(self, events: Iterable[AnyEvent]) -> "BudgetUse":
-        """What would be spent after these events."""
+        """What would be spent after these events, which are not durable yet: this one stays as it is."""
         after = BudgetUse()
         for name, value in vars(self).items():
             setattr(after, name, value.copy() if isinstance(value, dict | set | list) else value)
@@ -188,8 +193,8 @@ class BudgetUse:
         return is_newest and (reserved.step, reserved.attempt) not in self._given_up
 
     def time_s(self, place: str, now: str) -> float:
-        """The seconds since the first model call of the run at a place, without those in which people were
-        waited for."""
+        """The seconds since the run at a place began, without those in which people were waited for. The root
+        begins with the turn, any other run with its first model call."""
         at, started = _seconds(now), _seconds(self._started.get(place, now))
         waited = sum(
             max(0.0, _seconds(until or now) - max(_seconds(since), started)) for since, until in self._pauses
@@ -530,6 +535,7 @@ def _to_warn(spending: BudgetUse, request: CallRequest, run: int, now: str) -> t
     # What a lost attempt of this step was to tell, its model may never have read.
     lost = (reserved.warned for reserved in spending.open.values() if reserved.step == request.step)
     told = spending.warned - {each for warned in lost for each in warned}
+    # ``warn_at`` is a part of the whole limit, which only a last answer may use: hence ``forced``.
     return tuple(
         (room.scope, room.limit)
         for room in _rooms(spending, msgspec.structs.replace(request, forced="-"), run, now)
@@ -568,7 +574,8 @@ def limit_question(reached: Reached, request: CallRequest) -> ApprovalRequired:
 
 def _needed(limit: LimitName, request: CallRequest) -> float:
     """How much a call needs at least of a limit, so that it fits: a caller may have left next to nothing,
-    and as much again would change nothing, however often a person allowed it."""
+    and as much again would change nothing, however often a person allowed it. Ten ninths of it, because of
+    what a person allows, too, the last tenth is left alone."""
     least = least_bound(request)
     match limit:
         case "max_cost_usd" | "max_conversation_cost_usd":

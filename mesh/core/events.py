@@ -454,8 +454,9 @@ class ConversationCompleted(Event, frozen=True):
 
 
 class Spend(Event, frozen=True):
-    """What the turn has spent against its limits, for watchers. ``step`` is the place of the run that has
-    these limits; amounts by the keys of the budget, in its units."""
+    """What a run has spent of its limits, for watchers. ``step`` is the place of the run; amounts by the keys
+    of the budget, in its units. ``unsettled`` are the bounds of model calls whose answers were lost,
+    ``reserved`` those of calls under way."""
 
     limits: dict[str, float] = {}
     spent: dict[str, float] = {}

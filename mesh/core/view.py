@@ -80,8 +80,9 @@ class PipelineState(msgspec.Struct, frozen=True):
 
 class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id`` is
-    A2A's, when it is not the session's id. ``spent`` is there once a model was called; ``unsettled`` is the
-    most that model calls have cost whose answers were lost, if there are such calls."""
+    A2A's, when it is not the session's id. ``spent`` is there once a model was called. ``unsettled`` is the
+    most that model calls whose answers were lost can have cost, in all turns; it is there if there are such
+    calls and no turn is open, as the calls of an open turn may still be answered."""
 
     id: str
     session_id: str

@@ -29,8 +29,9 @@ from mesh.tree.turn import Ack, Grant
 
 
 class Admission:
-    """The decision about the call that pass ``run`` asks for. Call it with the events that are new; it
-    returns those to be appended after them. Then `grant` is the reply; None if the call has to wait."""
+    """The decision about the call that pass ``run`` asks for. `LoadedConversation.append` calls it under its
+    lock, with the events that are new; it returns those to be appended after them, in the same write. Then
+    `grant` is the reply; None if the call has to wait."""
 
     def __init__(self, conversation: Conversation, turn: int, run: int, request: CallRequest) -> None:
         self._conversation = conversation
@@ -82,7 +83,8 @@ class Admission:
         if request.on_limit == "ask" and not request.forced and not is_refused:
             return None
         then: Literal["answer", "stop", "fail"] = "answer" if request.on_limit == "ask" else request.on_limit
-        # The last answer is that of the agent whose limit it is: agents that it called return what they have.
+        # The last answer is that of the agent whose limit it is: agents that it called return what they have,
+        # as the tenth that is left is for one answer. If not even the last answer fits, nothing more follows.
         is_elsewhere = Place(reached.scope).agent != StepKey(request.step).place.agent
         if request.forced or (then == "answer" and is_elsewhere):
             then = "stop"

@@ -81,7 +81,7 @@ from mesh.push.service import PushNotifications
 from mesh.tree.turn import Ack, Decisions, Grant, Tree
 
 _LISTEN_S = 20.0
-"""How long a node that waits for decisions is kept waiting before it asks again."""
+"""How long a node that waits for decisions, or for calls in flight, is kept waiting before it asks again."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):

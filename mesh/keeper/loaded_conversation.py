@@ -272,6 +272,7 @@ class LoadedConversation:
         late = [event for event in events if self._is_late_result(event, turn, run)]
         if late and await self.append(late, only_if=lambda: self.conversation.turn == turn):
             self._seq_of_late_result = self.conversation.seq
+        # An answer that comes too late is not used, but it was paid for: what it cost is no longer a guess.
         if any(isinstance(event, LlmCall) for event in events):
             settle = partial(settled_late, self.conversation)
             await self.append((), only_if=lambda: self.is_open(turn), more=lambda _: settle(events))
@@ -281,10 +282,11 @@ class LoadedConversation:
         self, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest, within_s: float
     ) -> Grant:
         """Appends events of a pass, and admits a model call if it fits into its budgets. A call that fits
-        only if calls in flight turn out cheaper waits for them, at most ``within_s``."""
+        only if calls in flight turn out cheaper waits for them, at most ``within_s``: then the grant has no
+        event, and the node asks again, so that no call between processes is open for ever."""
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
-            changed = self._changed
+            changed = self._changed  # before the decision: what comes after it must wake us
             self._scopes |= {scope.place: scope for scope in request.scopes}
             admission = Admission(self.conversation, turn, run, request)
             if not await self._append_if_current(turn, run, events, admission):
@@ -295,7 +297,7 @@ class LoadedConversation:
                 if isinstance(grant.event, LimitReached):
                     failpoint("limit.recorded")
                 return grant
-            events = ()
+            events = ()  # they are durable
             try:
                 async with asyncio.timeout_at(deadline):
                     await changed.wait()
@@ -314,7 +316,7 @@ class LoadedConversation:
         return None
 
     def _wake_listeners(self) -> None:
-        """Wakes the nodes that wait in `decisions`."""
+        """Wakes what waits in `decisions` for a person, and in `reserve` for calls in flight."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -101,6 +101,7 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
     )
     settings = LlmSettings(
         prompt=planned.prompt,
+        # A node that bounds its model calls itself needs no default bound, which might be tighter.
         max_iterations=node.budget.max_llm_calls or config.limits.max_tool_iterations,
         max_tool_calls=config.limits.max_tool_calls,
         max_parallel_calls=config.limits.max_parallel_calls,

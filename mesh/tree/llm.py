@@ -159,6 +159,7 @@ class LlmWork:
             answer = await self._model_calls.make(steps, step, prompt)
             if isinstance(answer, PassEnd):
                 return answer
+            # What the model was told of its budget stays: later prompts begin as this one did.
             messages = list(told(prompt, _reservation(steps, step, answer)).messages)
             if not answer.tool_calls:
                 return PassEnd("completed", final_text(answer), forced=answer.forced)
@@ -208,6 +209,7 @@ class LlmWork:
         else:
             at_most = self._settings.max_parallel_calls
             ended = await Branches[ToolResult](steps, branches, at_most=at_most).run()
+        # What ends more goes first: the turn, then the agent. A pause ends neither, and would hide them.
         for status in ("stopped", "completed", "paused"):
             for end in ended.values():
                 if isinstance(end, PassEnd) and end.status == status:

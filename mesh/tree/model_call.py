@@ -1,14 +1,16 @@
 """One model call of an llm node as a durable step; under a budget, it is reserved before and settled after.
 
-Without a budget the call is made at once, and costs nothing more than before there were budgets. Under one:
+Without a budget the call is made at once: the keeper is not asked, and nothing more is journaled. Under one:
 
     reserve ── granted ──► call ── answered ────────► llm_call settles the reservation
-       │                     ├──── refused ─────────► llm_settled: it cost nothing; the node fails
-       │                     └──── broke off ───────► it may have been charged: the next attempt reserves anew
+       │                     ├──── refused ─────────► llm_settled: it cost nothing
+       │                     └──── broke off ───────► it may have been charged: it stays unsettled
+       ├────── wait ───────► calls in flight hold what it needs: reserve again
        ├────── limit ──────► limit_reached: one last answer, or what is there, or a failure
        └────── ask ────────► a person is asked for more: the pass pauses
 
-Grant and limit are events of the step, so that a later pass goes on from them.
+After a passing failure, the next attempt reserves anew; after another one, the node fails. Reservation and
+limit are events of the step, so that a later pass goes on from them.
 """
 
 import asyncio
@@ -39,14 +41,15 @@ from mesh.tree.steps import Steps
 from mesh.tree.turn import Grant
 
 DEFAULT_OUTPUT = 4096
-"""The most tokens of an answer, where nothing bounds it, as far as a budget is concerned."""
+"""The most tokens of an answer under a budget, where no key of the config bounds it: a reservation needs a
+bound."""
 _MILLION = 1_000_000
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a node's model calls. ``timeout_s`` bounds one request to the provider. ``name`` and
-    ``agent`` are those of the node and the root agent, for questions; ``expire_after_s`` how long they
-    wait."""
+    """The settings of a node's model calls. ``timeout_s`` bounds one request to the provider. ``name`` is
+    that of the node and ``root_agent`` that of the root agent, for questions; ``expire_after_s`` is how long
+    these wait."""
 
     model: str
     max_tokens: int | None = None
@@ -95,6 +98,8 @@ class ModelCalls:
     # -- under a budget
 
     async def _under_budget(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd:
+        """Reserves and makes attempts until one is answered. The provider's client does not repeat a request
+        that may have been charged (`LlmRequest.is_reserved`): a reservation covers one request."""
         failures = 0
         while True:
             attempt, reached = _progress(steps, step)
@@ -118,7 +123,8 @@ class ModelCalls:
                 await asyncio.sleep(MODEL_CALLS.delay(failures, None))
 
     async def _reserve(self, steps: Steps, request: CallRequest) -> Grant:
-        """The decision about a call. Calls in flight end within their bounds; so does the wait for them."""
+        """The decision about a call. Calls in flight end within their bounds; so does the wait for them. A
+        call that is still waiting by then is told the limit that is short (``waits`` False)."""
         longest = ATTEMPTS * (self._settings.timeout_s + MODEL_CALLS.longest_s)
         deadline = asyncio.get_running_loop().time() + longest
         while True:
@@ -159,6 +165,7 @@ class ModelCalls:
         )
 
     def _ended_by(self, reached: LimitReached, prompt: Prompt) -> PassEnd:
+        """How the pass ends at a limit that leaves no last answer. Raises `LlmError`."""
         if reached.then == "fail":
             raise LlmError(f"the limit {reached.limit} of the budget is reached; what the tools did stands")
         said = [m.text for m in prompt.messages if isinstance(m, Assistant) and m.text]

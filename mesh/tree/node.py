@@ -58,7 +58,8 @@ NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 class Node:
     """A node that runs. ``kind`` is its type in the config. ``timeout_s`` bounds one pass; the time in which
-    a person is waited for is between passes. ``limits`` are those of its budget, by key."""
+    a person is waited for is between passes. ``limits`` are those of its budget, by key: the keeper holds
+    them, over all passes."""
 
     def __init__(
         self,

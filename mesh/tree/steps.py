@@ -156,8 +156,8 @@ class Steps:
             _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
 
     async def reserve(self, request: CallRequest) -> Grant:
-        """Reserves what a model call can cost, together with all that was recorded before it. Raises
-        `Superseded`, `Unavailable`."""
+        """Reserves what a model call can cost, together with all that was recorded before it, on which it
+        depends. The lock is held meanwhile: nothing may overtake them. Raises `Superseded`, `Unavailable`."""
         async with self._sending:
             turn, grant = self.turn, Grant(Ack(False))
 
