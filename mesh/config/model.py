@@ -74,8 +74,8 @@ class LlmOptions(ConfigSection):
     """The model that answers, where a node names no other.
 
     ``max_tokens`` None leaves the bound to the provider (4096 for Claude). ``timeout_s`` bounds each request
-    to the provider. ``prices`` replace the list prices in the session log, by model; a name without its date
-    or provider stands for all of them.
+    to the provider. ``prices`` replace the list prices, by model; a name without its date or provider
+    stands for all of them. Budgets reserve and count at these prices.
     """
 
     model: Text = DEFAULT_MODEL
@@ -156,11 +156,12 @@ class Budget(ConfigSection):
 
 
 class TurnBudget(Budget):
-    """What one turn may use, and what happens at a limit: ``answer`` makes one last model call without tools,
-    ``stop`` returns what is there, ``fail`` fails, ``ask`` asks a person for as much again. At ``warn_at`` of
-    a limit the model is told once. ``max_depth`` bounds how many agents call each other, the root agent
-    included. ``unpriced_peers``: whether other agents may be asked under a money limit that do not say what
-    they cost."""
+    """What one turn may use, and what happens at a limit, of whichever node: ``answer`` makes one last model
+    call without tools, ``stop`` returns what is there, ``fail`` fails, ``ask`` asks a person for as much
+    again. At ``warn_at`` of a limit the model is told once. ``max_conversation_cost_usd`` bounds all turns
+    together. ``max_depth`` bounds how many agents call each other, the root agent included, with or without
+    limits. ``unpriced_peers``: whether other agents that do not say what they cost may be asked under a money
+    limit."""
 
     max_conversation_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     max_depth: Annotated[int, Field(ge=1, le=20)] = 5
@@ -178,7 +179,8 @@ class AgentNode(ConfigSection):
     are written here. ``input_schema`` is what a caller has to give to an agent; None means a ``task``.
     ``offer_agents`` offers each agent as a tool of its own, or one tool ``use_agent`` for all.
     ``can_complete_task`` and ``can_return_to_user`` give it the tools ``complete_task`` and
-    ``return_to_user``. ``budget`` bounds one run of it.
+    ``return_to_user``. ``budget`` bounds one run of it and everything below it. ``destructive``: a person is
+    asked before each message to the agent of an a2a node, and before an agent that can be called starts.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
@@ -248,8 +250,8 @@ class AgentNode(ConfigSection):
 class Limits(ConfigSection):
     """Bounds that hold whatever a model, a server or a client does.
 
-    - ``max_tool_iterations``: model calls of one llm node until it has its answer. Each iteration of a loop
-      counts anew.
+    - ``max_tool_iterations``: model calls of one llm node until it has its answer, unless its budget has
+      ``max_llm_calls``. Each iteration of a loop counts anew.
     - ``max_llm_calls``: model calls of a turn, over all its nodes, iterations and pauses. Branches of a
       parallel node may exceed it by the calls that are under way when it is reached.
     - ``max_tool_calls``: tool calls in one answer of a model. ``max_parallel_calls``: those of one answer
@@ -344,7 +346,8 @@ class Cluster(ConfigSection):
 class Config(ConfigSection):
     """An agent and where it runs.
 
-    ``agents`` are those that llm nodes may call by name. ``budget`` bounds a turn.
+    ``agents`` are those that llm nodes may call by name, besides those that are written in other llm nodes.
+    ``budget`` bounds a turn.
 
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who

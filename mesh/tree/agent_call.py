@@ -5,7 +5,10 @@ does is a step of its own, so its call needs no claim: after a crash, a pause or
 with what is known, and goes on. Its answer is recorded as the result of the call.
 
 It gets the arguments of the call as its user message, and each of them as a placeholder beside the caller's
-state. It sees none of the caller's messages, and its state ends with it.
+state. It sees none of the caller's messages, and its state ends with it: only its answer comes back.
+
+An agent runs at the place of its call with the scopes of its caller, so that what it spends counts in every
+budget above it.
 """
 
 import json
@@ -77,9 +80,9 @@ def agent_spec(name: str, description: str, input_schema: dict[str, Any] | None)
 
 
 class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents of the config that one node may call, by name. ``max_depth`` bounds how
-    many agents call each other. ``is_one_tool``: they are offered as ``use_agent``, instead of each as a
-    tool."""
+    """The agents of the config that one node may call, by name. ``max_depth`` bounds how many agents call
+    each other. ``is_one_tool``: they are offered as ``use_agent``, instead of each as a tool, and take a
+    ``task`` then, whatever their ``input_schema``."""
 
     agents: Mapping[str, CallableAgent]
     settings: CallSettings = CallSettings()
@@ -122,7 +125,7 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _AgentCall(CallDriver):
-    """One call of an agent."""
+    """One call of an agent. It is durable: see the module."""
 
     is_durable = True
 
@@ -135,6 +138,7 @@ class _AgentCall(CallDriver):
     # -- as it describes itself
 
     def problem(self, arguments: dict[str, Any]) -> str:
+        # At this depth no agent is offered, but a model may name one all the same.
         depth = self._steps.turn.depth
         if depth >= self._calls.max_depth:
             return (

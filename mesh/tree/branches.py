@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """One branch. ``run`` continues it, ``holds`` says whether a step belongs to it."""
+    """One branch. ``run`` begins or continues it; ``holds`` says whether a decision about a step lets it go
+    on."""
 
     run: Callable[[], Coroutine[Any, Any, Any]]
     holds: Callable[[StepKey], bool]
@@ -44,6 +45,7 @@ class Branches(Generic[T]):
         self._steps = steps
         self._branches = branches
         self._ends_all = ends_all
+        # A branch that pauses gives up its place: what waits for a person holds up nobody.
         self._places = asyncio.Semaphore(at_most) if at_most and at_most < len(branches) else None
         self._running: dict[asyncio.Task[T | PassEnd], int] = {}
         self._ended: dict[int, T | PassEnd] = {}

@@ -3,7 +3,8 @@
     llm node, a2a node, tool node
       └ `run_call`          the loop: next action, effect, event
           └ `CallDriver`    how one kind of call is made, recovered and described:
-                            tools (`tool_call`), other agents (`remote_call`), the person (`ask_user`)
+                            tools (`tool_call`), agents of the config (`agent_call`), other agents
+                            (`remote_call`), the person (`ask_user`)
 
 A driver makes effects and never records anything; the loop records and makes no effects.
 """
@@ -215,11 +216,10 @@ NO_CALLS: NodeCalls = _NoCalls()
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What calls of one node have in common. ``name`` and ``output_key`` are the node's, for its questions.
-    ``root`` is the name of the root agent.
-    ``approvals`` says whether destructive tools wait for a person; ``expire_after_s`` how long, None for
-    ever.
-    ``max_result_bytes`` bounds the text of a result. ``on_limit`` is what
-    follows at a limit of the budget."""
+    ``root`` is the name of the root agent, with which the paths of agents begin. ``approvals`` says whether
+    destructive tools wait for a person; ``expire_after_s`` how long, None for ever. ``max_result_bytes``
+    bounds the text of a result. ``on_limit`` is what follows at a limit of the budget: it says how much of
+    what is left a callee may be told."""
 
     name: str = ""
     root: str = ""

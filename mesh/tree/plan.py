@@ -26,7 +26,8 @@ class ApprovalRule:
         """The rule for the children of a parallel or loop node. The nearest of these with ``approvals``
         decides; where none has it, its nodes do not ask.
 
-        Invariant: without a node of these above it, a node asks as its agent does.
+        Invariant: without a node of these above it, a node asks as its agent does. So an agent that is called
+        has the rule of its caller, and how a tree is cut into agents does not decide what asks.
         """
         if node.approvals is not None:
             return ApprovalRule(node.approvals == "ask", at_once=True)
@@ -36,6 +37,7 @@ class ApprovalRule:
         """Whether they wait, in an agent that was called as this pass says."""
         if self.asks is not None:
             return self.asks
+        # A parallel or loop node of the agent runs at once, unless one above the call has said "ask".
         return turn.asks and (turn.at_once or not self.at_once)
 
 
@@ -137,7 +139,8 @@ def other_agents(config: Config) -> list[A2aAgent]:
 
 
 def likely_mistakes(config: Config) -> list[str]:
-    """What is probably a mistake: placeholders that nothing can have set before they are read."""
+    """What is probably a mistake: placeholders that nothing can have set before they are read. Agents that
+    are called are left out: each caller brings a state and arguments of its own."""
     found: list[str] = []
     if config.agent is not None:
         _unset(config, tree_of(config), ("agent",), frozenset(BUILT_IN), found)

@@ -96,8 +96,8 @@ def spec_of(name: str, description: str) -> ToolSpec:
 
 class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The calls of other agents of one node. ``agents`` by the name of their tool. ``max_depth`` bounds how
-    many agents call each other.
-    ``refuses_unpriced``: under a money limit, only agents are asked that say what they cost."""
+    many agents call each other. ``refuses_unpriced``: under a money limit, only agents are asked that promise
+    to say what they cost."""
 
     agents: Mapping[str, AgentTool]
     settings: CallSettings = CallSettings()
