@@ -155,7 +155,8 @@ class Place(msgspec.Struct, frozen=True):
         return StepKey(f"{self.text}/llm/{number}")
 
     def agent_call(self) -> "StepKey":
-        """The key of what an a2a node says to its agent."""
+        """The key of what an a2a node says to its agent. For agents of the config that a model calls, see
+        `StepKey.called_agent`."""
         return StepKey(f"{self.text}/a2a/0")
 
     def tool_call(self) -> "StepKey":

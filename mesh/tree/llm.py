@@ -93,7 +93,7 @@ class Tools:
 
     def runs_beside_others(self, call: ToolCall) -> bool:
         """Whether a call may run at the same time as its neighbours: an agent of the config, or a tool that
-        changes nothing."""
+        does not ask and may be repeated. Every other call keeps its order."""
         if self._agents.takes(call):
             return True
         tool = self._mcp.toolbox.tools.get(call.name)
@@ -132,8 +132,8 @@ class Tools:
 
 class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an llm node. ``prompt`` is a template. ``max_iterations`` bounds the model calls of the
-    node at one place, ``max_tool_calls`` the tool calls of one answer, ``max_parallel_calls`` those of them
-    that run at the same time."""
+    node at one place (not the iterations of a loop), ``max_tool_calls`` the tool calls of one answer,
+    ``max_parallel_calls`` those of them that run at the same time."""
 
     prompt: str = ""
     max_iterations: int = 10
