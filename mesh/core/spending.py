@@ -36,9 +36,9 @@ _COUNTED = (LlmCall, LlmSettled, UserMessage, AgentStarted, ToolResult, Complete
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """A sum. ``total_tokens`` are more than the others together where a call was settled without its answer.
-    ``unpriced_calls`` are those whose cost is not known and not in ``cost_usd``, among them
-    calls of other agents that do not say what they spent. ``time_ms`` is how long the model calls took.
-    ``runs`` counts turns and calls of agents, ``forced`` those that a limit ended."""
+    ``unpriced_calls`` are those whose cost is not known and not in ``cost_usd``, among them calls of other
+    agents that do not say what they spent. ``time_ms`` is how long the model calls took. ``runs`` counts
+    turns and calls of agents, ``forced`` those that a limit ended."""
 
     calls: int = 0
     input_tokens: int = 0
