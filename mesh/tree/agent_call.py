@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from mesh.core.durable_call import Ask, Refuse
-from mesh.core.errors import Unavailable
 from mesh.core.events import AgentStarted, ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
 from mesh.core.messages import ToolSpec
 from mesh.core.places import StepKey
@@ -32,10 +31,13 @@ from mesh.tree.calls import (
     Returned,
     bounded,
     listed,
+    refused,
     run_call,
+    too_deep,
 )
-from mesh.tree.node import PAUSED, REJECTED, PassEnd
-from mesh.tree.steps import Steps, Superseded
+from mesh.tree.children import not_ended
+from mesh.tree.node import PassEnd
+from mesh.tree.steps import Steps
 from mesh.tree.turn import RunNode
 
 _TASK: dict[str, Any] = {
@@ -139,12 +141,8 @@ class _AgentCall(CallDriver):
 
     def problem(self, arguments: dict[str, Any]) -> str:
         # At this depth no agent is offered, but a model may name one all the same.
-        depth = self._steps.turn.depth
-        if depth >= self._calls.max_depth:
-            return (
-                f"{self.call.name} was not called: {depth} agents call each other already, as many as "
-                "budget.max_depth allows. Do it without another agent."
-            )
+        if is_too_deep := too_deep(self.call.name, self._steps.turn.depth, self._calls.max_depth):
+            return is_too_deep
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def kind_of_approval(self) -> ApprovalKindName | None:
@@ -177,18 +175,10 @@ class _AgentCall(CallDriver):
         )
         self._steps.absorb(output)
         failpoint("agent.returned")
-        match output.status:
-            case "completed" | "failed":
-                text = output.text + (_FORCED.format(output.forced) if output.forced else "")
-                return Returned(text, is_error=output.status == "failed", forced=output.forced)
-            case "superseded":
-                raise Superseded
-            case "interrupted":
-                raise Unavailable(output.text)
-            case "paused":
-                return PAUSED
-            case "stopped":
-                return REJECTED
+        if output.status not in ("completed", "failed"):
+            return not_ended(output)
+        text = output.text + (_FORCED.format(output.forced) if output.forced else "")
+        return Returned(text, is_error=output.status == "failed", forced=output.forced)
 
     # -- for people
 
@@ -206,9 +196,7 @@ class _AgentCall(CallDriver):
         )
 
     def refusal(self, action: Refuse) -> NotRun:
-        if action.reason:
-            return NotRun(f"This call was not run: {action.reason}", by_decision=True)
-        return NotRun(f"{action.problem}\nThe call was not run." if action.was_allowed else action.problem)
+        return refused(action)
 
     def _agent(self, arguments: Mapping[str, Any]) -> CallableAgent:
         agent = self._calls.called(self.call.name, arguments)

@@ -418,6 +418,24 @@ def result_of(call: ToolCall, content: str, *, most: int, **more: Any) -> ToolRe
     return ToolResult(call_id=call.id, tool=call.name, content=bounded(content, most), **more)
 
 
+def refused(action: Refuse) -> NotRun:
+    """The result of a call that cannot be made, or that a person rejected."""
+    if action.reason:
+        return NotRun(f"This call was not run: {action.reason}", by_decision=True)
+    return NotRun(f"{action.problem}\nThe call was not run." if action.was_allowed else action.problem)
+
+
+def too_deep(tool: str, depth: int, max_depth: int) -> str:
+    """Why an agent is not called from here: as many agents call each other already as may; empty if it can
+    be called."""
+    if depth < max_depth:
+        return ""
+    return (
+        f"{tool} was not called: {depth} agents call each other already, as many as budget.max_depth allows. "
+        "Do it without another agent."
+    )
+
+
 def fitting(artifacts: Sequence[Artifact], room: int) -> tuple[Artifact, ...]:
     """The files for which there is room: so many characters of all that they say."""
     kept = []

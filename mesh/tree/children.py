@@ -9,7 +9,7 @@ from mesh.core.errors import Unavailable
 from mesh.core.events import NodeCompleted
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import RunNode
+from mesh.tree.turn import PassOutput, RunNode
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -63,11 +63,19 @@ class Children:
                         duration_ms=round((time.monotonic() - started) * 1000),
                     ),
                 )
-            case "superseded":
-                raise Superseded
-            case "interrupted":
-                raise Unavailable(output.text)
-            case "paused":
-                return PAUSED
-            case "stopped":
-                return REJECTED
+            case _:
+                return not_ended(output)
+
+
+def not_ended(output: PassOutput) -> PassEnd:
+    """How the pass of a node ends whose child, or called agent, has not ended in it. Raises `Superseded`,
+    `Unavailable`."""
+    match output.status:
+        case "superseded":
+            raise Superseded
+        case "interrupted":
+            raise Unavailable(output.text)
+        case "paused":
+            return PAUSED
+        case _:
+            return REJECTED

@@ -54,6 +54,7 @@ from mesh.tree.calls import (
     bounded,
     listed,
     run_call,
+    too_deep,
 )
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
@@ -152,12 +153,8 @@ class _RemoteCall(CallDriver):
     # -- as it describes itself
 
     def problem(self, arguments: dict[str, Any]) -> str:
-        depth = self._steps.turn.depth
-        if depth >= self._calls.max_depth:
-            return (
-                f"{self.call.name} was not called: {depth} agents call each other already, as many as "
-                "budget.max_depth allows. Do it without another agent."
-            )
+        if is_too_deep := too_deep(self.call.name, self._steps.turn.depth, self._calls.max_depth):
+            return is_too_deep
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def kind_of_approval(self) -> ApprovalKindName | None:

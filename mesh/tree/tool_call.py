@@ -34,6 +34,7 @@ from mesh.tree.calls import (
     bounded,
     fitting,
     listed,
+    refused,
     result_of,
     run_call,
 )
@@ -226,9 +227,7 @@ class _ToolCall(CallDriver):
         return self._question("unknown_outcome", claim.arguments, description)
 
     def refusal(self, action: Refuse) -> NotRun:
-        if action.reason:
-            return NotRun(f"This call was not run: {action.reason}", by_decision=True)
-        return NotRun(f"{action.problem}\nThe call was not run." if action.was_allowed else action.problem)
+        return refused(action)
 
     def skipped(self) -> str:
         about = "It is not known whether this call ran."
