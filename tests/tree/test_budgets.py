@@ -24,13 +24,16 @@ from mesh.core.events import (
     Usage,
 )
 from mesh.core.messages import Results
+from mesh.llm.models import bare_model
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import execution
 from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.providers import FORMATS, provider
 from tests.worlds.trees import ByNode, config, llm, parallel
 
 RUNS = int(os.environ.get("BUDGET_RUNS", "12"))
 """How often the tests with chance run; for once BUDGET_RUNS=200."""
+PREFIXES = {"openai": "openai:", "anthropic": "claude-", "gemini": "gemini-"}
 PRICES = {"scripted": {"input": 1.0, "output": 2.0}}
 
 
@@ -323,3 +326,36 @@ async def test_a_tool_is_told_what_its_turn_has_spent_and_what_is_left() -> None
     assert (context.spent["max_llm_calls"], context.left["max_llm_calls"]) == (1, 3)
     # The answer that called the tool is not journaled yet: it counts with its bound.
     assert 0.000_25 <= context.spent["max_cost_usd"] <= 1 - context.left["max_cost_usd"]
+
+
+@pytest.mark.parametrize("wire", FORMATS)
+async def test_agents_and_budgets_are_the_same_over_every_providers_wire(wire: str) -> None:
+    """The real SDKs, and a server that speaks their formats and keeps the bill."""
+    main, search = (f"{prefix}{name}" for name in ("main", "search") for prefix in [PREFIXES[wire]])
+    usage = {"input": 100, "output": 10}
+    rules = [
+        {
+            "match": {"model": bare_model(main), "from": "user"},
+            "answer": {"tool_calls": [{"name": "search", "arguments": {"task": "cats"}}], "usage": usage},
+        },
+        {"match": {"model": bare_model(main)}, "answer": {"text": "Found.", "usage": usage}},
+        {
+            "match": {"model": bare_model(search), "from": "user"},
+            "answer": {"tool_calls": [{"name": "look", "arguments": {}}], "usage": usage},
+        },
+        {"match": {"model": bare_model(search)}, "answer": {"text": "All I have.", "usage": usage}},
+    ]
+    tree = llm("main", model=main, agents=["search"])
+    agent = llm("search", model=search, budget={"max_llm_calls": 2})
+    prices = {name: {"input": 1.0, "output": 2.0} for name in (bare_model(main), bare_model(search))}
+    async with provider(wire, {"rules": rules}) as (stub, model):
+        options = {"llm": {"model": main, "prices": prices}, "budget": {"max_cost_usd": 1.0}}
+        async with LocalMesh(model, config=config(tree, agents=[agent], **options)) as world:
+            _, body = await world.create("go")
+            events = await world.journal.read(body["conversation"]["id"])
+    assert (body["result"]["response"], len(stub.calls)) == ("Found.", 4)
+    result = next(e for e in events if isinstance(e, ToolResult) and e.tool == "search")
+    assert (result.forced, result.content.startswith("All I have.")) == ("max_llm_calls", True)
+    use = fold(events).budget_use
+    assert (use.use("0").spent.nusd, use.use("0").held.nusd) == (4 * (100 * 1000 + 10 * 2000), 0)
+    assert use.use("0.search@0-0").spent.calls == 2
