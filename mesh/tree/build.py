@@ -99,10 +99,12 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         QuestionCalls(call_settings) if node.can_ask_user else None,
         _ending_tools(node),
     )
+    limits = config.limits
     settings = LlmSettings(
         prompt=planned.prompt,
-        # A node that bounds its model calls itself needs no default bound, which might be tighter.
-        max_iterations=node.budget.max_llm_calls or config.limits.max_tool_iterations,
+        # Where the node's own budget bounds its model calls, the budget ends them: it says so, and a person
+        # may raise it. What is left is the bound of the turn.
+        max_iterations=limits.max_llm_calls if node.budget.max_llm_calls else limits.max_tool_iterations,
         max_tool_calls=config.limits.max_tool_calls,
         max_parallel_calls=config.limits.max_parallel_calls,
     )

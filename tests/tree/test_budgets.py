@@ -124,6 +124,20 @@ async def test_a_limit_may_stop_or_fail_the_turn_instead(on_limit: str) -> None:
     assert state == ("completed" if on_limit == "stop" else "failed")
 
 
+@pytest.mark.parametrize("on_limit", ["stop", "fail", "ask"])
+async def test_the_budget_of_a_node_ends_its_calls_and_not_the_default_of_the_config(on_limit: str) -> None:
+    model = Paid(main=LOOKS)
+    tree = llm("main", budget={"max_llm_calls": 12})
+    async with mesh(model, tree, budget={"on_limit": on_limit}) as world:
+        _, body = await world.create("go")
+        events = await world.journal.read(body["conversation"]["id"])
+    assert len(model.bill) == (11 if on_limit == "ask" else 12)
+    reached = [event.limit for event in events if isinstance(event, LimitReached)]
+    assert reached == ([] if on_limit == "ask" else ["max_llm_calls"])
+    state = body["conversation"]["status" if on_limit == "ask" else "turn"]
+    assert state == "waiting_approval" or state["state"] == ("completed" if on_limit == "stop" else "failed")
+
+
 @pytest.mark.parametrize("choice", ["approve", "reject"])
 async def test_a_person_may_be_asked_for_as_much_again(choice: str) -> None:
     model = Paid(main=[*LOOKS[:3], says("done")])

@@ -49,7 +49,7 @@ def task_of(view: ConversationView, extensions: Collection[str] = (), note: str 
     """The task. ``extensions``: URIs that the client activated. ``note`` is put before what waits."""
     turn = view.turn
     return pb.Task(
-        metadata=spent_metadata(view, extensions),
+        metadata=spent_metadata(view, extensions) or None,  # an empty one would be sent as such
         id=view.id,
         context_id=view.context,
         status=status_of(view, extensions, note),

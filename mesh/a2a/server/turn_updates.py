@@ -119,5 +119,5 @@ class TurnUpdates:
             task_id=then.id,
             context_id=then.context,
             status=status_of(then),
-            metadata=spent_metadata(then, self.extensions),
+            metadata=spent_metadata(then, self.extensions) or None,
         )
