@@ -194,10 +194,11 @@ def _supported(card: AgentCard) -> Sequence[tuple[str, AgentInterface]]:
 
 def _dialect(interface: AgentInterface) -> str:
     try:
-        is_http = URL(interface.url).scheme in ("http", "https") and host_and_port(interface.url)
+        url = URL(interface.url)
+        host_and_port(interface.url)  # a port that is none raises here
     except ValueError:
         return ""
-    if not is_http:
+    if url.scheme not in ("http", "https") or not url.host:
         return ""
     version = interface.protocol_version or "1.0"
     match version.partition(".")[0], interface.protocol_binding.upper():

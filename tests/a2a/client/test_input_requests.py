@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from a2a.client.card_resolver import parse_agent_card
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mesh.a2a.client.dialects import AgentEndpoint
@@ -311,7 +311,10 @@ CARDS = st.fixed_dictionaries({"name": JSON}, optional={
 })  # fmt: skip
 
 
-@settings(deadline=None)
+NO_HOST = {"url": "http://", "protocolBinding": "JSONRPC", "protocolVersion": "0.3.0"}
+
+
+@example({"name": "b", "supportedInterfaces": [NO_HOST]})
 @given(JSON | CARDS)
 def test_any_card_is_used_or_refused(card: Any) -> None:
     try:
