@@ -383,36 +383,33 @@ class Reached(msgspec.Struct, frozen=True, tag=True):
     allowed: float
 
 
-def admitted(spending: BudgetUse, request: CallRequest, run: int, now: str) -> Granted | MustWait | Reached:
+def admitted(budget_use: BudgetUse, request: CallRequest, run: int, now: str) -> Granted | MustWait | Reached:
     """Whether the pass ``run`` may make a call now: with as many tokens for the answer as fit, up to what
     it asks for."""
     least = _least_output(request)
-    tokens_in = _input_tokens(spending, request)
-    fits_now, fits_ever = request.max_output, request.max_output
+    tokens_in = _input_tokens(budget_use, request)
+    fits_now = request.max_output
     reached: Reached | None = None
     left: list[float] = []
     short: _Room | None = None
-    for room in _rooms(spending, request, run, now):
+    for room in _rooms(budget_use, request, run, now):
         fits = room.output(room.used_now, tokens_in, request)
         if fits < least and short is None:
             short = room
         fits_now = min(fits_now, fits)
-        ever = room.output(room.used_at_least, tokens_in, request)
-        if ever < least and reached is None:
+        if reached is None and room.output(room.used_at_least, tokens_in, request) < least:
             reached = Reached(
                 room.limit, room.scope, room.shown(room.used_at_least), room.shown(room.allowed)
             )
-        fits_ever = min(fits_ever, ever)
         if room.limit == "max_time_s":
             left.append(room.shown(room.allowed - room.used_now))
-    if fits_ever < least:
-        assert reached is not None
+    if reached is not None:
         return reached
     if short is not None and request.waits:
         return MustWait()
     if short is not None:
         return Reached(short.limit, short.scope, short.shown(short.used_now), short.shown(short.allowed))
-    warned = _to_warn(spending, request, run, now)
+    warned = _to_warn(budget_use, request, run, now)
     bound = _bound_of(request, tokens_in, fits_now)
     reserved = LlmReserved(
         step=request.step,
@@ -485,13 +482,13 @@ class _Room(msgspec.Struct, frozen=True):
                 return amount
 
 
-def _rooms(spending: BudgetUse, request: CallRequest, run: int, now: str) -> Iterable[_Room]:
+def _rooms(budget_use: BudgetUse, request: CallRequest, run: int, now: str) -> Iterable[_Room]:
     for scope in request.scopes:
-        use, lost = spending.use(scope.place), spending.unsettled(scope.place, run)
+        use, lost = budget_use.use(scope.place), budget_use.unsettled(scope.place, run)
         now_, least = use.total, use.spent + lost
-        whole = spending.conversation
+        whole = budget_use.conversation
         in_flight = use.held - lost
-        time_ms = round(spending.time_s(scope.place, now) * 1000)
+        time_ms = round(budget_use.time_s(scope.place, now) * 1000)
         for limit, allowed, used_now, used_at_least in (
             ("max_cost_usd", scope.max_nusd, now_.nusd, least.nusd),
             ("max_total_tokens", scope.max_tokens, now_.tokens, least.tokens),
@@ -505,7 +502,7 @@ def _rooms(spending: BudgetUse, request: CallRequest, run: int, now: str) -> Ite
             ),
         ):
             if allowed is not None:
-                more = _units(limit, spending.raised.get((scope.place, limit), 0))  # type: ignore[arg-type]
+                more = _units(limit, budget_use.raised.get((scope.place, limit), 0))  # type: ignore[arg-type]
                 cap = _cap(limit, allowed + more, request)  # type: ignore[arg-type]
                 yield _Room(limit, scope.place, cap, used_now, used_at_least)  # type: ignore[arg-type]
 
@@ -528,25 +525,25 @@ def _units(limit: LimitName, amount: float) -> int:
             return round(amount)
 
 
-def _to_warn(spending: BudgetUse, request: CallRequest, run: int, now: str) -> tuple[tuple[str, str], ...]:
+def _to_warn(budget_use: BudgetUse, request: CallRequest, run: int, now: str) -> tuple[tuple[str, str], ...]:
     """The scopes and limits of which the model is to be told now, each once."""
     if request.warn_at is None:
         return ()
     # What a lost attempt of this step was to tell, its model may never have read.
-    lost = (reserved.warned for reserved in spending.open.values() if reserved.step == request.step)
-    told = spending.warned - {each for warned in lost for each in warned}
+    lost = (reserved.warned for reserved in budget_use.open.values() if reserved.step == request.step)
+    told = budget_use.warned - {each for warned in lost for each in warned}
     # ``warn_at`` is a part of the whole limit, which only a last answer may use: hence ``forced``.
     return tuple(
         (room.scope, room.limit)
-        for room in _rooms(spending, msgspec.structs.replace(request, forced="-"), run, now)
+        for room in _rooms(budget_use, msgspec.structs.replace(request, forced="-"), run, now)
         if room.used_at_least >= room.allowed * request.warn_at and (room.scope, room.limit) not in told
     )
 
 
-def _input_tokens(spending: BudgetUse, request: CallRequest) -> int:
+def _input_tokens(budget_use: BudgetUse, request: CallRequest) -> int:
     """The most tokens that the input can be: half a token a byte, or a tenth more than the model has charged
     for a byte in this conversation."""
-    ratio = max(0.5, _RATIO_MARGIN * spending.tokens_per_byte.get(request.model, 0.0))
+    ratio = max(0.5, _RATIO_MARGIN * budget_use.tokens_per_byte.get(request.model, 0.0))
     return _ceil(request.input_bytes * ratio)
 
 
@@ -669,13 +666,13 @@ class Remaining(msgspec.Struct, frozen=True, omit_defaults=True):
     used: dict[LimitName, float] = {}
 
 
-def remaining_of(spending: BudgetUse, scopes: Sequence[Scope], on_limit: OnLimit, now: str) -> Remaining:
+def remaining_of(budget_use: BudgetUse, scopes: Sequence[Scope], on_limit: OnLimit, now: str) -> Remaining:
     """What may still be used of these budgets: the least of all scopes, without what they keep for their last
     answers. Calls in flight count with their bounds."""
     request = CallRequest(step="", model="", input_bytes=0, max_output=0, scopes=scopes, on_limit=on_limit)
     left: dict[LimitName, float] = {}
     used: dict[LimitName, float] = {}
-    for room in _rooms(spending, request, spending.run, now):
+    for room in _rooms(budget_use, request, budget_use.run, now):
         # What is left of the conversation is a limit for this turn.
         limit = "max_cost_usd" if room.limit == "max_conversation_cost_usd" else room.limit
         more = room.shown(max(0, room.allowed - room.used_now))

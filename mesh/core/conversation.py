@@ -126,9 +126,8 @@ class Conversation:
         self.depth = 0  # of the agent that sent it, and its path
         self.called_by: tuple[str, ...] = ()
         self.budget_use = BudgetUse()
-        self.returned: ToolResult | None = (
-            None  # what an agent returned to the user: the open turn ends by it
-        )
+        # What an agent returned to the user: the open turn ends by it.
+        self.returned: ToolResult | None = None
         self.paused = False
         self.state: dict[str, str] = {}
         self.llm_calls = 0  # of the newest turn

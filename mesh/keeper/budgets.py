@@ -43,13 +43,13 @@ class Admission:
         self._must_wait = False
 
     def __call__(self, new: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
-        request, spending = self._request, self._conversation.budget_use
-        spending = spending.after(new) if new else spending
-        known = spending.open.get((request.step, request.attempt))
+        request, budget_use = self._request, self._conversation.budget_use
+        budget_use = budget_use.after(new) if new else budget_use
+        known = budget_use.open.get((request.step, request.attempt))
         if known is not None and known.run == self._run:  # it asks again, because the reply was lost
             self._event = known
             return ()
-        decided = admitted(spending, request, self._run, now())
+        decided = admitted(budget_use, request, self._run, now())
         match decided:
             case MustWait():
                 self._must_wait = True
@@ -57,7 +57,7 @@ class Admission:
                 self._event, self._time_left_s = decided.reserved, decided.time_left_s
             case Reached():
                 self._event = self._limit_reached(decided)
-                if self._event is None and not spending.is_asked(decided.scope, decided.limit):
+                if self._event is None and not budget_use.is_asked(decided.scope, decided.limit):
                     return [msgspec.structs.replace(self._question(decided), turn=self._turn)]
         if self._event is None:
             return ()
@@ -76,10 +76,8 @@ class Admission:
 
     def _limit_reached(self, reached: Reached) -> LimitReached | None:
         """What follows at a limit; None if a person has to be asked first."""
-        request, is_refused = (
-            self._request,
-            (reached.scope, reached.limit) in self._conversation.budget_use.refused,
-        )
+        request = self._request
+        is_refused = (reached.scope, reached.limit) in self._conversation.budget_use.refused
         if request.on_limit == "ask" and not request.forced and not is_refused:
             return None
         then: Literal["answer", "stop", "fail"] = "answer" if request.on_limit == "ask" else request.on_limit

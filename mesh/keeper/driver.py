@@ -148,10 +148,10 @@ class Driver:
         await loaded.append(())  # a claim that is just being journaled is waited for: it has to be settled
         results = await self._settle_all(loaded)
         returned = loaded.conversation.returned
-        is_returned = returned is not None and loaded.turn_to_cancel != turn
-        end = (
-            Completed(turn=turn, response=returned.content) if returned and is_returned else _cancelled(turn)
-        )
+        if returned is None or loaded.turn_to_cancel == turn:
+            end = _cancelled(turn)
+        else:
+            end = Completed(turn=turn, response=returned.content)
         await loaded.append([*results, end], only_if=lambda: loaded.is_open(turn))
 
     async def _settle_all(self, loaded: LoadedConversation) -> list[ToolResult]:

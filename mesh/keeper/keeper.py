@@ -180,8 +180,8 @@ class Keeper:
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         """See `Recorder`."""
-        spending = (await self._shard.get(conversation_id)).conversation.budget_use
-        return remaining_of(spending, scopes, on_limit, now())
+        budget_use = (await self._shard.get(conversation_id)).conversation.budget_use
+        return remaining_of(budget_use, scopes, on_limit, now())
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""

@@ -106,7 +106,7 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         # may raise it. What is left is the bound of the turn.
         max_iterations=limits.max_llm_calls if node.budget.max_llm_calls else limits.max_tool_iterations,
         max_tool_calls=config.limits.max_tool_calls,
-        max_parallel_calls=config.limits.max_parallel_calls,
+        max_parallel_calls=limits.max_parallel_calls,
     )
     prices = Prices(config.llm.prices)
     prices.prepare(model)
@@ -188,7 +188,6 @@ def _agent_calls(
 
 def _callable_agent(root: PlannedNode, environment: Environment) -> CallableAgent:
     node = root.node
-    schema = {} if node.input_schema is None else {"input_schema": node.input_schema}
     return CallableAgent(
         name=node.name,
         kind=node.type,
@@ -196,7 +195,7 @@ def _callable_agent(root: PlannedNode, environment: Environment) -> CallableAgen
         description=node.description,
         destructive=node.destructive,
         reads_history=root.reads_history,
-        **schema,
+        input_schema=node.input_schema,
     )
 
 
