@@ -76,6 +76,10 @@ class KeeperActor(Actor):
         with _unavailable():
             return await self._keeper.reserve(conversation_id, turn, run, events, request)
 
+    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+        with _unavailable():
+            return await self._keeper.lose(conversation_id, turn, run, at)
+
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         with _unavailable():
             return await self._keeper.remaining(conversation_id, scopes, on_limit)

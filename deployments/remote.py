@@ -114,6 +114,10 @@ class RemoteRecorder:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.reserve(conversation_id, turn, run, events, request)
 
+    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.lose(conversation_id, turn, run, at)
+
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.remaining(conversation_id, scopes, on_limit)

@@ -62,6 +62,7 @@ KEEPER = Service(
         # A pass waits for these; when the keeper does not answer for so long, the pass is interrupted.
         KeeperService.append: Policy(repeat_for_s=FOREVER, within_s=30),
         KeeperService.reserve: Policy(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.lose: Policy(repeat_for_s=FOREVER, within_s=30),
         KeeperService.remaining: Policy(repeat_for_s=FOREVER, within_s=30),
         KeeperService.decisions: Policy(repeat_for_s=FOREVER, within_s=30),
     },

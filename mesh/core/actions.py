@@ -87,6 +87,7 @@ class ActionLog:
         self._cost_of = cost_of
         self._conversation_id = ""
         self._turn = 0
+        self._traceparent = ""
         self._runs: dict[str, _Run] = {}  # of this turn, by place, until they end
         self._asked: dict[str, ToolCall] = {}  # step of a call -> what the model asked for
         self._made: dict[str, dict[str, Any]] = {}  # step of a call -> the arguments that it was made with
@@ -121,7 +122,7 @@ class ActionLog:
                 pass
 
     def _opened(self, event: UserMessage) -> AgentAction:
-        self._turn = event.turn
+        self._turn, self._traceparent = event.turn, event.traceparent
         for known in (self._runs, self._asked, self._made, self._numbers, self._agents):
             known.clear()
         return self._run(ROOT).action(event, "agent_start", 0, input=_cut(event.text), by=event.by)
@@ -218,7 +219,7 @@ class ActionLog:
     def _trace(self, place: Place, turn: int) -> str:
         """The trace id of a run: in the root agent, that of the turn."""
         if place == ROOT:
-            return trace_id_of("", self._conversation_id, turn)
+            return trace_id_of(self._traceparent, self._conversation_id, turn)
         return sha256(step_id(self._conversation_id, turn, place.text).encode()).hexdigest()[:32]
 
     def _number(self, call: StepKey) -> int:

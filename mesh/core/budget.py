@@ -12,7 +12,8 @@ Theory of operation
 
         spent       what settled calls cost
         reserved    bounds of calls that the present pass may be making
-        unsettled   bounds of calls whose answers are lost: of older passes, of attempts that were repeated
+        unsettled   bounds of calls whose answers are lost: of older passes, of attempts that were repeated,
+                    of processes that died (`LlmLost`)
 
     Invariant: in every scope, after every event, spent + unsettled + reserved <= limit, unless a provider
     charged more than the bound of a call, which shows as `overrun`.
@@ -35,6 +36,7 @@ from mesh.core.events import (
     Completed,
     Error,
     LlmCall,
+    LlmLost,
     LlmReserved,
     LlmSettled,
     NodeCompleted,
@@ -45,7 +47,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
 )
-from mesh.core.places import ROOT, StepKey
+from mesh.core.places import ROOT, Place, StepKey
 
 LimitName = Literal[
     "max_cost_usd", "max_total_tokens", "max_llm_calls", "max_time_s", "max_conversation_cost_usd"
@@ -69,6 +71,7 @@ _COUNTED = (
     LlmReserved,
     LlmCall,
     LlmSettled,
+    LlmLost,
     NodeCompleted,
     ToolIntent,
     ToolResult,
@@ -138,7 +141,7 @@ class BudgetUse:
         self.uses: dict[str, Use] = {}  # of the newest turn, by place; and of the conversation
         self.open: dict[tuple[str, int], LlmReserved] = {}  # by step and attempt
         self._attempts: dict[str, int] = {}  # the newest attempt of each step that has an open one
-        self._given_up: set[tuple[str, int]] = set()  # open ones of runs that have ended
+        self._given_up: set[tuple[str, int]] = set()  # open ones that nobody makes any more
         self.turn_open = False
         self.run = 0  # the newest pass that is known of
         self.overrun = NOTHING
@@ -187,6 +190,11 @@ class BudgetUse:
         lost = (reserved for reserved in self.open.values() if not self._is_live(reserved, run))
         return _sum(_bound(each) for each in lost if place in _scopes_of(each))
 
+    def in_flight(self, place: Place, run: int) -> list[LlmReserved]:
+        """The calls that the pass ``run`` may be making at a place and below it."""
+        below = (each for each in self.open.values() if place in each.place.scopes)
+        return [reserved for reserved in below if self._is_live(reserved, run)]
+
     def _is_live(self, reserved: LlmReserved, run: int) -> bool:
         """Whether the pass ``run`` may be making this call."""
         is_newest = reserved.run == run and self._attempts[reserved.step] == reserved.attempt
@@ -208,12 +216,8 @@ class BudgetUse:
         match event:
             case UserMessage():
                 self._open_turn(event)
-            case LlmReserved():
-                self._reserve(event)
-            case LlmCall():
-                self._answered(event)
-            case LlmSettled() if (event.step, event.attempt) in self.open:
-                self._settle(event, event.attempt, _amount(event.cost_nusd, event.tokens, event.calls))
+            case LlmReserved() | LlmCall() | LlmSettled() | LlmLost():
+                self._apply_call(event)
             case ToolResult():
                 self._returned(event)
             case NodeCompleted():
@@ -233,6 +237,19 @@ class BudgetUse:
                 self.turn_open = False
             case _:
                 pass
+
+    def _apply_call(self, event: LlmReserved | LlmCall | LlmSettled | LlmLost) -> None:
+        match event:
+            case LlmReserved():
+                self._reserve(event)
+            case LlmCall():
+                self._answered(event)
+            case LlmSettled() if (event.step, event.attempt) in self.open:
+                self._settle(event, event.attempt, _amount(event.cost_nusd, event.tokens, event.calls))
+            case LlmLost() if (event.step, event.attempt) in self.open:
+                self._given_up.add((event.step, event.attempt))
+            case _:
+                pass  # nothing was reserved for it, or it is settled already
 
     def _answered(self, event: LlmCall) -> None:
         if (event.step, event.attempt) not in self.open:  # a call without a budget

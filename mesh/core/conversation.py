@@ -38,6 +38,7 @@ from mesh.core.events import (
     Error,
     LimitReached,
     LlmCall,
+    LlmLost,
     LlmReserved,
     LlmSettled,
     NodeCompleted,
@@ -58,6 +59,7 @@ StepEvent = (
     | LlmReserved
     | LlmCall
     | LlmSettled
+    | LlmLost
     | LimitReached
     | ToolIntent
     | ToolResult
@@ -125,6 +127,7 @@ class Conversation:
         self.budget: dict[str, float] = {}  # of the request that opened the newest turn
         self.depth = 0  # of the agent that sent it, and its path
         self.called_by: tuple[str, ...] = ()
+        self.traceparent = ""
         self.budget_use = BudgetUse()
         # What an agent returned to the user: the open turn ends by it.
         self.returned: ToolResult | None = None
@@ -290,7 +293,7 @@ class Conversation:
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
         self.llm_calls, self.returned, self.budget = 0, None, event.budget
-        self.depth, self.called_by = event.depth, event.called_by
+        self.depth, self.called_by, self.traceparent = event.depth, event.called_by, event.traceparent
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_started_at = event.time
         self.turn_session_id = event.session_id or self.session_id

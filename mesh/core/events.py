@@ -13,7 +13,7 @@ Which event depends on which, in one turn (an arrow points to what must be journ
     user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
                        ^------------------------------------------------------------------ llm_call
     llm_call <- agent_started <- what the called agent does <- tool_result
-    llm_reserved <- llm_call | llm_settled; limit_reached depends on what it counts
+    llm_reserved <- llm_call | llm_settled | llm_lost; limit_reached depends on what it counts
     node_completed closes a node below the root and depends on all that happened in it.
     paused: nothing can go on before a person decides.
     answered: a client has been told what waits.
@@ -139,7 +139,8 @@ class UserMessage(Event, frozen=True):
     """Opens a turn. ``session_id`` is the request's, if it differs from the conversation's. ``had_token``:
     the request carried a bearer token, which is not written anywhere. ``message_id`` is the client's (A2A).
     ``by`` names the caller: the name of the API key, or what the request says. ``budget`` are the limits of
-    the request, by the keys of a budget, which can only tighten those of the agent.
+    the request, by the keys of a budget, which can only tighten those of the agent. ``traceparent`` is the
+    W3C trace context of the request, empty if it had no valid one: the whole turn belongs to its trace.
 
     ``depth`` and ``called_by`` are what an agent says that sent the message: how many agents call each other
     down to it, and their names. The names are only for people to read."""
@@ -152,6 +153,7 @@ class UserMessage(Event, frozen=True):
     budget: dict[str, float] = {}
     depth: int = 0
     called_by: tuple[str, ...] = ()
+    traceparent: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -260,6 +262,18 @@ class LlmSettled(Event, frozen=True):
     @property
     def key(self) -> str:
         return f"{self.turn}|{self.step}|LlmSettled|{self.attempt}"
+
+
+class LlmLost(Event, frozen=True):
+    """The process that made a reserved model call died. Nobody knows what the call cost, so its reservation
+    counts with its bound from here on, and other calls do not wait for it. An answer that comes all the same
+    settles it. ``attempt`` as in `LlmReserved`."""
+
+    attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|LlmLost|{self.attempt}"
 
 
 class LimitReached(Event, frozen=True):
@@ -475,6 +489,7 @@ AnyEvent = (
     | LlmReserved
     | LlmCall
     | LlmSettled
+    | LlmLost
     | LimitReached
     | ToolIntent
     | ToolResult

@@ -18,6 +18,7 @@ from mesh.core.events import (
     ApprovalRequired,
     LimitReached,
     LlmCall,
+    LlmLost,
     LlmReserved,
     LlmSettled,
     moment,
@@ -119,3 +120,10 @@ def settled_late(conversation: Conversation, events: Sequence[AnyEvent]) -> list
         for call in calls
         if (call.step, call.attempt) in is_open
     ]
+
+
+def lost_calls(conversation: Conversation, turn: int, run: int, place: Place) -> list[AnyEvent]:
+    """What follows when the process of a node is lost: the answers to the calls that the pass ``run`` was
+    making there are lost with it. Calls that wait for them go on."""
+    in_flight = conversation.budget_use.in_flight(place, run)
+    return [LlmLost(turn=turn, step=reserved.step, attempt=reserved.attempt) for reserved in in_flight]

@@ -219,7 +219,7 @@ def _abandoned_tasks(loaded: LoadedConversation) -> list[AbandonedTask]:
             asked.remote_agent_name,
             asked.remote_task_id,
             conversation.turn_session_id,
-            loaded.traceparent,
+            conversation.traceparent,
             loaded.token,
         )
         for asked in conversation.remote_approvals

@@ -29,6 +29,8 @@ from mesh.core.events import (
     UserMessage,
     now,
 )
+from mesh.core.execution import valid_traceparent
+from mesh.core.places import Place
 from mesh.core.view import view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
@@ -177,6 +179,12 @@ class Keeper:
         if not grant.ack.taken and loaded.needs_pass:
             self._driver.start(loaded)
         return grant
+
+    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+        """See `Recorder`. Raises `JournalError` when that is not durable."""
+        loaded = await self._shard.get(conversation_id)
+        taken = await loaded.lose(turn, run, Place(at))
+        return Ack(taken, loaded.audience.is_there, loaded.conversation.llm_calls)
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         """See `Recorder`."""
@@ -361,7 +369,7 @@ class Keeper:
             return await self._not_taken(loaded, request)
         if request.for_newest_turn and conversation.turn:
             raise Conflict(f"the turn of {conversation.id} that this message is for has ended; start another")
-        loaded.token, loaded.traceparent = caller.token, caller.traceparent
+        loaded.token = caller.token
         if request.watched:
             loaded.audience.expect(conversation.seq)
         loaded.hold(
@@ -375,6 +383,7 @@ class Keeper:
                 by=caller.by,
                 depth=caller.depth,
                 called_by=caller.called_by,
+                traceparent=valid_traceparent(caller.traceparent),
                 idempotency_key=caller.idempotency_key,
                 body_hash=caller.body_hash,
                 budget=request.budget,
@@ -446,7 +455,6 @@ class Keeper:
     def _act_for(self, loaded: LoadedConversation, caller: Caller) -> None:
         """The open turn acts for this caller from now on."""
         loaded.token = caller.token or loaded.token
-        loaded.traceparent = caller.traceparent or loaded.traceparent
 
     # -- requests that come again
 

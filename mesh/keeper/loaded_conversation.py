@@ -27,6 +27,7 @@ from mesh.core.events import (
     LimitReached,
     Live,
     LlmCall,
+    LlmLost,
     LlmReserved,
     LlmSettled,
     Paused,
@@ -35,10 +36,10 @@ from mesh.core.events import (
     UserMessage,
     now,
 )
-from mesh.core.places import StepKey
+from mesh.core.places import Place, StepKey
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
-from mesh.keeper.budgets import Admission, settled_late
+from mesh.keeper.budgets import Admission, lost_calls, settled_late
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.steps import SEND_AHEAD_S
@@ -80,12 +81,11 @@ class LoadedConversation:
         self.turn_lock = asyncio.Lock()
         self.waiting_messages = 0
         # Of the open turn: the task that drives it and the pass that runs now (both are the driver's), the
-        # bearer token and trace context of whoever asked last. The token is never written.
+        # bearer token of whoever asked last, which is never written.
         self.driver: asyncio.Task[None] | None = None
         self.running_pass: asyncio.Task[PassOutput] | None = None
         self.turn_to_cancel = 0
         self.token = ""
-        self.traceparent = ""
         self.run = 0  # the number of the newest pass that began here
         self.held_message: UserMessage | None = None
         self.is_journal_failing = False  # whether the last append failed
@@ -193,7 +193,7 @@ class LoadedConversation:
             llm_calls=0 if held else conversation.llm_calls,
             token=self.token,
             lost_token=(held.had_token if held else conversation.had_token) and not self.token,
-            traceparent=self.traceparent,
+            traceparent=held.traceparent if held else conversation.traceparent,
             watched=self.audience.is_there,
             started_at=held.time if held else conversation.turn_started_at,
             depth_above=held.depth if held else conversation.depth,
@@ -233,7 +233,7 @@ class LoadedConversation:
                 for event in journaled:
                     self.conversation.apply(event)
                 if not self.conversation.turn_open:
-                    self.token = self.traceparent = ""
+                    self.token = ""
                 log_events(journaled, self.conversation.id, self.conversation.session_id)
                 self._on_append(self, journaled, size)
                 self._wake_listeners()
@@ -305,6 +305,11 @@ class LoadedConversation:
                 return Grant(ack)
             if self.conversation.has_ended(StepKey(request.step).place):  # nobody waits for this any more
                 return Grant(Ack(False))
+
+    async def lose(self, turn: int, run: int, place: Place) -> bool:
+        """Gives up what the pass has reserved at a place. Returns as `append_from_pass`."""
+        lost = partial(lost_calls, self.conversation, turn, run, place)
+        return await self._append_if_current(turn, run, (), lambda _: lost())
 
     async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
         """Waits for decisions after event ``after`` and returns them; None when the pass is over."""
@@ -413,7 +418,7 @@ class LoadedConversation:
 
 
 def _is_spending(event: AnyEvent) -> bool:
-    is_model_call = isinstance(event, LlmReserved | LlmCall | LlmSettled)
+    is_model_call = isinstance(event, LlmReserved | LlmCall | LlmSettled | LlmLost)
     return is_model_call or (isinstance(event, ToolResult) and event.spent is not None)
 
 

@@ -163,7 +163,8 @@ class _AgentCall(CallDriver):
         failpoint("agent.called")
         state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
         below = self._steps.below(place, state, 0, history=agent.reads_history)
-        output = await agent.run(
+        output = await self._steps.run_below(
+            agent.run,
             msgspec.structs.replace(
                 below,
                 user_message=agent.user_message(given),
@@ -171,9 +172,8 @@ class _AgentCall(CallDriver):
                 at_once=turn.at_once or self._calls.settings.approvals.at_once,
                 agent_path=path,
                 started_at=started.time,
-            )
+            ),
         )
-        self._steps.absorb(output)
         failpoint("agent.returned")
         if output.status not in ("completed", "failed"):
             return not_ended(output)

@@ -46,8 +46,7 @@ class Children:
             return done
         child, started = self._children[index], time.monotonic()
         turn = steps.below(place, state, iteration or steps.turn.iteration, history=child.reads_history)
-        output = await child.run(turn)
-        steps.absorb(output)
+        output = await steps.run_below(child.run, turn)
         match output.status:
             case "completed" | "failed" as status:
                 return steps.record(

@@ -35,7 +35,7 @@ from mesh.core.events import (
 )
 from mesh.core.places import Place, StepKey
 from mesh.runtime.logs import fields
-from mesh.tree.turn import Ack, Grant, PassInput, PassOutput, Recorder
+from mesh.tree.turn import Ack, Grant, PassInput, PassOutput, Recorder, RunNode
 
 SEND_AHEAD_S = 0.2
 _MOST_UNSENT = 1_000
@@ -203,8 +203,21 @@ class Steps:
             history=self.turn.history if history else (),
         )
 
-    def absorb(self, output: PassOutput) -> None:
-        """Takes over what a child has recorded."""
+    async def run_below(self, run: RunNode, turn: PassInput) -> PassOutput:
+        """Runs a child, or a called agent, and takes over what it has recorded. Raises `Superseded`,
+        `Unavailable`."""
+        try:
+            output = await run(turn)
+        except Unavailable:
+            # Its process may be gone. This pass ends, but only after the branches beside it have ended, and
+            # they must not wait for model calls that nobody makes any more.
+            if turn.scopes:
+                await self._recorder.lose(turn.conversation_id, turn.turn, turn.run, turn.at)
+            raise
+        self._absorb(output)
+        return output
+
+    def _absorb(self, output: PassOutput) -> None:
         self.llm_calls_made += output.llm_calls
         self._known.add(output.sent)
         self._sent += output.sent

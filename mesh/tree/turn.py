@@ -178,6 +178,11 @@ class Recorder(Protocol):
         flight turn out cheaper, but not for ever. Raises `Unavailable`."""
         ...
 
+    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+        """Says that the process of the node at a place is gone: what it had reserved, and what was reserved
+        below it, counts as lost, so that nobody waits for it. Raises `Unavailable`."""
+        ...
+
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         """What the newest turn may still use of these budgets, by their keys: see `remaining_of`. Raises
         `Unavailable`."""

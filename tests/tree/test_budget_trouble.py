@@ -19,7 +19,7 @@ from mesh.core.budget import (
     spend_of,
 )
 from mesh.core.conversation import fold
-from mesh.core.errors import LlmError
+from mesh.core.errors import LlmError, Unavailable
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -27,6 +27,7 @@ from mesh.core.events import (
     Completed,
     Event,
     LlmCall,
+    LlmLost,
     LlmReserved,
     NodeCompleted,
     Paused,
@@ -36,7 +37,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.llm.port import LlmRequest
-from mesh.tree.turn import Grant
+from mesh.tree.turn import Grant, PassInput, PassOutput, Recorder
 from tests.tree.test_budgets import LOOKS, Paid, mesh
 from tests.worlds.mesh import LocalMesh, calls, says, until
 from tests.worlds.trees import llm, parallel
@@ -195,6 +196,41 @@ async def test_nobody_waits_for_the_lost_call_of_a_branch_that_has_failed(kind: 
     async with mesh(model, tree, *called, budget=budget) as world:
         _, body = await asyncio.wait_for(world.create("go"), 8)
     assert body["conversation"]["turn"]["state"] == "completed"
+
+
+@pytest.mark.parametrize("kind", ["children", "called agents"])
+async def test_nobody_waits_for_the_call_of_a_node_whose_process_died(kind: str) -> None:
+    both = calls(("dies", {"task": "x"}), ("other", {"task": "x"}))
+    model = Paid(main=[both, says("done")])
+    gate = model.gates["dies"] = asyncio.Event()
+    agents = [llm("dies"), llm("other")]
+    if kind == "children":
+        tree, called, most, path = parallel(*agents), [], 4600, "0.0"
+    else:
+        tree, called, most, path = llm("main", agents=["dies", "other"]), agents, 5300, "dies"
+    async with mesh(model, tree, *called, budget={"max_total_tokens": most, "on_limit": "stop"}) as world:
+        node = world.tree._nodes[path].node
+        run = node.run
+
+        async def dies_once(turn: PassInput, recorder: Recorder) -> PassOutput:
+            if gate.is_set():
+                return await run(turn, recorder)
+            alive = asyncio.create_task(run(turn, recorder))
+            await until(lambda: _is_waiting(model))
+            alive.cancel()
+            gate.set()
+            raise Unavailable("its process is gone")
+
+        node.run = dies_once  # type: ignore[method-assign]
+        _, body = await asyncio.wait_for(world.create("go"), 8)
+        events = await world.journal.read(body["conversation"]["id"])
+    assert body["conversation"]["turn"]["state"] == "completed"
+    (lost,) = [e for e in events if isinstance(e, LlmLost)]
+    assert lost.step in {e.step for e in events if isinstance(e, LlmReserved)}
+
+
+async def _is_waiting(model: Paid) -> bool:
+    return model.asked["dies"] == 1
 
 
 async def test_nothing_is_reserved_for_a_node_that_gave_up_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

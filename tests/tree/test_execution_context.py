@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mesh.core.actions import actions
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import AgentStarted, UserMessage
 from mesh.core.execution import ExecutionContext
@@ -52,6 +53,26 @@ async def test_a_call_says_where_it_stands() -> None:
     assert (context.started_at, context.deadline > context.started_at) == (message.time, True)
     assert (context.spent, context.left) == ({}, {})
     assert "secret-token" not in str(meta_of(context))
+
+
+async def test_a_turn_stays_in_its_trace_after_a_crash() -> None:
+    model = ScriptedLlm(calls(("add", {"n": 1})), calls(LOOK), says("ok"))
+    async with LocalMesh(model) as mesh:
+        _, body = await mesh.create("go", traceparent=TRACE)
+        await mesh.crash()
+        seen = told_to(mesh)
+        await mesh.decide(body["result"]["approval"]["uuid"], "approve")
+        found = [*actions(await mesh.journal.read(body["conversation"]["id"]))]
+    (context,) = seen
+    assert (context.trace_id, context.traceparent) == (TRACE[3:35], TRACE)
+    assert {action.trace_id for action in found} == {TRACE[3:35]}
+
+
+async def test_what_is_no_trace_context_is_in_no_journal() -> None:
+    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+        _, body = await mesh.create("go", traceparent="secret-token")
+        events = await mesh.journal.read(body["conversation"]["id"])
+    assert "secret-token" not in str(events)
 
 
 async def test_a_call_of_a_called_agent_has_its_path_its_depth_and_its_start() -> None:

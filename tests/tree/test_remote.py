@@ -19,6 +19,7 @@ from tests.worlds.mesh import LocalMesh, calls, says
 from tests.worlds.trees import ByNode, config, llm, parallel, sequential
 
 Body = dict[str, Any]
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TELL = calls(("a2a_b", {"message": "do it"}))
 
 
@@ -86,11 +87,11 @@ def mesh_with(peers: Peers, model: ByNode, tree: Any, **more: Any) -> LocalMesh:
 async def test_an_agent_is_a_tool_with_one_text_and_its_answer_is_the_result() -> None:
     peers, model = Peers(done("b did it")), ByNode(a=[TELL, says("all done")])
     async with mesh_with(peers, model, llm("a"), a2a=agents("b", description="Does it.")) as mesh:
-        status, body = await mesh.create("go", token="secret", traceparent="00-1-2-01")
+        status, body = await mesh.create("go", token="secret", traceparent=TRACE)
         assert (status, body["result"]["response"]) == (201, "all done")
         (message, hop) = peers.agent.sent[0]
         assert message.text == "do it"
-        assert (hop.session_id, hop.token, hop.traceparent) == ("s1", "secret", "00-1-2-01")
+        assert (hop.session_id, hop.token, hop.traceparent) == ("s1", "secret", TRACE)
         assert model.messages["a"][-1].results[0].content == "b did it"
 
 

@@ -209,6 +209,9 @@ class LocalMesh:
     ) -> Grant:
         return await self.keeper.reserve(conversation_id, turn, run, events, request)
 
+    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+        return await self.keeper.lose(conversation_id, turn, run, at)
+
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         return await self.keeper.remaining(conversation_id, scopes, on_limit)
 
