@@ -13,6 +13,8 @@
         calls 10 and 1,000 of a turn, bytes in the journal
     up  time to start, CPU when idle, memory
 
+`bench.compare` measures two checkouts beside each other.
+
 CPU is the sum over all processes of the mesh (Ray's daemons and the edge included, the model and the
 load not). Where the machine is shared, CPU is the steadiest figure; the row ``cpu`` tells how fast it is
 just now.
