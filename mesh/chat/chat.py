@@ -21,7 +21,8 @@ from mesh.chat.transcript import Notice, Transcript
 from mesh.client.rest import Connected, Disconnected, MeshClient, RequestRefused, new_key
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.errors import MeshError
-from mesh.core.events import ApprovalRequired
+from mesh.core.events import ApprovalRequired, Spend
+from mesh.core.places import ROOT
 from mesh.display.text import clean
 from mesh.journal.portable import read_lines
 
@@ -121,10 +122,25 @@ class Chat:
             parts = self._transcript.see(event)
             if event.turn > first:
                 self._terminal.recall(parts)
+        await self._recall_spend()
         self.notify(Notice(f"conversation {clean(conversation_id)}"))
         if self._transcript.is_open:
             return await self._interruptible(self._run_to_end())
         return ExitStatus.ANSWERED
+
+    async def _recall_spend(self) -> None:
+        """Shows what the newest turn has used of its limits: the journal does not tell it."""
+        turn = (await self.client.spend(self.conversation_id)).turn
+        if turn is not None and turn.number == self._transcript.turn:
+            spend = Spend(
+                turn=turn.number,
+                step=ROOT.text,
+                limits=turn.limits,
+                spent=turn.spent,
+                unsettled=turn.unsettled,
+                reserved=turn.reserved,
+            )
+            self._terminal.recall(self._transcript.see(spend))
 
     async def turn(self, message: str) -> ExitStatus:
         """Sends a message and runs its turn to the end."""

@@ -67,9 +67,12 @@ class SpentByModel(Spent, frozen=True, kw_only=True):
 
 
 class TurnSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """What the newest turn has used of its budget, by the keys of the budget. ``unsettled`` are bounds of
-    model calls whose answers were lost, ``reserved`` those of calls under way."""
+    """What the newest turn has used of its budget, by the keys of the budget, up to event ``seq``. ``number``
+    is that of the turn. ``unsettled`` are bounds of model calls whose answers were lost, ``reserved`` those
+    of calls under way."""
 
+    number: int
+    seq: int
     limits: dict[str, float]
     spent: dict[str, float]
     unsettled: dict[str, float]

@@ -107,7 +107,14 @@ class EventRoutes:
         report = spend_report(events, root_agent(events, self._root), self._prices.nusd)
         if (use := turn_spend(events, self._limits, now())) is None:
             return report
-        turn = TurnSpend(limits=use.limits, spent=use.spent, unsettled=use.unsettled, reserved=use.reserved)
+        turn = TurnSpend(
+            number=max(event.turn for event in events),
+            seq=events[-1].seq,
+            limits=use.limits,
+            spent=use.spent,
+            unsettled=use.unsettled,
+            reserved=use.reserved,
+        )
         return msgspec.structs.replace(report, turn=turn)
 
     async def _actions(self, request: Request) -> Response:

@@ -74,6 +74,7 @@ class _Routes:
             Route("/api/conversation", self.create, methods=["POST"]),
             Route("/api/conversation/{id}", self.conversation),
             Route("/api/conversation/{id}/events", self.events),
+            Route("/api/conversation/{id}/spend", self.spend),
             Route("/api/send", self.send, methods=["POST"]),
             Route("/api/approve", self.approve, methods=["POST"]),
             Route("/api/cancel", self.cancel, methods=["POST"]),
@@ -96,6 +97,9 @@ class _Routes:
 
     async def conversation(self, request: Request) -> Response:
         return await self._get(f"/conversations/{_id(request)}")(request)
+
+    async def spend(self, request: Request) -> Response:
+        return await self._get(f"/conversations/{_id(request)}/spend")(request)
 
     async def create(self, request: Request) -> Response:
         read(await self._body(request), CreateConversation)

@@ -15,7 +15,7 @@ from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
 from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
 from tests.worlds.live import LiveMesh, Spoken
-from tests.worlds.mesh import calls, says
+from tests.worlds.mesh import SIMPLE, calls, says
 
 Live = Callable[..., LiveMesh]
 ADD = calls(("add", {"n": 3}))
@@ -307,6 +307,21 @@ def test_ctrl_d_at_a_question_leaves_it_waiting_and_resume_asks_it_again(
         screen.press("a")
         screen.wait("Added.")
     assert mesh.mesh.ledger.lines == ["add 3"]
+
+
+def test_a_conversation_that_is_resumed_shows_what_its_newest_turn_has_used_of_its_limits(
+    live: Live, env: dict[str, str]
+) -> None:
+    mesh = live(says("hi"), says("again"), config=f"{SIMPLE}budget: {{max_llm_calls: 5}}\n")
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("hello")
+        screen.wait("· model calls 1 of 5")
+        screen.press(CTRL_D)
+        assert screen.ended() == 0
+        found = re.search(r"--resume (\S+)", screen.text)
+        assert found
+    with Screen("--url", mesh.url, "--resume", found[1], env=env) as screen:
+        screen.wait("› hello", "· model calls 1 of 5", f"conversation {found[1]}")
 
 
 def test_other_agents_and_built_in_tools_are_shown_as_what_they_are(live: Live, env: dict[str, str]) -> None:

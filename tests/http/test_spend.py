@@ -66,6 +66,18 @@ def test_the_actions_are_json_lines_whose_costs_add_up_to_that_sum() -> None:
     assert round(sum(line["costUsd"] for line in lines), 9) == spent == 0.0135
 
 
+def test_what_the_newest_turn_has_used_of_its_limits_says_which_turn_and_up_to_which_event() -> None:
+    limited = config(llm("main"), llm={"model": "scripted"}, budget={"max_llm_calls": 5})
+    with LiveMesh(ByNode(main=[dear("one"), dear("two")]), limited) as live, httpx.Client() as http:
+        body = http.post(f"{live.url}/conversations", json={"message": "go"}).json()
+        conversation = f"{live.url}/conversations/{body['conversation']['id']}"
+        http.post(f"{conversation}/messages", json={"message": "on"})
+        turn = http.get(f"{conversation}/spend").json()["turn"]
+        journal = http.get(f"{conversation}/log").text.splitlines()
+    assert (turn["number"], turn["seq"]) == (2, len(journal))
+    assert (turn["limits"], turn["spent"]) == ({"max_llm_calls": 5}, {"max_llm_calls": 1})
+
+
 def test_a_conversation_that_is_not_there_has_neither() -> None:
     _, answers = shown(ByNode(main=[dear("done")]), "x/spend", "x/actions")
     assert [answer.status_code for answer in answers] == [404, 404]

@@ -156,6 +156,20 @@ async def test_what_is_spent_is_known_by_scope_and_the_newest_counts(page: Page)
     assert turn["spend"]["0"]["unsettled"] == {}
 
 
+async def test_what_a_report_says_is_spent_counts_unless_something_newer_is_known(page: Page) -> None:
+    def spend(spent: int, **more: Any) -> dict[str, Any]:
+        return event("spend", "0", limits={"max_llm_calls": 9}, spent={"max_llm_calls": spent}, **more)
+
+    async def seen(*events: dict[str, Any]) -> Any:
+        turn = (await page.evaluate(FOLD, [said(), *events]))["turns"][0]
+        return turn["spend"]["0"]["spent"]["max_llm_calls"]
+
+    call = event("llm_call", "0/llm/0", 4, model="m", text="x")
+    assert await seen(spend(1), call, spend(2, after=4)) == 2
+    assert await seen(call, spend(2), spend(1, after=3)) == 2
+    assert await seen(spend(2, after=4), call, event("completed", seq=5, response="x")) == 2
+
+
 async def test_costs_are_summed_and_a_limit_is_noted_at_the_call_that_did_not_fit(page: Page) -> None:
     events = [
         said(),

@@ -12,7 +12,7 @@ from mesh.llm.port import LlmRequest
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Cast, Gate
 from tests.worlds.live import LiveMesh, Spoken
-from tests.worlds.mesh import calls, says
+from tests.worlds.mesh import SIMPLE, calls, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -528,3 +528,24 @@ async def test_each_limit_has_a_bar_that_says_its_numbers_and_without_limits_the
     live.call(gate.is_open.set)
     await person.sees("one two three")
     await expect(cost).to_be_visible()
+
+
+async def test_the_limits_of_the_newest_turn_have_bars_after_a_reload_while_it_waits_and_after_its_end(
+    stage: OpenStage,
+) -> None:
+    limited = SIMPLE + "budget: {max_llm_calls: 5, max_total_tokens: 90000}\n"
+    _, person = await stage(Spoken(ADD_1, says("Added.")), limited)
+    await person.say("add one")
+    await person.sees_cards(1)
+    calls = person.panel.get_by_role("meter", name="model calls")
+    await expect(calls).to_have_attribute("aria-valuetext", "1 of 5")
+    await person.page.reload()
+    await person.sees_cards(1)
+    await expect(calls).to_have_attribute("aria-valuetext", "1 of 5")
+    await person.cards.get_by_role("button", name="Approve").click()
+    await person.sees("Added.")
+    await expect(calls).to_have_attribute("aria-valuetext", "2 of 5")
+    await person.page.reload()
+    await person.sees("Added.")
+    await expect(calls).to_have_attribute("aria-valuetext", "2 of 5")
+    await expect(person.panel.get_by_role("meter")).to_have_count(2)

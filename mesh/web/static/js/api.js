@@ -52,6 +52,9 @@ export class Api {
   /** @type {(id: string) => Promise<any>} */
   cancel = (id) => this.#post("/api/cancel", { conversation_id: id });
 
+  /** @type {(id: string) => Promise<any>} */
+  spend = (id) => this.#request(`/api/conversation/${encodeURIComponent(id)}/spend`);
+
   tree = () => this.#request("/api/tree");
   tools = () => this.#request("/api/tools");
 

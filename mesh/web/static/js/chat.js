@@ -48,6 +48,8 @@ export class Chat {
   #feed = null;
   /** @type {{message: string, key: string} | null} */
   #unsent = null;
+  /** @type {MeshEvent | null} */
+  #spend = null;
 
   /**
    * @param {Api} api
@@ -65,6 +67,7 @@ export class Chat {
     this.#feed?.stop();
     this.#feed = null;
     this.#unsent = null;
+    this.#spend = null;
     this.#set({
       conversation: conversations.empty(id), connection: { state: "idle", why: "" }, problem: "", deciding: {}, stopping: false,
     });
@@ -183,8 +186,23 @@ export class Chat {
 
   /** @param {MeshEvent[]} events */
   #take(events) {
-    this.#set({ conversation: conversations.fold(events, this.state.conversation) });
+    const known = conversations.fold(events, this.state.conversation);
+    this.#set({ conversation: this.#spend ? conversations.apply(known, this.#spend) : known });
     if (events.some((event) => LIST_EVENTS.includes(event.type))) this.listChanged();
+  }
+
+  // What the newest turn has spent. A stream tells only what is spent while somebody watches.
+  async #loadSpend() {
+    const { conversation: { id } } = this.state;
+    try {
+      const { turn } = await this.api.spend(id);
+      if (id !== this.state.conversation.id) return;
+      const { number, seq, ...amounts } = turn ?? {};
+      this.#spend = turn && { type: "spend", turn: number, step: "0", node: "0", time: "", after: seq, ...amounts };
+      this.#take([]);
+    } catch (error) {
+      this.#set({ problem: messageOf(error) });
+    }
   }
 
   /** @param {Connection} connection */
@@ -192,6 +210,7 @@ export class Chat {
     const was = this.state.connection;
     if (was.state === connection.state && was.why === connection.why) return;
     this.#set({ connection });
+    if (connection.state === "live") this.#loadSpend();
     if (connection.state === "live" && was.state === "reconnecting") {
       this.listChanged();
       if (this.state.treeProblem) this.loadAgent();

@@ -33,6 +33,8 @@ export function apply(conversation, event) {
       return { ...next, turns: [...next.turns, opened(event)] };
     case "conversation_completed":
       return { ...next, completed: true };
+    case "spend":
+      return inTurn(next, { after: next.seq, ...event });
     default:
       return inTurn(next, event);
   }

@@ -36,7 +36,7 @@ import { nothing, withPiece } from "./streamed-text.js";
 /** @typedef {{calls: number, input: number, output: number}} Usage */
 /** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number}} NodeRun */
 /** @typedef {Record<string, number>} Amounts by the keys of a budget, in its units */
-/** @typedef {{limits: Amounts, spent: Amounts, unsettled: Amounts, reserved: Amounts}} Spend */
+/** @typedef {{limits: Amounts, spent: Amounts, unsettled: Amounts, reserved: Amounts, after: number}} Spend `after` is the last event that counts in it */
 /** @typedef {{limit: string, scope: string, then: string}} LimitReached `then` is what follows */
 /** @typedef {TextItem | ToolItem} Item */
 
@@ -92,6 +92,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  */
 
 const MAX_NOTES = 20;
+const CALL_LOST = "A model call was lost with the process that made it; the most that it can cost counts.";
 
 /**
  * @param {MeshEvent} event
@@ -140,7 +141,8 @@ const CHANGES = {
     /** @type {Phase} */
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
     const forced = event.forced ?? "";
-    const next = withItem(turn, { ...item, phase, result: event.content, ms: event.duration_ms ?? 0, forced });
+    const args = item.args ?? event.arguments;
+    const next = withItem(turn, { ...item, args, phase, result: event.content, ms: event.duration_ms ?? 0, forced });
     return resumed(withAgentEnded(next, event.step, phase === "done" ? "completed" : "failed"));
   },
   approval_required: (turn, event) => {
@@ -169,13 +171,15 @@ const CHANGES = {
   },
   llm_reserved: (turn) => resumed(turn),
   llm_settled: (turn, event) => ({ ...turn, nusd: turn.nusd + (event.cost_nusd ?? 0) }),
+  llm_lost: (turn) => withNote(turn, CALL_LOST),
   limit_reached: (turn, event) => {
     const limit = { limit: event.limit, scope: event.scope, then: event.then };
     return resumed(withItem(turn, { ...(textAt(turn, event.step) ?? newText(event)), limit }));
   },
   spend: (turn, event) => {
-    const { limits, spent, unsettled, reserved } = event;
-    const amounts = { limits: numbers(limits), spent: numbers(spent), unsettled: numbers(unsettled), reserved: numbers(reserved) };
+    const { limits, spent, unsettled, reserved, after } = event;
+    if (after < (turn.spend[event.step]?.after ?? 0)) return turn;
+    const amounts = { limits: numbers(limits), spent: numbers(spent), unsettled: numbers(unsettled), reserved: numbers(reserved), after };
     return { ...turn, spend: { ...turn.spend, [event.step]: amounts } };
   },
   node_completed: (turn, event) => {
@@ -190,8 +194,11 @@ const CHANGES = {
     forced: event.forced ?? "",
   }),
   error: (turn, event) => ({ ...ended(turn, event), status: "failed", error: event.message }),
-  trace: (turn, event) => ({ ...turn, notes: [...turn.notes, event.message].slice(-MAX_NOTES) }),
+  trace: (turn, event) => withNote(turn, event.message),
 };
+
+/** @type {(turn: Turn, note: string) => Turn} */
+const withNote = (turn, note) => ({ ...turn, notes: [...turn.notes, note].slice(-MAX_NOTES) });
 
 /**
  * The approvals that wait for a person, oldest first.
