@@ -23,6 +23,7 @@ from mesh.core.events import (
     Error,
     LimitReached,
     LlmCall,
+    LlmLost,
     NodeCompleted,
     NodeStarted,
     Paused,
@@ -129,6 +130,7 @@ class Transcript:
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self.seq = 0
+        self.turn = 0
         self.pending: dict[str, ApprovalRequired] = {}
         self.outcome: Completed | Error | Paused | None = None
         self._names = dict(names or {})
@@ -168,7 +170,7 @@ class Transcript:
 
     def see(self, event: AnyEvent) -> list[TranscriptPart]:
         """Takes the next event and returns what is to be printed."""
-        self.seq = event.seq or self.seq
+        self.seq, self.turn = event.seq or self.seq, event.turn or self.turn
         return [*self._parts_of(event)]
 
     def _parts_of(self, event: AnyEvent) -> Iterator[TranscriptPart]:
@@ -186,8 +188,6 @@ class Transcript:
                 yield from self._call_changed(event)
             case AgentStarted() | NodeStarted():
                 self._names[event.place.path] = event.name
-            case Spend():
-                self._spend[event.place] = event
             case NodeCompleted():
                 yield from self._node_completed(event)
             case Paused():
@@ -195,16 +195,22 @@ class Transcript:
                 self.outcome = event
             case Completed() | Error():
                 yield from self._turn_ended(event)
-            case LimitReached() | Trace() | CutOff():
+            case LimitReached() | LlmLost() | Spend() | Trace() | CutOff():
                 yield from self._noted(event)
             case _:
                 pass
 
-    def _noted(self, event: LimitReached | Trace | CutOff) -> Iterator[TranscriptPart]:
+    def _noted(self, event: LimitReached | LlmLost | Spend | Trace | CutOff) -> Iterator[TranscriptPart]:
         match event:
             case LimitReached():
                 whose = "this turn" if event.scope == ROOT.text else self._label(Place(event.scope))
                 yield Notice(f"⚠ {spending_limits.limit_reached(event, whose)}", "ask")
+            case LlmLost():
+                yield Notice(f"· {spending_limits.CALL_LOST}")
+            case Spend():
+                self._spend[event.place] = event
+                if isinstance(self.outcome, Completed | Error):  # the turn has ended: nothing else shows it
+                    yield from self._spent()
             case Trace() if event.message not in self._traces:
                 self._traces.add(event.message)
                 yield Notice(f"· {one_line(event.message, _MAX_NOTE)}")
@@ -251,7 +257,7 @@ class Transcript:
                 self._calls[event.step] = call(event.tool, event.arguments)
             case ToolResult():
                 self._drop_pending(event.step)
-                text = self._calls.get(event.step) or one_line(event.tool, 60)
+                text = self._calls.get(event.step) or _call_of(event)
                 yield CallStatus(node, event.step, text, *_result_status(event))
             case ApprovalRequired():
                 self.pending[event.uuid] = event
@@ -279,6 +285,10 @@ class Transcript:
                 yield Notice(f"⊘ {clean(event.response)}", "bad")
             case Completed():
                 yield AnswerText(clean(event.response), is_printed=event.response in self._texts)
+        yield from self._spent()
+
+    def _spent(self) -> Iterator[TranscriptPart]:
+        """What the turn has used of its limits."""
         if (spend := self._spend.get(ROOT)) is not None and spend.limits:
             yield Notice(f"· {spending_limits.spent(spend)}")
 
@@ -331,6 +341,11 @@ def _call(asked: ToolCall) -> str:
     if asked.malformed:
         return f"{one_line(asked.name, 60)}(?) {one_line(asked.malformed, 40)}"
     return call(asked.name, asked.arguments)
+
+
+def _call_of(event: ToolResult) -> str:
+    """The call of a result, as far as the result tells it."""
+    return one_line(event.tool, 60) if event.arguments is None else call(event.tool, event.arguments)
 
 
 def _result_status(event: ToolResult) -> tuple[str, str, Tone]:

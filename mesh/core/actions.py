@@ -18,6 +18,7 @@ from mesh.core.events import (
     ConversationCreated,
     Error,
     LlmCall,
+    LlmLost,
     LlmSettled,
     ToolCall,
     ToolIntent,
@@ -110,6 +111,8 @@ class ActionLog:
                 yield from self._called(event)
             case LlmCall():
                 yield self._model_call(event)
+            case LlmLost():
+                yield self._lost(event)
             case LlmSettled() if event.calls or event.cost_nusd:
                 yield self._settled(event)
             case ToolIntent():
@@ -167,6 +170,11 @@ class ActionLog:
         )
         return _with_cost(action, event.cost_nusd)
 
+    def _lost(self, event: LlmLost) -> AgentAction:
+        """A call of which nobody knows what it cost. If that comes to light, another action has it."""
+        run = self._run(event.place.agent)
+        return _with_cost(run.action(event, "llm_call", run.calls, node=event.node, lost=True), None)
+
     def _result(self, event: ToolResult) -> Iterator[AgentAction]:
         how = {"result": _cut(event.content), "is_error": event.is_error, "duration_ms": event.duration_ms}
         if place := self._agents.pop(event.step, None):
@@ -180,7 +188,7 @@ class ActionLog:
             "agent_call" if is_agent else "tool_call",
             self._number(step),
             **called,
-            arguments=self._arguments(event.step),
+            arguments=self._arguments(event.step) or event.arguments,
             skipped=event.skipped or None,
             **how,
         )

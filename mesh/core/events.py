@@ -325,7 +325,9 @@ class ToolResult(Event, frozen=True):
     """The outcome of a tool call, as the model sees it. ``skipped``: a person decided that it does not run.
     ``artifacts`` are files that the tool returned: the model is told that there are some, the client gets
     them. ``forced``: the limit for which a called agent had to answer before it was done. ``ends_turn``:
-    its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents."""
+    its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents.
+    ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
+    claimed."""
 
     call_id: str
     tool: str
@@ -337,6 +339,7 @@ class ToolResult(Event, frozen=True):
     forced: str = ""
     ends_turn: bool = False
     spent: SpentElsewhere | None = None
+    arguments: dict[str, Any] | None = None
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

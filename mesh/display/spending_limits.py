@@ -12,6 +12,7 @@ _NAMES = {
 }
 _THEN = {"answer": "one last answer", "stop": "it stops here", "fail": "it fails"}
 _MAX_KEY = 40
+CALL_LOST = "a model call was lost with the process that made it; the most that it can cost counts"
 
 
 def limit_reached(event: LimitReached, whose: str) -> str:

@@ -6,6 +6,7 @@ differs from the last of these texts.
 
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import (
@@ -20,6 +21,8 @@ from mesh.core.events import (
     Error,
     LimitReached,
     LlmCall,
+    LlmLost,
+    LlmReserved,
     NodeCompleted,
     ToolCall,
     ToolIntent,
@@ -59,6 +62,7 @@ class EventLines:
         self._approvals: dict[str, ApprovalRequired] = {}
         self._decisions: dict[str, ApprovalResolved] = {}
         self._messages_shown: set[tuple[int, str, str]] = set()
+        self._reserved: dict[tuple[str, int], LlmReserved] = {}  # of this turn, by step and attempt
 
     def lines(self, event: AnyEvent) -> Iterator[LogLine]:
         """Yields the lines of an event. Some events have none."""
@@ -69,10 +73,8 @@ class EventLines:
                 yield from self._user_message(event)
             case AgentStarted() | NodeCompleted():
                 yield self._node_begun_or_done(event)
-            case LlmCall():
-                yield from self._model_call(event)
-            case LimitReached():
-                yield self._limit_reached(event)
+            case LlmReserved() | LlmCall() | LlmLost() | LimitReached():
+                yield from self._about_model_call(event)
             case ToolIntent():
                 yield self._agent_message(event) if other_agent_of(event.tool) else self._tool_run(event)
             case ToolResult():
@@ -96,11 +98,23 @@ class EventLines:
 
     def _user_message(self, event: UserMessage) -> Iterator[LogLine]:
         self._turn_started_at, self._last_text = event.time, ""
+        self._reserved.clear()
         yield LogLine(f"\nturn {event.turn}, {one_line(day(event.time), 10)}", "head")
         session = f"session {short_name(event.session_id)}" if event.session_id else ""
         note = ", ".join(part for part in (session, _TOKEN if event.had_token else "") if part)
         who = f"user {short_name(event.by)}" if event.by else "user"
         yield LogLine(f"{who}: {event.text}", "person", clock(event.time), note=note)
+
+    def _about_model_call(self, event: LlmReserved | LlmCall | LlmLost | LimitReached) -> Iterator[LogLine]:
+        match event:
+            case LlmReserved():
+                self._reserved[event.step, event.attempt] = event
+            case LlmCall():
+                yield from self._model_call(event)
+            case LlmLost():
+                yield self._model_call_lost(event)
+            case LimitReached():
+                yield self._limit_reached(event)
 
     def _model_call(self, event: LlmCall) -> Iterator[LogLine]:
         asked = ", ".join(map(_requested_call, event.tool_calls))
@@ -125,6 +139,14 @@ class EventLines:
             f"ended by {event.finish_reason}" if unusual else "",
         )
         return ", ".join(part for part in parts if part)
+
+    def _model_call_lost(self, event: LlmLost) -> LogLine:
+        bound = self._reserved.get((event.step, event.attempt))
+        tokens = f"{bound.tokens:,} tokens" if bound else ""
+        cost = dollars(Decimal(bound.nusd) / 10**9) if bound and bound.nusd else ""
+        most = ", ".join(part for part in (tokens, cost) if part)
+        note = f"counts as {most}, the most that it can be" if most else ""
+        return self._node_line(event, "lost a model call with the process that made it", "wrong", note)
 
     def _limit_reached(self, event: LimitReached) -> LogLine:
         whose = "the turn" if event.scope == ROOT.text else self._names.of(event.scope)
@@ -152,7 +174,8 @@ class EventLines:
         if agent and not event.is_error:
             text = f"hears from agent {agent}: {content}"
         else:
-            text = f"{f'agent {agent}' if agent else short_name(event.tool)} {how} {content}".rstrip()
+            tool = short_name(event.tool) if event.arguments is None else call(event.tool, event.arguments)
+            text = f"{f'agent {agent}' if agent else tool} {how} {content}".rstrip()
         return self._node_line(event, text, tone, milliseconds(event.duration_ms))
 
     def _approval_required(self, event: ApprovalRequired) -> LogLine:

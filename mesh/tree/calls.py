@@ -113,6 +113,9 @@ class CallDriver:
     leaves_doubt = False
     """Whether an unknown outcome stays unknown, so that the result of a later claim has to tell of it."""
 
+    tells_arguments = False
+    """Whether the result of a call without a claim tells its arguments, because no model asked for it."""
+
     def __init__(self, call: ToolCall) -> None:
         self.call = call
 
@@ -389,6 +392,8 @@ class _DurableCall:
     def _record(self, content: str, **more: Any) -> ToolResult:
         duration_ms = 0 if self._started is None else round((time.monotonic() - self._started) * 1000)
         most = self._settings.max_result_bytes
+        if self._driver.tells_arguments and not self._history.claims:
+            more["arguments"] = self._call.arguments
         result = result_of(self._call, content, most=most, duration_ms=duration_ms, **more)
         self._history.check(result)
         return self._steps.record(self._step, result)

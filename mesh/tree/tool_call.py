@@ -110,6 +110,7 @@ class _ToolCall(CallDriver):
         self._tool = tool
         self._remaining = Remaining()
         self.is_repeatable = tool is not None and tool.repeatable
+        self.tells_arguments = not calls.for_model
 
     # -- as it describes itself
 

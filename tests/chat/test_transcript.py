@@ -18,6 +18,7 @@ from mesh.core.events import (
     Error,
     LimitReached,
     LlmCall,
+    LlmLost,
     NodeCompleted,
     NodeStarted,
     Paused,
@@ -321,6 +322,24 @@ def test_a_limit_that_is_reached_and_what_the_turn_spent_are_told() -> None:
     assert printed([MINE, Error(message="x")]) == "› hello\n✗ x\n"
 
 
+def test_a_model_call_that_was_lost_is_told() -> None:
+    lost = printed([LlmLost(step="0/llm/0")], transcript=begun())
+    assert lost == "· a model call was lost with the process that made it; the most that it can cost counts\n"
+
+
+def test_what_an_ended_turn_has_spent_is_told_when_it_is_learned() -> None:
+    spend = Spend(step="0", limits={"max_llm_calls": 5.0}, spent={"max_llm_calls": 2.0})
+    assert printed([answer("hi"), Completed(response="hi"), spend], transcript=begun()).splitlines() == [
+        "hi",
+        "· model calls 2 of 5",
+    ]
+
+
+def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:
+    result = ToolResult(step="0/tool/0.0", call_id="t", tool="look", content="x", arguments={"q": 1})
+    assert printed([result], transcript=begun()) == "✓ look(q=1) 0 ms\n"
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 
 
@@ -341,6 +360,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
         Completed(response=HOSTILE, stopped_by_person=True),
         Error(message=HOSTILE),
         Trace(message=HOSTILE),
+        ToolResult(step="0/tool/1.0", call_id="c", tool=HOSTILE, content="", arguments={HOSTILE: HOSTILE}),
         LimitReached(step="0/llm/1", limit=HOSTILE, scope=f"0.{HOSTILE}@0-0", then="stop"),
     ],
     ids=lambda event: type(event).__name__,

@@ -12,6 +12,7 @@ from mesh.core.events import (
     ConversationCreated,
     Error,
     LlmCall,
+    LlmLost,
     LlmSettled,
     ToolCall,
     ToolIntent,
@@ -90,6 +91,17 @@ def test_a_tool_is_shown_with_the_arguments_that_it_ran_with_and_a_long_text_is_
         "durationMs": 3,
     }
     assert len(found[4].data["text"]) == 1001
+
+
+def test_the_call_of_a_tool_node_is_shown_with_the_arguments_that_its_result_tells() -> None:
+    told = ToolResult(turn=1, step="0/tool/0.0", call_id="", tool="look", content="5", arguments={"q": "x"})
+    (line,) = lines([*CALLED[:2], told])[1:]
+    assert (line.action, line.data["arguments"]) == ("tool_call", {"q": "x"})
+
+
+def test_a_model_call_that_was_lost_is_told_and_its_cost_is_unknown() -> None:
+    (line,) = lines([*CALLED[:2], LlmLost(turn=1, step="0/llm/0")])[1:]
+    assert (line.action, line.cost, line.data) == ("llm_call", None, {"node": "0", "lost": True})
 
 
 def test_an_agent_of_another_mesh_is_called_too() -> None:

@@ -19,6 +19,8 @@ from mesh.core.events import (
     Error,
     LimitReached,
     LlmCall,
+    LlmLost,
+    LlmReserved,
     NodeCompleted,
     RemoteQuestion,
     ToolCall,
@@ -292,6 +294,7 @@ STRANGERS: list[AnyEvent] = [
         turn=1, uuid=HOSTILE, choice="approve", by=HOSTILE, edited_args={"a": HOSTILE}, reason=HOSTILE
     ),
     NodeCompleted(turn=1, step=HOSTILE, name=HOSTILE, status="failed", text=HOSTILE, state={HOSTILE: ""}),
+    ToolResult(turn=1, call_id="c", tool=HOSTILE, content=HOSTILE, arguments={HOSTILE: HOSTILE}),
     Completed(turn=1, response=HOSTILE),
     Error(turn=1, message=HOSTILE),
 ]  # fmt: skip
@@ -317,6 +320,21 @@ def test_no_event_is_too_strange_to_be_shown(words: str, step: str, time: str, n
         Completed(turn=1, response=words, time=at(1)),
     ]
     assert "summary" in shown(events)
+
+
+def test_a_model_call_that_was_lost_is_told_with_what_it_counts_as() -> None:
+    at_step: dict[str, Any] = {"turn": 1, "step": "0/llm/0", "time": at(2), "attempt": 1}
+    reserved = LlmReserved(run=1, tokens=4100, max_output=4096, nusd=12_300_000, **at_step)
+    text = shown([asked(), reserved, LlmLost(**at_step)])
+    bound = "counts as 4,100 tokens, $0.0123, the most that it can be"
+    assert f"node 0 lost a model call with the process that made it  [{bound}]" in text
+    text = shown([asked(), LlmLost(**at_step)])
+    assert "node 0 lost a model call with the process that made it\n" in text
+
+
+def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:
+    result = ToolResult(**WORK, time=at(2), call_id="t", tool="look", content="x", arguments={"q": 1})
+    assert "node 0 look(q=1) → x" in shown([asked(), result])
 
 
 def test_a_limit_that_is_reached_is_told_with_whose_it_is_and_what_follows() -> None:

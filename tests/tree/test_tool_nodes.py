@@ -53,6 +53,7 @@ async def test_it_answers_with_the_text_of_its_tool_and_asks_no_model() -> None:
         assert json.loads(body["result"]["response"]) == answer
         (result,) = await events(world, body, ToolResult)
         assert (result.step, result.tool, result.is_error) == ("0/tool/0.0", "echo", False)
+        assert result.arguments == answer
         assert await events(world, body, LlmCall) == []
 
 
