@@ -24,6 +24,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.execution import step_id, trace_id_of
 from mesh.core.messages import AGENT_TOOL_PREFIX
@@ -119,6 +120,9 @@ class ActionLog:
                 self._made[event.step] = event.arguments
             case ToolResult():
                 yield from self._result(event)
+            case Validation() if place := self._agents.pop(event.step, None):
+                how = {"result": _cut(event.feedback), "valid": event.valid}
+                yield from self._completed(event, place, "", how)
             case Completed() | Error():
                 yield from self._closed(event)
             case _:
@@ -232,7 +236,7 @@ class ActionLog:
 
     def _number(self, call: StepKey) -> int:
         """The number of the model call that asked for this call."""
-        asked_by = call.text.replace("/tool/", "/llm/").rpartition(".")[0]
+        asked_by = call.text.replace("/tool/", "/llm/").replace("/validation/", "/llm/").rpartition(".")[0]
         return self._numbers.get(asked_by, self._run(call.place.agent).calls)
 
     def _arguments(self, step: str) -> dict[str, Any] | None:

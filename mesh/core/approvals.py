@@ -6,6 +6,7 @@
     question         answer, reject     any text is the answer            no                no     yes
     auth_required    approve, reject    yes, no and their like            no                yes    no
     limit            approve, reject    yes, no and their like            yes               no     yes
+    validation       approve, reject    yes, no and their like            yes               no     yes
 
 To add a kind, add a row to `APPROVAL_KINDS`, and its name to `mesh.core.events.ApprovalKindName`. Everything
 that shows, takes or refuses decisions reads the row, the web chat included; only the code that asks knows a
@@ -69,6 +70,8 @@ class ApprovalKind(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a tool call waits to be run."""
     raises_limit: bool = False
     """Whether its arguments are what a limit of the budget is raised by."""
+    edits_output: bool = False
+    """Whether its only argument is ``output``, an answer that is to be validated."""
     shows_arguments: bool = False
     lists_arguments: bool = False
     """Whether the description ends with a list of the arguments."""
@@ -177,9 +180,27 @@ _LIMIT = ApprovalKind(
     how="approve or reject",
     how_in_words="yes (or approve) or no (or reject)",
 )
-APPROVAL_KINDS: Mapping[ApprovalKindName, ApprovalKind] = {
-    kind.name: kind for kind in (_TOOL_CALL, _UNKNOWN_OUTCOME, _QUESTION, _AUTH_REQUIRED, _LIMIT)
-}
+# Edited arguments are the output as it should be. A rejection with a reason is told to the model.
+_VALIDATION = ApprovalKind(
+    name="validation",
+    choices=("approve", "reject"),
+    words=YES_OR_NO,
+    edits_arguments=True,
+    expires=True,
+    about="an answer that counts only if it is approved",
+    edits_output=True,
+    shows_arguments=True,
+    lists_arguments=True,
+    title="Is this answer right?",
+    head="an answer of {tool} waits to be checked",
+    asks="is this answer of {tool} right?",
+    waits="waits to be checked",
+    wanted="a verdict on",
+    how="approve or reject",
+    how_in_words="yes (or approve) or no (or reject)",
+)
+_KINDS = (_TOOL_CALL, _UNKNOWN_OUTCOME, _QUESTION, _AUTH_REQUIRED, _LIMIT, _VALIDATION)
+APPROVAL_KINDS: Mapping[ApprovalKindName, ApprovalKind] = {kind.name: kind for kind in _KINDS}
 DEFAULT_KIND = _TOOL_CALL
 """What an approval is that does not say its kind, or a kind of a newer mesh."""
 
@@ -189,6 +210,8 @@ _OTHER_PROTOCOLS: Mapping[tuple[ApprovalKindName, DecisionProtocol], ApprovalKin
     ("tool_call", "hitl"): msgspec.structs.replace(_TOOL_CALL, edits_arguments=False, asks=""),
     ("limit", "hitl"): msgspec.structs.replace(_LIMIT, edits_arguments=False),
     ("limit", "text"): msgspec.structs.replace(_LIMIT, edits_arguments=False),
+    ("validation", "hitl"): msgspec.structs.replace(_VALIDATION, edits_arguments=False),
+    ("validation", "text"): msgspec.structs.replace(_VALIDATION, edits_arguments=False),
     ("tool_call", "text"): msgspec.structs.replace(
         _TOOL_CALL,
         choices=("approve", "reject", "answer"),

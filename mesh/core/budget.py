@@ -46,6 +46,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.places import ROOT, Place, StepKey
 
@@ -75,6 +76,7 @@ _COUNTED = (
     NodeCompleted,
     ToolIntent,
     ToolResult,
+    Validation,
     Paused,
     ApprovalRequired,
     ApprovalResolved,
@@ -221,6 +223,9 @@ class BudgetUse:
             case ToolResult():
                 self._returned(event)
             case NodeCompleted():
+                self._give_up(event.step)
+            case Validation():
+                self._resume(event)
                 self._give_up(event.step)
             case ToolIntent():
                 self.run = max(self.run, event.run)

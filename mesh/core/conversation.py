@@ -16,6 +16,9 @@ Theory of operation
 
     An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the step that
     it is about has a result (a tool whose outcome was unknown may report it after all).
+
+    A model's answer that is a *draft* is not among the messages: what passed its validation is what its node,
+    or the turn, completes with.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,9 +50,10 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.history import NOT_REACHED, NOT_RUN, call_of, messages_of
-from mesh.core.messages import Assistant, Message, User
+from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, User
 from mesh.core.places import ROOT, Place
 from mesh.core.spending import Sum
 
@@ -63,6 +67,7 @@ StepEvent = (
     | LimitReached
     | ToolIntent
     | ToolResult
+    | Validation
     | ApprovalRequired
     | ApprovalResolved
     | NodeCompleted
@@ -137,9 +142,10 @@ class Conversation:
         self.spent = Sum()  # of all turns
         self.steps: list[StepEvent] = []
         # Of the open turn, so that an event costs the same however many came before it: the claims of each
-        # step, its result, what was asked and what was decided.
+        # step, its result, the validations, what was asked and what was decided.
         self.claims: dict[str, list[ToolIntent]] = {}
         self.results: dict[str, ToolResult] = {}
+        self.validated: set[str] = set()
         self.decisions: list[ApprovalResolved] = []
         self._questions: list[ApprovalRequired] = []
         self.history: list[Message] = []
@@ -176,7 +182,8 @@ class Conversation:
         """The places of the completed nodes, and of the called agents that have answered."""
         done = {e.place for e in self.steps if isinstance(e, NodeCompleted)}
         called = [e.place for e in self.steps if isinstance(e, AgentStarted)]
-        done |= {place for place in called if place.call and place.call.text in self.results}
+        answered = self.results.keys() | self.validated
+        done |= {place for place in called if place.call and place.call.text in answered}
         return done
 
     @property
@@ -309,15 +316,18 @@ class Conversation:
         text = event.response if isinstance(event, Completed) else event.message
         if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].content != text:
             self._say("assistant", text, event)
-        self.history.append(User(self.user_message))
         is_answered = isinstance(event, Completed) and not event.stopped_by_person
-        self.history.extend(messages_of(self.steps, ROOT, not_run=NOT_REACHED if is_answered else NOT_RUN))
-        if self.history[-1] != Assistant(text):
-            self.history.append(Assistant(text))
+        said = messages_of(self.steps, ROOT, not_run=NOT_REACHED if is_answered else NOT_RUN)
+        if said[-2:-1] == [Assistant(text)] and isinstance(said[-1], User):
+            said.pop()  # an objection in spite of which the answer was accepted
+        if said[-1:] != [Assistant(text)]:
+            said.append(Assistant(text))
+        self.history += [User(self.user_message), *said]
         if isinstance(event, Completed):
             self.state |= event.state
         self.turn_open, self.steps, self.last_answer = False, [], event
         self.claims, self.results, self.decisions, self._questions = {}, {}, [], []
+        self.validated = set()
         self._seen.clear()
         self.pauses.append(event.seq)
 
@@ -328,8 +338,10 @@ class Conversation:
         self.llm_calls += isinstance(event, LlmCall)
         self.paused = False
         match event:
-            case LlmCall(text=text) if text and event.place == ROOT:
+            case LlmCall(text=text, draft=False) if text and event.place == ROOT:
                 self._say("assistant", text, event)
+            case Validation():
+                self.validated.add(event.step)
             case ToolResult():
                 self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
                 if event.ends_turn and self.returned is None:  # of two, the first in the journal counts
@@ -359,7 +371,8 @@ class Conversation:
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         call = call_of(self.steps, event)
-        arguments = call.arguments if call else {}
+        is_draft = event.is_error and event.tool in ANSWERING_TOOLS
+        arguments = call.arguments if call and not is_draft else {}
         if claims := self.claims.get(event.step):
             arguments = claims[-1].arguments
         return ToolCallView(event.tool, arguments, event.content, event.is_error)

@@ -13,6 +13,7 @@ Which event depends on which, in one turn (an arrow points to what must be journ
     user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
                        ^------------------------------------------------------------------ llm_call
     llm_call <- agent_started <- what the called agent does <- tool_result
+    llm_call <- validation, of the validator at position 0 <- validation, at position 1 <- llm_call
     llm_reserved <- llm_call | llm_settled | llm_lost; limit_reached depends on what it counts
     node_completed closes a node below the root and depends on all that happened in it.
     paused: nothing can go on before a person decides.
@@ -25,14 +26,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec import UNSET
 
 from mesh.core.places import Place, StepKey
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
+ValidatorKind = Literal["schema", "check", "agent", "person"]
 DecisionProtocol = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
-ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_required", "limit"]
+ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_required", "limit", "validation"]
 """See `mesh.core.approvals`: a row for each."""
 
 
@@ -216,6 +219,8 @@ class LlmCall(Event, frozen=True):
     ``text`` and ``tool_calls`` may both be present, or both be empty (an empty answer). ``cost_nusd`` is its
     cost in 10⁻⁹ USD at the price of that moment; None if the model had no known price. ``attempt`` is that of
     the reservation that it settles. ``forced`` names the limit for which it had to be the last one.
+    ``draft``: its answer is checked before it counts, and no client is shown it before that; what passed is
+    what its node or the turn completes with.
     """
 
     model: str
@@ -227,6 +232,7 @@ class LlmCall(Event, frozen=True):
     cost_nusd: int | None = None
     attempt: int = 0
     forced: str = ""
+    draft: bool = False
 
 
 class LlmReserved(Event, frozen=True):
@@ -312,6 +318,21 @@ class ToolIntent(Event, frozen=True):
         return f"{self.turn}|{self.step}|ToolIntent|{self.attempt}"
 
 
+class Validation(Event, frozen=True):
+    """A validator's verdict about an answer of an llm node, which its ``step`` names (`StepKey.validation`);
+    or about a round of a loop (`Place.exit_condition`). ``name`` is that of the function or agent, or the
+    ``kind``. ``feedback`` is what the validator objects to, and what the model is told. ``number`` is the
+    answer's among those of the node that were validated, from 1, or the iteration; ``of`` is how many there
+    may be."""
+
+    name: str
+    kind: ValidatorKind
+    number: int
+    of: int
+    valid: bool = False
+    feedback: str = ""
+
+
 class SpentElsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
     """What another agent says that it spent on a call. ``cost_nusd`` (10⁻⁹ USD) None: it does not say, or
     does not know."""
@@ -327,7 +348,7 @@ class ToolResult(Event, frozen=True):
     them. ``forced``: the limit for which a called agent had to answer before it was done. ``ends_turn``:
     its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents.
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
-    claimed."""
+    claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent."""
 
     call_id: str
     tool: str
@@ -340,6 +361,8 @@ class ToolResult(Event, frozen=True):
     ends_turn: bool = False
     spent: SpentElsewhere | None = None
     arguments: dict[str, Any] | None = None
+    output: Any = UNSET
+    invalid: str = ""
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -377,6 +400,7 @@ class ApprovalRequired(Event, frozen=True):
     remote_question: RemoteQuestion | None = None
     tool_fingerprint: dict[str, str] = {}
     agent_path: tuple[str, ...] = ()
+    output_schema: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -410,7 +434,8 @@ class NodeCompleted(Event, frozen=True):
     """A node below the root has ended and does not run again. ``text`` is its response, or what went wrong.
 
     ``state`` is what it wrote into the session state. ``exits``: it ends the loop around it. ``ends_agent``:
-    it ends the agent that it is a part of. ``forced``: the limit for which it had to end.
+    it ends the agent that it is a part of. ``forced``: the limit for which it had to end. ``output`` and
+    ``invalid`` as in `Completed`.
     """
 
     name: str
@@ -421,6 +446,8 @@ class NodeCompleted(Event, frozen=True):
     ends_agent: bool = False
     forced: str = ""
     duration_ms: int = 0
+    output: Any = UNSET
+    invalid: str = ""
 
 
 class Paused(Event, frozen=True):
@@ -451,13 +478,16 @@ class Completed(Event, frozen=True):
     """Closes the turn with the answer. ``stopped_by_person`` (``cancelled`` in JSON): a person rejected what
     the turn wanted to do without a reason, or cancelled the turn. ``cancelled_on_request`` (``called_off`` in
     JSON): the latter. ``state`` is what the turn wrote into the session state. ``forced``: the limit for
-    which the turn had to end."""
+    which the turn had to end. ``output`` is the answer as a JSON value, where it has a schema. ``invalid`` is
+    the objection in spite of which the answer was accepted."""
 
     response: str
     stopped_by_person: bool = msgspec.field(default=False, name="cancelled")
     cancelled_on_request: bool = msgspec.field(default=False, name="called_off")
     state: dict[str, str] = {}
     forced: str = ""
+    output: Any = UNSET
+    invalid: str = ""
 
 
 class Error(Event, frozen=True):
@@ -496,6 +526,7 @@ AnyEvent = (
     | LimitReached
     | ToolIntent
     | ToolResult
+    | Validation
     | ApprovalRequired
     | ApprovalResolved
     | NodeCompleted

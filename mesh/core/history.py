@@ -2,8 +2,17 @@
 
 from collections.abc import Sequence
 
-from mesh.core.events import AgentStarted, AnyEvent, LlmCall, ToolCall, ToolIntent, ToolResult
-from mesh.core.messages import Assistant, Message, Result, Results
+from mesh.core.events import (
+    AgentStarted,
+    AnyEvent,
+    ApprovalResolved,
+    LlmCall,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    Validation,
+)
+from mesh.core.messages import Assistant, Message, Result, Results, User
 from mesh.core.places import Place, StepKey
 
 NOT_RUN = "This tool call was not run: the operation was cancelled by the user."
@@ -12,23 +21,28 @@ NOT_KNOWN = (
 )
 NOT_ANSWERED = "This agent was called; the turn ended before it answered."
 NOT_REACHED = "This tool call was not run: the turn ended before it."
+_REPLACED = "A person has replaced this answer by the next one."
 
 
 def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_RUN) -> list[Message]:
     """The messages between the node at a place and its model, as the next model call takes them.
 
     Every tool call gets a result, as providers require; the result of a call that was not run is ``not_run``.
+    An answer that a validator objected to is followed by the objection.
     """
     results = {e.step: e for e in steps if isinstance(e, ToolResult)}
     without = {e.step: NOT_KNOWN for e in steps if isinstance(e, ToolIntent)}
     without |= {
         e.place.call.text: NOT_ANSWERED for e in steps if isinstance(e, AgentStarted) and e.place.call
     }
+    objections = _objections(steps)
     messages: list[Message] = []
     for event in steps:
         if not isinstance(event, LlmCall) or event.place != place:
             continue
         messages.append(Assistant(event.text, event.tool_calls))
+        if not event.tool_calls and (objection := objections.get(event.step)):
+            messages.append(User(objection))
         if event.tool_calls:
             steps_of = [StepKey(event.step).tool_call(j).text for j in range(len(event.tool_calls))]
             told = [
@@ -37,6 +51,21 @@ def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_R
             ]
             messages.append(Results(tuple(told)))
     return messages
+
+
+def _objections(steps: Sequence[AnyEvent]) -> dict[str, str]:
+    """What came after answers that were not taken as they were, by the steps of their model calls."""
+    found: dict[str, str] = {}
+    for event in steps:
+        answer = StepKey(event.step).validated
+        match event:
+            case Validation(valid=False, feedback=feedback) if answer:
+                found.setdefault(answer.text, feedback)
+            case ApprovalResolved(edited_args=dict()) if answer:
+                found[answer.text] = _REPLACED
+            case _:
+                pass
+    return found
 
 
 def _result(call: ToolCall, outcome: ToolResult | None, without: str) -> Result:

@@ -39,6 +39,8 @@ Message = User | Assistant | Results
 """Invariant: an `Assistant` with n tool calls is followed by `Results` with n results."""
 
 
+ANSWERING_TOOLS = ("complete_task", "return_to_user")
+"""The built-in tools whose ``result`` is an answer."""
 AGENT_TOOL_PREFIX = "a2a_"
 """Begins the names of tools that are other agents."""
 

@@ -4,12 +4,15 @@
                 0.2            its third child
                 0.2#3.1        the second child of that one, which is a loop's child in iteration 3
                 0.1.search@3-0   the agent search, called by the node 0.1 in its step 0.1/tool/3.0
+                0.1.critic@v3-1  the agent critic, in the step 0.1/validation/3.1
     node path   0.2.1          the node that is there, whatever the iteration: it names the node's actor
                 search.2       the third child of the agent search, wherever it was called
     step key    0.2/llm/1      the second model call of the node
                 0.2/tool/1.0   the first tool call of the answer to it
                 0.2/tool/0.0   or the call of a tool node, which has no model
                 0.2/a2a/0      what an a2a node says to its agent
+                0.2/validation/1.0   its first validator, about the answer of 0.2/llm/1
+                0.3/validation/2.0   the exit condition of a loop, after its second iteration
                 0.2/limit/max_cost_usd   a limit of the run at this place
                 0.2            the node itself, as a step of its parent
 
@@ -23,7 +26,7 @@ import msgspec
 
 _INDEX = re.compile(r"\.(\d+)(?=[.#]|$)")
 _ITERATION = re.compile(r"#(\d+)")
-_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(\d+)-(\d+)")
+_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(v?)(\d+)-(\d+)")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -83,7 +86,7 @@ class Place(msgspec.Struct, frozen=True):
         >>> Place("0.1.search@3-0.2.web@0-1").called_agents
         ['search', 'web']
         """
-        return [name for name, _, _ in _CALLED.findall(self.text)] if "@" in self.text else []
+        return [name for name, *_ in _CALLED.findall(self.text)] if "@" in self.text else []
 
     @property
     def depth(self) -> int:
@@ -116,12 +119,14 @@ class Place(msgspec.Struct, frozen=True):
     def call(self) -> "StepKey | None":
         """The step that called the agent whose place this is; None if it is not the place of a called agent.
 
-        >>> Place("0.1.search@3-0").call.text
-        '0.1/tool/3.0'
+        >>> Place("0.1.search@3-0").call.text, Place("0.1.critic@v3-1").call.text
+        ('0.1/tool/3.0', '0.1/validation/3.1')
         """
         caller, _, last = self.text.rpartition(".")
         found = _CALLED.fullmatch(last)
-        return StepKey(f"{caller}/tool/{found[2]}.{found[3]}") if found else None
+        if found is None:
+            return None
+        return StepKey(f"{caller}/{'validation' if found[2] else 'tool'}/{found[3]}.{found[4]}")
 
     def child(self, index: int, iteration: int = 0) -> "Place":
         """The place of a child, in an iteration if this is a loop.
@@ -153,6 +158,14 @@ class Place(msgspec.Struct, frozen=True):
     def model_call(self, number: int) -> "StepKey":
         """The key of a model call of the node, counted from 0."""
         return StepKey(f"{self.text}/llm/{number}")
+
+    def exit_condition(self, iteration: int) -> "StepKey":
+        """The key of the exit condition of a loop, after an iteration.
+
+        >>> Place("0.3").exit_condition(2).text
+        '0.3/validation/2.0'
+        """
+        return StepKey(f"{self.text}/validation/{iteration}.0")
 
     def agent_call(self) -> "StepKey":
         """The key of what an a2a node says to its agent. For agents of the config that a model calls, see
@@ -204,14 +217,36 @@ class StepKey(msgspec.Struct, frozen=True):
         place, _, number = self.text.partition("/llm/")
         return StepKey(f"{place}/tool/{number}.{index}")
 
+    def validation(self, index: int) -> "StepKey":
+        """The key of a validation of the answer that this model call gave, by the validator at a position.
+
+        >>> StepKey("0.1/llm/3").validation(0).text
+        '0.1/validation/3.0'
+        """
+        place, _, number = self.text.partition("/llm/")
+        return StepKey(f"{place}/validation/{number}.{index}")
+
+    @property
+    def validated(self) -> "StepKey | None":
+        """The model call whose answer a validation is about; None if this is no validation.
+
+        >>> StepKey("0.1/validation/3.1").validated.text
+        '0.1/llm/3'
+        """
+        place, is_validation, number = self.text.partition("/validation/")
+        return StepKey(f"{place}/llm/{number.partition('.')[0]}") if is_validation else None
+
     def called_agent(self, name: str) -> Place:
-        """The place of an agent that this tool call calls.
+        """The place of an agent that this tool call or validation calls.
 
         >>> StepKey("0.1/tool/3.0").called_agent("search").text
         '0.1.search@3-0'
+        >>> StepKey("0.1/validation/3.1").called_agent("critic").text
+        '0.1.critic@v3-1'
         """
-        caller, _, call = self.text.partition("/tool/")
-        return Place(f"{caller}.{name}@{call.replace('.', '-')}")
+        caller, step, call = self.text.split("/", 2)
+        mark = "v" if step == "validation" else ""
+        return Place(f"{caller}.{name}@{mark}{call.replace('.', '-')}")
 
 
 ROOT = Place("0")

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mesh.core.budget import Amount
 from mesh.core.conversation import Conversation, ConversationStatus, MessageView
@@ -21,7 +22,7 @@ class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of the newest turn, and since when. ``response`` is its answer, or why it failed;
     ``artifacts`` are the files that tools returned. A turn that was cancelled on request is ``cancelled``;
     one in which a person rejected an approval is ``completed``. ``forced`` is the key of the budget whose
-    limit forced the answer."""
+    limit forced the answer. ``output`` and ``invalid`` as in `Completed`."""
 
     number: int
     state: TurnState
@@ -29,12 +30,14 @@ class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
     response: str = ""
     artifacts: tuple[Artifact, ...] = ()
     forced: str = ""
+    output: Any = UNSET
+    invalid: str = ""
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
     """An approval as REST shows it. ``asked_by`` is the name of the node that waits; ``remote_*`` are set
     when another agent asks. ``agent_path`` is there when a called agent asks: the names of the agents from
-    the root agent down to that one."""
+    the root agent down to that one. ``output_schema`` is there where an edited output has to fit one."""
 
     uuid: str
     conversation_id: str
@@ -47,7 +50,8 @@ class PendingApproval(msgspec.Struct, frozen=True):
     expires_at: str | None = None
     remote_task_id: str | None = None
     remote_agent_name: str | None = None
-    agent_path: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    agent_path: tuple[str, ...] | UnsetType = UNSET
+    output_schema: dict[str, Any] | UnsetType = UNSET
 
     @property
     def text(self) -> str:
@@ -60,13 +64,16 @@ class PendingApproval(msgspec.Struct, frozen=True):
 
 class TurnResult(msgspec.Struct, frozen=True):
     """How a turn stands: its answer, or the oldest approval that it waits for. ``forced`` is there when a
-    limit forced the answer: the key of the budget."""
+    limit forced the answer: the key of the budget. ``output`` is the answer as a JSON value, there where it
+    has a schema; ``invalid`` is there when the answer was accepted in spite of this objection."""
 
     response: str
     waiting_approval: bool
-    approval: PendingApproval | msgspec.UnsetType = msgspec.UNSET
+    approval: PendingApproval | UnsetType = UNSET
     auth_required: bool = False
-    forced: str | msgspec.UnsetType = msgspec.UNSET
+    forced: str | UnsetType = UNSET
+    output: Any = UNSET
+    invalid: str | UnsetType = UNSET
 
 
 class PipelineState(msgspec.Struct, frozen=True):
@@ -184,11 +191,16 @@ def turn_view(conversation: Conversation) -> TurnView | None:
     match conversation.last_answer:
         case Error(message=message, time=time):
             return TurnView(number, "failed", time, message)
-        case Completed(response=response, cancelled_on_request=is_cancelled, time=time, forced=forced):
-            state: TurnState = "cancelled" if is_cancelled else "completed"
-            return TurnView(number, state, time, response, conversation.artifacts, forced)
+        case Completed() as end:
+            return completed_view(end, number, conversation.artifacts)
         case None:
             return None
+
+
+def completed_view(end: Completed, number: int, artifacts: tuple[Artifact, ...] = ()) -> TurnView:
+    """The state of a turn that ended so."""
+    state: TurnState = "cancelled" if end.cancelled_on_request else "completed"
+    return TurnView(number, state, end.time, end.response, artifacts, end.forced, end.output, end.invalid)
 
 
 def _pipeline_state(conversation: Conversation) -> PipelineState | None:
@@ -217,5 +229,6 @@ def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingAp
         expires_at=event.expires_at or None,
         remote_task_id=event.remote_task_id or None,
         remote_agent_name=event.remote_agent_name or None,
-        agent_path=event.agent_path or msgspec.UNSET,
+        agent_path=event.agent_path or UNSET,
+        output_schema=UNSET if event.output_schema is None else event.output_schema,
     )

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mesh.core.errors import BadRequest, MeshError, Unavailable
-from mesh.core.events import AnyEvent, CutOff, now
+from mesh.core.events import AnyEvent, CutOff, LlmCall, now
 from mesh.core.ids import new_id
+from mesh.core.messages import ANSWERING_TOOLS
 from mesh.http.backend import Backend
 from mesh.http.responses import turn_headers
 from mesh.keeper.replies import FollowedEvents, TurnAccepted, WatchedEvents
@@ -53,7 +54,18 @@ def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(event)
     for name in _NOT_SHOWN:
         fields.pop(name, None)
+    if isinstance(event, LlmCall) and event.draft:
+        _hide_answer(fields)
     return {**head, "step": event.step, "time": event.time, **fields}
+
+
+def _hide_answer(fields: dict[str, Any]) -> None:
+    """Takes an answer that nobody may rely on yet out of the fields of a model call."""
+    fields["text"] = ""
+    for call in fields.get("tool_calls", ()):
+        if call["name"] in ANSWERING_TOOLS:
+            call.pop("arguments", None)
+            call.pop("malformed", None)
 
 
 def event_frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> bytes:

@@ -207,4 +207,10 @@ def _result(conversation: Conversation) -> TurnResult:
     last = conversation.last_answer
     if not isinstance(last, Completed):
         return TurnResult("", False)
-    return TurnResult(last.response, False, forced=last.forced or UNSET)
+    return TurnResult(
+        last.response,
+        False,
+        forced=last.forced or UNSET,
+        output=last.output,
+        invalid=last.invalid or UNSET,
+    )

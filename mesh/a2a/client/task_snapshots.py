@@ -115,8 +115,21 @@ def _last_agent_text(task: dict[str, Any]) -> str:
 
 def _text_of(holder: dict[str, Any]) -> str:
     parts = holder.get("parts")
-    listed = parts if isinstance(parts, list) else []
-    return _joined(_part(part) for part in listed if isinstance(part, dict))
+    listed = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    texts = [part["text"] for part in listed if isinstance(part.get("text"), str)]
+    return _joined(_part(part) for part in listed if not _repeats(part, texts))
+
+
+def _repeats(part: dict[str, Any], texts: Iterable[str]) -> bool:
+    """Returns whether a part says as data what another one says as text."""
+    return "data" in part and "text" not in part and any(_is_json(text, part["data"]) for text in texts)
+
+
+def _is_json(text: str, value: Any) -> bool:
+    try:
+        return bool(msgspec.json.decode(text) == value)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _part(part: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ import msgspec
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.struct_pb2 import Value
+from msgspec import UNSET
 
 from mesh.a2a.budget_data import spent_data
 from mesh.a2a.extensions import BUDGET, HITL, MESH
@@ -69,7 +70,7 @@ def direct_answer(view: ConversationView, extensions: Collection[str] = ()) -> "
     ):
         return None
     message = pb.Message(message_id=f"{view.id}/{turn.number}", context_id=view.context, role=pb.ROLE_AGENT)
-    message.parts.add(text=turn.response)
+    message.parts.extend(_parts(turn, turn.response))
     if spent := spent_metadata(view, extensions):
         message.metadata.update(spent)
         message.extensions.append(BUDGET)
@@ -126,9 +127,25 @@ def _parsed(data: str) -> Value | None:
 
 def answer_of(turn: TurnView) -> "pb.Artifact":
     """What a turn answered."""
-    return pb.Artifact(
-        artifact_id=artifact_id(turn.number), name=ARTIFACT, parts=[pb.Part(text=turn.response)]
-    )
+    return answer_artifact(turn, turn.response)
+
+
+def answer_artifact(turn: TurnView, text: str) -> "pb.Artifact":
+    """The end of an answer: its last piece of text, and what belongs to the whole. The answer is data too
+    where it has a schema; ``invalid`` is the objection in spite of which it was accepted."""
+    artifact = pb.Artifact(artifact_id=artifact_id(turn.number), name=ARTIFACT, parts=_parts(turn, text))
+    if turn.invalid:
+        artifact.metadata.update({MESH: {"invalid": turn.invalid}})
+    return artifact
+
+
+def _parts(turn: TurnView, text: str) -> list["pb.Part"]:
+    parts = [pb.Part(text=text)]
+    if turn.output is not UNSET:
+        data = pb.Part(media_type=_JSON)
+        data.data.CopyFrom(Parse(json.dumps(turn.output), Value()))
+        parts.append(data)
+    return parts
 
 
 def artifact_id(turn: int) -> str:

@@ -10,7 +10,15 @@ from collections.abc import Collection, Iterator
 import msgspec
 from a2a.types import a2a_pb2 as pb
 
-from mesh.a2a.server.task import ARTIFACT, artifact_id, file_of, spent_metadata, status_of
+from mesh.a2a.server.task import (
+    ARTIFACT,
+    answer_artifact,
+    answer_of,
+    artifact_id,
+    file_of,
+    spent_metadata,
+    status_of,
+)
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -23,7 +31,7 @@ from mesh.core.events import (
     ToolResult,
 )
 from mesh.core.places import ROOT
-from mesh.core.view import ConversationView, TurnState, TurnView
+from mesh.core.view import ConversationView, TurnView, completed_view
 
 _WORK = ToolIntent | ToolResult | ApprovalRequired | Paused | Error
 Update = pb.TaskArtifactUpdateEvent | pb.TaskStatusUpdateEvent
@@ -53,11 +61,11 @@ class TurnUpdates:
             case ToolResult(artifacts=files):
                 for file in files:
                     yield self._file(file)
-            case Completed(response=response, cancelled_on_request=is_cancelled, time=time, forced=forced):
-                if not is_cancelled:
-                    yield self._end(response)
-                state: TurnState = "cancelled" if is_cancelled else "completed"
-                yield self._status(TurnView(self.turn, state, time, response, forced=forced))
+            case Completed():
+                ended = completed_view(event, self.turn)
+                if ended.state == "completed":
+                    yield self._end(ended)
+                yield self._status(ended)
             case Error(message=message, time=time):
                 yield self._status(TurnView(self.turn, "failed", time, message))
             case _:
@@ -89,14 +97,18 @@ class TurnUpdates:
             self._sent += self._held
         self._held = piece
 
-    def _end(self, response: str) -> "pb.TaskArtifactUpdateEvent":
-        if self._is_whole and self._held and self._sent + self._held == response:
-            return self._piece(self._held, last=True)
+    def _end(self, turn: TurnView) -> "pb.TaskArtifactUpdateEvent":
+        if self._is_whole and self._held and self._sent + self._held == turn.response:
+            return self._update(answer_artifact(turn, self._held), last=True)
         self._is_begun = False
-        return self._piece(response, last=True)
+        return self._update(answer_of(turn), last=True)
 
-    def _piece(self, text: str, *, last: bool = False) -> "pb.TaskArtifactUpdateEvent":
-        artifact = pb.Artifact(artifact_id=artifact_id(self.turn), name=ARTIFACT, parts=[pb.Part(text=text)])
+    def _piece(self, text: str) -> "pb.TaskArtifactUpdateEvent":
+        return self._update(
+            pb.Artifact(artifact_id=artifact_id(self.turn), name=ARTIFACT, parts=[pb.Part(text=text)])
+        )
+
+    def _update(self, artifact: "pb.Artifact", *, last: bool = False) -> "pb.TaskArtifactUpdateEvent":
         append, self._is_begun = self._is_begun, True
         return pb.TaskArtifactUpdateEvent(
             task_id=self.view.id,
