@@ -45,8 +45,8 @@ class Branches(Generic[T]):
         self._steps = steps
         self._branches = branches
         self._ends_all = ends_all
-        # A branch that pauses gives up its place: what waits for a person holds up nobody.
-        self._places = asyncio.Semaphore(at_most) if at_most and at_most < len(branches) else None
+        # A branch that pauses gives up its slot: what waits for a person holds up nobody.
+        self._slots = asyncio.Semaphore(at_most) if at_most and at_most < len(branches) else None
         self._running: dict[asyncio.Task[T | PassEnd], int] = {}
         self._ended: dict[int, T | PassEnd] = {}
         self._news: asyncio.Task[list[StepKey]] | None = None
@@ -72,13 +72,13 @@ class Branches(Generic[T]):
         return any(not isinstance(end, PassEnd) and self._ends_all(end) for end in self._ended.values())
 
     def _start(self, index: int) -> None:
-        self._running[asyncio.create_task(self._in_its_place(index))] = index
+        self._running[asyncio.create_task(self._in_a_slot(index))] = index
 
-    async def _in_its_place(self, index: int) -> T | PassEnd:
+    async def _in_a_slot(self, index: int) -> T | PassEnd:
         run: Callable[[], Coroutine[Any, Any, T | PassEnd]] = self._branches[index].run
-        if self._places is None:
+        if self._slots is None:
             return await run()
-        async with self._places:
+        async with self._slots:
             return await run()
 
     async def _next(self) -> Unavailable | None:
