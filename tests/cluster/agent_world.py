@@ -14,15 +14,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from mesh.core.budget import Amount
 from mesh.servers.llm_stub import openai_wire
-from mesh.servers.llm_stub.http import StubResponse, StubServer
+from mesh.servers.llm_stub.http import StubResponse
 from mesh.servers.llm_stub.script import ScriptedAnswer, ScriptedCall, ScriptedUsage
-from tests.cluster.model import Model
+from tests.cluster.model import Model, OwnModel
 from tests.cluster.tree_world import LOOK
 from tests.cluster.world import World
 
@@ -93,20 +93,12 @@ class Billed:
     at: float
 
 
-class BilledModel:
+class BilledModel(OwnModel):
     """A model that plays each agent's part, over HTTP, and keeps the bill, by conversation."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: dict[str, list[Billed]] = defaultdict(list)
-        self.url = ""
-        self._server = StubServer(self._route)
-
-    async def __aenter__(self) -> Self:
-        self.url = await self._server.start("127.0.0.1", 0)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._server.close()
 
     def bill(self, conversation_id: str, turn: int) -> Amount:
         """What a turn was charged."""

@@ -12,9 +12,11 @@ anything else     is repeated
 import asyncio
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, Self
 
+from mesh.servers.llm_stub.http import StubResponse, StubServer
 from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
 
@@ -54,6 +56,24 @@ class Server(Protocol):
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
+
+
+class OwnModel(ABC):
+    """A model that a test writes itself: `_route` answers each request. A `Server`."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._server = StubServer(self._route)
+
+    async def __aenter__(self) -> Self:
+        self.url = await self._server.start("127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._server.close()
+
+    @abstractmethod
+    def _route(self, method: str, path: str, body: bytes) -> StubResponse: ...
 
 
 def obedient() -> Server:

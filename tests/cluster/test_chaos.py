@@ -10,16 +10,14 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.cluster.chaos import SEED, at_work, judge_questions
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, DAEMON, Monkey, table, unknown_outcomes
@@ -27,8 +25,6 @@ from tests.cluster.person import Person, Told, counts, judge
 from tests.cluster.world import World
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
-SEED = int(os.environ.get("CHAOS_SEED", "7"))
-PEOPLE = 4
 GONE_WITHIN_S = 10.0
 VICTIMS = (
     "ray::NodeActor",
@@ -115,7 +111,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
 ) -> None:
     asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
     monkey = Monkey(doomed.mesh, VICTIMS, SEED)
-    with at_work(doomed, PEOPLE) as people:
+    with at_work(doomed.mesh.url, lambda client: converse(client, doomed)) as people:
         for _ in range(KILLS):
             monkey.pause()
             monkey.kill_one()
@@ -126,8 +122,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
         for each in told:
             judge(each, client, doomed.lines())
     doomed.mesh.wait_ready(60)
-    unknown = [pair for pair in unknown_outcomes(doomed.mesh.data_dir) if pair[0].uuid not in asked_before]
-    assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
+    unknown = judge_questions(monkey, doomed.mesh.data_dir, asked_before)
     rows = counts(monkey.kills, told, len(unknown))
     with capsys.disabled():
         sys.stdout.write(f"\nchaos, seed {SEED}:\n{table(rows)}\n")
@@ -147,7 +142,7 @@ def test_after_a_power_cut_everything_goes_on(doomed: World) -> None:
         )
         assert taken.status_code == 202
         open_turn.sent.append("sleep 0.5")
-        with at_work(doomed, PEOPLE) as people:
+        with at_work(doomed.mesh.url, lambda client: converse(client, doomed)) as people:
             Monkey(doomed.mesh, VICTIMS, SEED).pause()
             doomed.mesh.kill_all()
             doomed.mesh.start()
@@ -171,24 +166,10 @@ def test_a_kill_of_mesh_up_itself_leaves_nothing_running(doomed: World) -> None:
     assert left == []
 
 
-@contextmanager
-def at_work(world: World, people: int) -> Iterator[list[Future[list[Told]]]]:
-    """People who append lines, conversation after conversation, until the end of the block; each
-    finishes the conversation that is under way."""
-    over = threading.Event()
-
-    def work() -> list[Told]:
-        told: list[Told] = []
-        with Client(world.mesh.url) as client:
-            person = Person(client, world.lines)
-            while not over.is_set():
-                told.append(person.open())
-                for _ in range(2):
-                    person.append(told[-1])
-        return told
-
-    with ThreadPoolExecutor(people) as pool:
-        try:
-            yield [pool.submit(work) for _ in range(people)]
-        finally:
-            over.set()
+def converse(client: Client, world: World) -> Told:
+    """A conversation in which two lines are appended."""
+    person = Person(client, world.lines)
+    told = person.open()
+    for _ in range(2):
+        person.append(told)
+    return told

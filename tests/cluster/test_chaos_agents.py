@@ -11,11 +11,8 @@ it tells the sums that the journal folds to.
 import os
 import sys
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,14 +24,12 @@ from mesh.core.events import (
     AgentStarted,
     AnyEvent,
     ApprovalRequired,
-    ApprovalResolved,
     Completed,
     LimitReached,
     LlmReserved,
     ToolResult,
 )
 from mesh.core.spending import spend_report
-from mesh.journal.on_disk import parse
 from tests.cluster.agent_world import (
     MOST_CALLS,
     MOST_NUSD,
@@ -45,17 +40,22 @@ from tests.cluster.agent_world import (
     is_answer,
     line,
 )
+from tests.cluster.chaos import (
+    SEED,
+    at_work,
+    journal,
+    judge_acknowledged,
+    judge_questions,
+    judge_repeats,
+    kill_at_random,
+)
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, table, unknown_outcomes
-from tests.cluster.test_chaos import PEOPLE, SEED
-from tests.cluster.test_chaos_trees import await_resumed
 from tests.cluster.tree_world import Told, TreePerson
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "50"))
 POWER_CUT_EVERY = 10
-IN_A_ROW = 5
-"""Kills before every open turn must have moved on: the next hits a mesh that works."""
 VICTIMS = ("ray::NodeActor", "ray::KeeperActor", "ray::NodeActor", "ledger_server.py", "ray::McpSessionActor")
 SUMS = ("spent", "by_agent", "by_model")
 FAILPOINTS = ("llm.reserved", "agent.called", "agent.returned", "limit.recorded")
@@ -106,74 +106,41 @@ def test_random_kills_among_called_agents_lose_nothing_and_spend_no_more_than_is
 ) -> None:
     asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
     monkey = Monkey(doomed.mesh, VICTIMS, SEED)
-    resumed: list[float] = []
-    with at_work(doomed, PEOPLE) as people:
-        for number in range(KILLS):
-            monkey.pause()
-            if number % POWER_CUT_EVERY == POWER_CUT_EVERY // 2:
-                monkey.cut_power()
-            else:
-                monkey.kill_one()
-            if number % IN_A_ROW == 0:
-                resumed.append(await_resumed(doomed))
-            for gave_up in (person for person in people if person.done()):
-                gave_up.result()
+    with at_work(doomed.mesh.url, lambda client: converse(client, doomed)) as people:
+        slowest = kill_at_random(
+            monkey, KILLS, people, power_cut_every=POWER_CUT_EVERY, data_dir=doomed.mesh.data_dir
+        )
     told = [each for person in people for each in person.result()]
     doomed.mesh.wait_ready(60)
     rows = Counter(kill.victim for kill in monkey.kills)
     with Client(doomed.mesh.url) as client:
         for each in told:
             rows += judge(each, client, doomed)
-    unknown = [pair for pair in unknown_outcomes(doomed.mesh.data_dir) if pair[0].uuid not in asked_before]
-    assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
-    again = [pair for each in told for pair in repeats(doomed.bills.calls[each.conversation_id])]
-    assert [pair for pair in again if not monkey.was_near(pair[0].at, pair[1].at)] == []
+    unknown = judge_questions(monkey, doomed.mesh.data_dir, asked_before)
+    calls = [doomed.bills.calls[each.conversation_id] for each in told]
 
     rows["kills"] = len(monkey.kills)
     rows["conversations"] = len(told)
-    rows["model calls repeated"] = len(again)
+    rows["model calls repeated"] = judge_repeats(monkey, calls, same_call)
     rows["unknown outcomes"] = len(unknown)
-    rows["slowest to resume (s)"] = round(max(resumed))
+    rows["slowest to resume (s)"] = round(slowest)
     with capsys.disabled():
         sys.stdout.write(f"\nchaos among called agents, seed {SEED}:\n{table(rows)}\n")
 
 
-@contextmanager
-def at_work(world: AgentWorld, people: int) -> Iterator[list[Future[list[Told]]]]:
-    """People who have the agents work, conversation after conversation, until the end of the block; each
-    finishes the conversation that is under way."""
-    over = threading.Event()
-
-    def work() -> list[Told]:
-        told: list[Told] = []
-        with Client(world.mesh.url) as client:
-            person = TreePerson(client, world.lines, is_answer)
-            while not over.is_set():
-                told.append(person.open())
-                for _ in range(2):
-                    person.settle(told[-1], person.say(told[-1]))
-        return told
-
-    with ThreadPoolExecutor(people) as pool:
-        try:
-            yield [pool.submit(work) for _ in range(people)]
-        finally:
-            over.set()
+def converse(client: Client, world: AgentWorld) -> Told:
+    """A conversation of two turns, in which the agents work."""
+    person = TreePerson(client, world.lines, is_answer)
+    told = person.open()
+    for _ in range(2):
+        person.settle(told, person.say(told))
+    return told
 
 
 def judge(told: Told, client: Client, world: AgentWorld) -> Counter[str]:
     """Fails if anything was lost, done twice or spent beyond a limit. What happened, as rows of a table."""
-    path = world.mesh.data_dir / f"conversation_{told.conversation_id}.jsonl"
-    events = parse(path.read_bytes(), path.name)[0]
-    conversation = client.get(f"/conversations/{told.conversation_id}")["conversation"]
-    said = [m["content"] for m in conversation["messages"] if m["role"] == "user"]
-    answered = [m["content"] for m in conversation["messages"] if m["role"] == "assistant"]
-    assert said == told.sent, told
-    assert answered == [told.answers[message] for message in told.sent], told
-    assert conversation["status"] == "active"
-    resolved = {event.uuid for event in events if isinstance(event, ApprovalResolved)}
-    assert set(told.decided) <= resolved, told
-
+    events = journal(told, world)
+    conversation = judge_acknowledged(told, client, events)
     wanted = {line(message, side) for message in told.sent for side in SCRIBES}
     lines = world.lines()
     done = appended(events)
@@ -247,13 +214,6 @@ def appended(events: Sequence[AnyEvent]) -> Counter[str]:
     )
 
 
-def repeats(calls: Sequence[Billed]) -> list[tuple[Billed, Billed]]:
-    """Each model call that had been made before, after the one before it."""
-    last: dict[tuple[int, str, str, int], Billed] = {}
-    found = []
-    for call in calls:
-        key = (call.turn, call.name, call.message, call.results)
-        if key in last:
-            found.append((last[key], call))
-        last[key] = call
-    return found
+def same_call(call: Billed) -> Hashable:
+    """Equal for two calls of the model that are one and the same call, made again."""
+    return call.turn, call.name, call.message, call.results

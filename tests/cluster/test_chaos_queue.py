@@ -15,11 +15,12 @@ import pytest
 from mesh.core.events import ApprovalRequired, ToolIntent
 from mesh.journal.on_disk import parse
 from mesh.mcp.port import Claim
+from tests.cluster.chaos import SEED, at_work
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import Monkey, table, unknown_outcomes
 from tests.cluster.person import counts, judge
-from tests.cluster.test_chaos import KILLS, SEED, at_work
+from tests.cluster.test_chaos import KILLS, converse
 from tests.cluster.world import World
 
 PEOPLE = 10
@@ -54,7 +55,7 @@ def test_kills_while_calls_queue_run_nothing_twice_and_ask_only_about_killed_ses
     slow: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkey = Monkey(slow.mesh, VICTIMS, SEED)
-    with at_work(slow, PEOPLE) as people:
+    with at_work(slow.mesh.url, lambda client: converse(client, slow), PEOPLE) as people:
         for _ in range(KILLS):
             monkey.pause(PAUSE_S)
             monkey.kill_one()

@@ -9,19 +9,22 @@ is repeated and an outcome unknown only where a kill explains it, and no open tu
 
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from mesh.core.conversation import fold
-from mesh.core.events import AnyEvent, ApprovalResolved, LlmCall, ToolResult
-from mesh.journal.on_disk import parse
+from mesh.core.events import AnyEvent, LlmCall, ToolResult
+from tests.cluster.chaos import (
+    SEED,
+    at_work,
+    journal,
+    judge_acknowledged,
+    judge_questions,
+    judge_repeats,
+    kill_at_random,
+)
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, seconds, table, unknown_outcomes
@@ -29,8 +32,6 @@ from tests.cluster.test_chaos import (
     BEFORE_THE_CLAIM,
     KILLS,
     KNOWN_AFTER_THE_CLAIM,
-    PEOPLE,
-    SEED,
     UNKNOWN_AFTER_THE_CLAIM,
     VICTIMS,
 )
@@ -47,10 +48,7 @@ from tests.cluster.tree_world import (
     seen,
 )
 
-RESUMED_WITHIN_S = 30.0
 POWER_CUT_EVERY = 25
-IN_A_ROW = 5
-"""Kills before every open turn must have moved on: the next hits a mesh that works."""
 IN_THE_LOOP = "0.3.0#1/llm/0"
 """The model call before the line that is appended without asking."""
 
@@ -174,26 +172,16 @@ def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
 ) -> None:
     asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
     monkey = Monkey(doomed.mesh, VICTIMS, SEED)
-    resumed: list[float] = []
-    with at_work(doomed, PEOPLE) as people:
-        for number in range(KILLS):
-            monkey.pause()
-            if number % POWER_CUT_EVERY == POWER_CUT_EVERY // 2:
-                monkey.cut_power()
-            else:
-                monkey.kill_one()
-            if number % IN_A_ROW == 0:
-                resumed.append(await_resumed(doomed))
-            for gave_up in (person for person in people if person.done()):
-                gave_up.result()
+    with at_work(doomed.mesh.url, lambda client: converse(client, doomed)) as people:
+        slowest = kill_at_random(
+            monkey, KILLS, people, power_cut_every=POWER_CUT_EVERY, data_dir=doomed.mesh.data_dir
+        )
     told = [each for person in people for each in person.result()]
     with Client(doomed.mesh.url) as client:
         not_run = [wanted for each in told for wanted in judge(each, client, doomed)]
     doomed.mesh.wait_ready(60)
-    unknown = [pair for pair in unknown_outcomes(doomed.mesh.data_dir) if pair[0].uuid not in asked_before]
-    assert [asked.uuid for asked, intent in unknown if not monkey.excuses(asked, intent)] == []
-    again = [pair for each in told for pair in repeats(doomed.model.asked[each.conversation_id])]
-    assert [pair for pair in again if not monkey.was_near(pair[0].at, pair[1].at)] == []
+    unknown = judge_questions(monkey, doomed.mesh.data_dir, asked_before)
+    calls = [doomed.model.asked[each.conversation_id] for each in told]
 
     rows = Counter(kill.victim for kill in monkey.kills)
     rows["kills"] = len(monkey.kills)
@@ -201,49 +189,27 @@ def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
     rows["turns of 28 steps"] = sum(len(each.sent) for each in told)
     rows["approved lines"] = sum(len(each.sent) for each in told) * len(APPENDS)
     rows["told that it did not run"] = len(not_run)
-    rows["model calls repeated"] = len(again)
+    rows["model calls repeated"] = judge_repeats(monkey, calls, lambda call: (call.turn, call.step))
     rows["unknown outcomes"] = len(unknown)
     rows.update(Counter(f"  decided {word}" for each in told for word in each.unknown))
-    rows["slowest to resume (s)"] = round(max(resumed))
+    rows["slowest to resume (s)"] = round(slowest)
     with capsys.disabled():
         sys.stdout.write(f"\nchaos in trees, seed {SEED}:\n{table(rows)}\n")
 
 
-@contextmanager
-def at_work(world: TreeWorld, people: int) -> Iterator[list[Future[list[Told]]]]:
-    """People who have the tree run, conversation after conversation, until the end of the block; each
-    finishes the conversation that is under way."""
-    over = threading.Event()
-
-    def work() -> list[Told]:
-        told: list[Told] = []
-        with Client(world.mesh.url) as client:
-            person = TreePerson(client, world.lines)
-            while not over.is_set():
-                told.append(person.open())
-                for _ in range(2):
-                    person.settle(told[-1], person.say(told[-1]))
-        return told
-
-    with ThreadPoolExecutor(people) as pool:
-        try:
-            yield [pool.submit(work) for _ in range(people)]
-        finally:
-            over.set()
+def converse(client: Client, world: TreeWorld) -> Told:
+    """A conversation of two turns, in which the tree runs."""
+    person = TreePerson(client, world.lines)
+    told = person.open()
+    for _ in range(2):
+        person.settle(told, person.say(told))
+    return told
 
 
 def judge(told: Told, client: Client, world: TreeWorld) -> list[str]:
     """Fails if anything was lost or done twice; the lines whose append the person was told did not run."""
     events = journal(told, world)
-    conversation = client.get(f"/conversations/{told.conversation_id}")["conversation"]
-    said = [m["content"] for m in conversation["messages"] if m["role"] == "user"]
-    answered = [m["content"] for m in conversation["messages"] if m["role"] == "assistant"]
-    assert said == told.sent, told
-    assert answered == [told.answers[message] for message in told.sent], told
-    assert conversation["status"] == "active"
-    resolved = {event.uuid for event in events if isinstance(event, ApprovalResolved)}
-    assert set(told.decided) <= resolved, told
-
+    judge_acknowledged(told, client, events)
     wanted = {line(place, message) for place in APPENDS for message in told.sent}
     not_run = [
         line(event.node, told.sent[event.turn - 1])
@@ -259,43 +225,7 @@ def judge(told: Told, client: Client, world: TreeWorld) -> list[str]:
     return not_run
 
 
-def journal(told: Told, world: TreeWorld) -> Sequence[AnyEvent]:
-    """What is on the disk of a conversation."""
-    path = world.mesh.data_dir / f"conversation_{told.conversation_id}.jsonl"
-    return parse(path.read_bytes(), path.name)[0]
-
-
 def needless(calls: Sequence[Asked], events: Sequence[AnyEvent]) -> list[Asked]:
     """The model calls whose outcome was known before they were made."""
     known = {(event.turn, event.step): seconds(event) for event in events if isinstance(event, LlmCall)}
     return [call for call in calls if call.at > known[call.turn, call.step]]
-
-
-def repeats(calls: Sequence[Asked]) -> list[tuple[Asked, Asked]]:
-    """Each model call of a step that had been asked before, after the one before it."""
-    last: dict[tuple[int, str], Asked] = {}
-    found = []
-    for call in calls:
-        key = (call.turn, call.step)
-        if key in last:
-            found.append((last[key], call))
-        last[key] = call
-    return found
-
-
-def await_resumed(world: TreeWorld) -> float:
-    """After how many seconds from now every open turn that needs no person had moved on."""
-    began = time.monotonic()
-    standing = open_turns(world.mesh.data_dir.glob("conversation_*.jsonl"))
-    while standing:
-        assert time.monotonic() < began + RESUMED_WITHIN_S, f"not resumed: {standing}"
-        time.sleep(0.1)
-        now = open_turns(standing)
-        standing = {path: seq for path, seq in standing.items() if now.get(path) == seq}
-    return time.monotonic() - began
-
-
-def open_turns(journals: Iterable[Path]) -> dict[Path, int]:
-    """The journals of the turns that can go on without a person, and where they end."""
-    conversations = {path: fold(parse(path.read_bytes(), path.name)[0]) for path in journals}
-    return {path: each.seq for path, each in conversations.items() if each.needs_pass}

@@ -22,15 +22,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from mesh.servers.llm_stub import openai_wire
-from mesh.servers.llm_stub.http import StubResponse, StubServer
+from mesh.servers.llm_stub.http import StubResponse
 from mesh.servers.llm_stub.script import ScriptedAnswer, ScriptedCall
 from tests.cluster.client import PATIENCE_S, Client
-from tests.cluster.model import Model
+from tests.cluster.model import Model, OwnModel
 from tests.cluster.world import World
 
 Body = dict[str, Any]
@@ -140,24 +140,16 @@ class Asked:
         return f"{self.place}/llm/{self.results}"
 
 
-class TreeModel:
+class TreeModel(OwnModel):
     """A model that plays each node's part, over HTTP, and keeps what it was asked.
 
     ``asked``: by conversation. ``traps``: called, once, when the step is asked for, before the answer.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: dict[str, list[Asked]] = defaultdict(list)
         self.traps: dict[str, Callable[[], None]] = {}
-        self.url = ""
-        self._server = StubServer(self._route)
-
-    async def __aenter__(self) -> Self:
-        self.url = await self._server.start("127.0.0.1", 0)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._server.close()
 
     def _route(self, method: str, path: str, body: bytes) -> StubResponse:
         call = openai_wire.read(path, body)
