@@ -77,13 +77,16 @@ class LlmError(MeshError):
 
     The message names the provider, the model and the cause; never the key. ``was_free``: the provider did
     not take the request, and charges nothing for it. ``is_final`` False: another request may succeed, but
-    this one may be charged.
+    this one may be charged. ``status``: that of the provider's HTTP response, if there was one.
     """
 
-    def __init__(self, message: str, *, was_free: bool = False, is_final: bool = True) -> None:
+    def __init__(
+        self, message: str, *, was_free: bool = False, is_final: bool = True, status: int | None = None
+    ) -> None:
         super().__init__(message)
         self.was_free = was_free
         self.is_final = is_final
+        self.status = status
 
 
 class ToolSessionError(MeshError):

@@ -22,6 +22,8 @@ from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.parameters import Parameters, given
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
+from mesh.llm.schema_cache import SchemaCache
+from mesh.llm.schema_forms import ANTHROPIC, in_form
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
 
 _PATH = "/v1/messages"
@@ -113,6 +115,11 @@ class Anthropic:
         self._url = endpoint(self._client, _PATH)
         self._key = api_key
         self._offered = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
+        self._schemas = SchemaCache(_format)
+
+    def takes_schema(self, request: LlmRequest) -> bool:
+        """See `mesh.llm.port.TakesSchema`."""
+        return request.output_schema is not None and self._schemas.of(request.output_schema) is not None
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         """See `mesh.llm.port.Llm`."""
@@ -120,7 +127,7 @@ class Anthropic:
         model = bare_model(request.model)
         attempt = partial(
             self._streamed if request.deltas else self._plain,
-            _body(request, model, offered),
+            self._body(request, model, offered),
             request,
             offered,
             time.monotonic(),
@@ -176,32 +183,45 @@ class Anthropic:
             yield ready
         yield draft.done(_FINISH.get(reason, "stop"))
 
+    def _body(self, request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> bytes:
+        schema = request.output_schema
+        body: dict[str, Any] = {
+            "model": model,
+            "max_tokens": request.max_tokens or ANTHROPIC_MAX_TOKENS,
+            "messages": [sent for message in request.messages for sent in _sent(message, offered)],
+            **_parameters(request.parameters, None if schema is None else self._schemas.of(schema)),
+        }
+        if request.system:
+            body["system"] = request.system
+        if request.tools:
+            body["tools"] = offered.encoded
+        if request.tools and (choice := _tool_choice(request, offered)):
+            body["tool_choice"] = choice
+        if request.deltas:
+            body["stream"] = True
+        return _encode(body)
 
-def _body(request: LlmRequest, model: str, offered: Offered[msgspec.Raw]) -> bytes:
-    body: dict[str, Any] = {
-        "model": model,
-        "max_tokens": request.max_tokens or ANTHROPIC_MAX_TOKENS,
-        "messages": [sent for message in request.messages for sent in _sent(message, offered)],
-        **_parameters(request.parameters),
-    }
-    if request.system:
-        body["system"] = request.system
-    if request.tools:
-        body["tools"] = offered.encoded
-    if request.tools and request.answer_only:
-        body["tool_choice"] = {"type": "none"}
-    if request.deltas:
-        body["stream"] = True
-    return _encode(body)
+
+def _tool_choice(request: LlmRequest, offered: Offered[msgspec.Raw]) -> dict[str, str] | None:
+    if not request.ends_with:
+        return {"type": "none"} if request.answer_only else None
+    if not request.answer_only:
+        return {"type": "any"}
+    return {"type": "tool", "name": offered.wire(request.ends_with)}
 
 
-def _parameters(parameters: Parameters) -> dict[str, Any]:
+def _format(schema: dict[str, Any]) -> msgspec.Raw:
+    """Raises `NotExpressible`."""
+    return msgspec.Raw(_encode({"type": "json_schema", "schema": in_form(schema, ANTHROPIC)}))
+
+
+def _parameters(parameters: Parameters, answer_format: msgspec.Raw | None) -> dict[str, Any]:
     # The API has temperature and top_p for the models up to 4.6 only, and the SDK's types lack them.
     return given(
         temperature=parameters.temperature,
         top_p=parameters.top_p,
         stop_sequences=parameters.stop,
-        output_config=given(effort=parameters.effort) or None,
+        output_config=given(effort=parameters.effort, format=answer_format) or None,
     )
 
 

@@ -31,6 +31,8 @@ from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.parameters import Effort, given
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried, status_failure
+from mesh.llm.schema_cache import SchemaCache
+from mesh.llm.schema_forms import GEMINI, in_form
 from mesh.net.sse import data_of_events
 
 _FILTERED = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
@@ -114,6 +116,11 @@ class Gemini:
         self._client = genai.Client(api_key=api_key, vertexai=False, http_options=options)
         self._key = api_key
         self._offered: OfferedCache[Tools] = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
+        self._schemas = SchemaCache(partial(in_form, form=GEMINI))
+
+    def takes_schema(self, request: LlmRequest) -> bool:
+        """See `mesh.llm.port.TakesSchema`."""
+        return request.output_schema is not None and self._schemas.of(request.output_schema) is not None
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         """See `mesh.llm.port.Llm`."""
@@ -176,7 +183,7 @@ class Gemini:
     ) -> None:
         """Sends a request through the SDK; `_RawAnswers` adds its answer to ``answers``."""
         http_options = types.HttpOptions(
-            timeout=max(1, round(request.timeout_s * 1000)), extra_body=_body(request, offered)
+            timeout=max(1, round(request.timeout_s * 1000)), extra_body=self._body(request, offered)
         )
         # A dict, because the SDK copies a `GenerateContentConfig` with everything in it, for each call.
         config: Any = {**_NOTHING_BY_ITSELF, "http_options": http_options}
@@ -193,6 +200,20 @@ class Gemini:
                 await models.generate_content(model=name, contents=_REPLACED, config=config)
         finally:
             _answers_of_call.reset(token)
+
+    def _body(self, request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
+        contents = [sent for message in request.messages for sent in _sent(message, offered)]
+        body: dict[str, Any] = {"contents": contents}
+        if request.system:
+            body["systemInstruction"] = {"parts": [{"text": request.system}]}
+        if request.tools:
+            body["tools"] = offered.encoded
+        if request.tools and (mode := _mode(request, offered)):
+            body["toolConfig"] = {"functionCallingConfig": mode}
+        schema = request.output_schema
+        if generation := _generation(request, None if schema is None else self._schemas.of(schema)):
+            body["generationConfig"] = generation
+        return body
 
 
 # Where `_RawAnswers` puts the answer to the call that this task is making. The SDK passes nothing from a call
@@ -226,23 +247,20 @@ def _sent_name(model: str) -> str:
     return quote(model, safe="/")
 
 
-def _body(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
-    contents = [sent for message in request.messages for sent in _sent(message, offered)]
-    body: dict[str, Any] = {"contents": contents}
-    if request.system:
-        body["systemInstruction"] = {"parts": [{"text": request.system}]}
-    if request.tools:
-        body["tools"] = offered.encoded
-    if request.tools and request.answer_only:
-        body["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
-    if generation := _generation(request):
-        body["generationConfig"] = generation
-    return body
+def _mode(request: LlmRequest, offered: Offered[Tools]) -> dict[str, Any]:
+    """Whether the model may, must or must not call its tools."""
+    if not request.ends_with:
+        return {"mode": "NONE"} if request.answer_only else {}
+    if not request.answer_only:
+        return {"mode": "ANY"}
+    return {"mode": "ANY", "allowedFunctionNames": [offered.wire(request.ends_with)]}
 
 
-def _generation(request: LlmRequest) -> dict[str, Any]:
+def _generation(request: LlmRequest, schema: dict[str, Any] | None) -> dict[str, Any]:
     parameters = request.parameters
     return given(
+        responseMimeType=None if schema is None else "application/json",
+        responseJsonSchema=schema,
         temperature=parameters.temperature,
         topP=parameters.top_p,
         maxOutputTokens=request.max_tokens,

@@ -4,6 +4,7 @@ API: https://platform.openai.com/docs/api-reference/chat. Requests are encoded a
 with only the fields that are used; `mesh.llm.stainless` says why.
 """
 
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
@@ -21,6 +22,8 @@ from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.parameters import Parameters, given
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import Failure, retried
+from mesh.llm.schema_cache import SchemaCache
+from mesh.llm.schema_forms import OPENAI, NotExpressible, has_object_root, in_form, with_resolved_root
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
 
 _PATH = "/chat/completions"
@@ -111,6 +114,14 @@ class OpenAI:
         self._name = name
         self._limit = "max_tokens" if compatible else "max_completion_tokens"
         self._offered = OfferedCache(_tools, forbidden=r"[^A-Za-z0-9_-]")
+        self._schemas = SchemaCache(_response_format)
+
+    def takes_schema(self, request: LlmRequest) -> bool:
+        """See `mesh.llm.port.TakesSchema`."""
+        # Ollama makes its models write JSON at once when they get a schema, so that they call no tool.
+        if self._name == "ollama" and request.tools:
+            return False
+        return request.output_schema is not None and self._schemas.of(request.output_schema) is not None
 
     def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         """See `mesh.llm.port.Llm`."""
@@ -184,8 +195,10 @@ class OpenAI:
         }
         if request.tools:
             body["tools"] = offered.encoded
-        if request.tools and request.answer_only:
-            body["tool_choice"] = "none"
+        if request.tools and (choice := _tool_choice(request, offered)):
+            body["tool_choice"] = choice
+        if request.output_schema is not None:
+            body["response_format"] = self._schemas.of(request.output_schema)
         if request.max_tokens is not None:
             body[self._limit] = request.max_tokens
         if request.deltas:
@@ -202,6 +215,30 @@ def _parameters(parameters: Parameters) -> dict[str, Any]:
         seed=parameters.seed,
         reasoning_effort=parameters.effort,
     )
+
+
+def _tool_choice(request: LlmRequest, offered: Offered[msgspec.Raw]) -> Any:
+    if not request.ends_with:
+        return "none" if request.answer_only else None
+    if not request.answer_only:
+        return "required"
+    return {"type": "function", "function": {"name": offered.wire(request.ends_with)}}
+
+
+def _response_format(schema: dict[str, Any]) -> msgspec.Raw:
+    """Raises `NotExpressible`."""
+    try:
+        sent, strict = in_form(schema, OPENAI), True
+    except NotExpressible:
+        sent, strict = with_resolved_root(schema), False
+        if not has_object_root(sent):
+            raise
+    named = {"name": _schema_name(schema), "strict": strict, "schema": sent}
+    return msgspec.Raw(_encode({"type": "json_schema", "json_schema": named}))
+
+
+def _schema_name(schema: dict[str, Any]) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", str(schema.get("title", "")))[:64] or "answer"
 
 
 def _tools(tools: list[tuple[str, ToolSpec]]) -> msgspec.Raw:

@@ -6,7 +6,7 @@ itself.
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -24,6 +24,9 @@ class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     number of requests. ``deltas`` False: nobody watches, so that the provider need not stream.
     ``answer_only``: the model must not call its tools any more. ``is_reserved``: what one request can cost
     is reserved, so that no other one follows a request that may be charged (`LlmError.is_final`).
+    ``output_schema``: the JSON Schema of the answer, whose text is JSON then; `mesh.llm.structured` says how
+    far that is true. ``ends_with``: the name of the tool that alone can end the work; every answer must call
+    a tool, and with ``answer_only`` this one. `mesh.llm.structured` sets it, and nobody else.
     """
 
     model: str
@@ -36,6 +39,8 @@ class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):
     deltas: bool = False
     answer_only: bool = False
     is_reserved: bool = False
+    output_schema: dict[str, Any] | None = None
+    ends_with: str = ""
 
 
 class Llm(Protocol):
@@ -45,6 +50,9 @@ class Llm(Protocol):
     with exactly one `LlmCall`, whose ``latency_ms`` is counted from the first attempt. A refusal, a content
     filter, an empty answer and malformed tool arguments are answers too, not errors. `LlmError` is raised
     when there is no answer.
+
+    A request with an ``output_schema`` is answered in JSON as far as the provider can make its model do so:
+    whoever asks checks the answer. A provider that is not a `TakesSchema` never sees such a request.
 
     Deltas are a preview, and only the `LlmCall` counts: deltas may be missing, and those of an attempt that
     broke off are followed by those of the next one. A tool that the model names need not have been offered.
@@ -56,4 +64,14 @@ class Llm(Protocol):
 
     async def close(self) -> None:
         """Closes the connections. The provider must not be used afterwards."""
+        ...
+
+
+@runtime_checkable
+class TakesSchema(Protocol):
+    """A provider whose API takes the schema of an answer in a form of its own."""
+
+    def takes_schema(self, request: LlmRequest) -> bool:
+        """Whether that form can express the schema of this request, and goes together with its tools. A
+        provider may still refuse it with a status 400."""
         ...

@@ -94,7 +94,7 @@ async def retried(
             message = _describe(who, failure, secret)
         # Raised outside the handler, so that no traceback leads to an SDK's error with the key in its text.
         if not failure.transient:
-            raise LlmError(message, was_free=failure.was_free)
+            raise LlmError(message, was_free=failure.was_free, status=failure.status)
         if is_reserved and not failure.was_free:
             raise LlmError(message, is_final=False)
         if number == ATTEMPTS:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from mesh.core.events import Event
 from mesh.llm.models import API_KEY_VARIABLES, Provider, Route, check_key, resolve
 from mesh.llm.port import Llm, LlmRequest
+from mesh.llm.structured import StructuredAnswers
 
 _Identity = tuple[Provider, str | None, str]  # provider, base URL, API key
 
@@ -29,7 +30,8 @@ def provider_for(model: str, env: Mapping[str, str] | None = None) -> Llm:
     shared = _shared.setdefault(asyncio.get_running_loop(), {})
     identity = (route.provider, route.base_url, api_key)
     if identity not in shared:
-        shared[identity] = _SharedProvider(_make(route, api_key), lambda: shared.pop(identity, None))
+        llm = StructuredAnswers(_make(route, api_key))
+        shared[identity] = _SharedProvider(llm, lambda: shared.pop(identity, None))
     return _Share(shared[identity])
 
 

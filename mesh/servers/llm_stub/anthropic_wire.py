@@ -10,7 +10,7 @@ import msgspec
 
 from mesh.net.sse import encode
 from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall
-from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
+from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, forced_tool, halves, pieces, text_of, usage_of
 
 _STOPS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 
@@ -22,6 +22,20 @@ class _Message(msgspec.Struct):
 
 class _Tool(msgspec.Struct):
     name: str
+    input_schema: dict[str, Any] = {}
+
+
+class _Format(msgspec.Struct):
+    schema: dict[str, Any] = {}
+
+
+class _OutputConfig(msgspec.Struct):
+    format: _Format | None = None
+
+
+class _ToolChoice(msgspec.Struct):
+    type: str = "auto"
+    name: str | None = None
 
 
 class _Request(msgspec.Struct):
@@ -30,6 +44,8 @@ class _Request(msgspec.Struct):
     max_tokens: int
     tools: list[_Tool] = []
     stream: bool = False
+    output_config: _OutputConfig = msgspec.field(default_factory=_OutputConfig)
+    tool_choice: _ToolChoice = msgspec.field(default_factory=_ToolChoice)
 
 
 _decode = msgspec.json.Decoder(_Request).decode
@@ -49,6 +65,12 @@ def read(path: str, body: bytes) -> ModelRequest:
         conversation_call=1 + sum(message.role == "assistant" for message in request.messages),
         stream=request.stream,
         size=len(body),
+        output_schema=request.output_config.format.schema if request.output_config.format else None,
+        forced_tool=forced_tool(
+            {tool.name: tool.input_schema for tool in request.tools},
+            request.tool_choice.name,
+            must_call=request.tool_choice.type == "any",
+        ),
     )
 
 

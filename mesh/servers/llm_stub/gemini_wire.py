@@ -11,7 +11,7 @@ import msgspec
 
 from mesh.net.sse import encode
 from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall
-from mesh.servers.llm_stub.wire import dumps, pieces, usage_of
+from mesh.servers.llm_stub.wire import dumps, forced_tool, pieces, usage_of
 
 _PATH = re.compile(r"/models/([^/:]+):(streamGenerateContent|generateContent)")
 _STATUSES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
@@ -32,17 +32,33 @@ class _Content(msgspec.Struct):
     role: str = "user"
 
 
-class _Declaration(msgspec.Struct):
+class _Declaration(msgspec.Struct, rename="camel"):
     name: str
+    parameters_json_schema: dict[str, Any] = {}
 
 
 class _Tool(msgspec.Struct, rename="camel"):
     function_declarations: list[_Declaration] = []
 
 
-class _Request(msgspec.Struct):
+class _Generation(msgspec.Struct, rename="camel"):
+    response_json_schema: dict[str, Any] | None = None
+
+
+class _Calling(msgspec.Struct, rename="camel"):
+    mode: str = "AUTO"
+    allowed_function_names: list[str] = []
+
+
+class _ToolConfig(msgspec.Struct, rename="camel"):
+    function_calling_config: _Calling = msgspec.field(default_factory=_Calling)
+
+
+class _Request(msgspec.Struct, rename="camel"):
     contents: list[_Content]
     tools: list[_Tool] = []
+    generation_config: _Generation = msgspec.field(default_factory=_Generation)
+    tool_config: _ToolConfig = msgspec.field(default_factory=_ToolConfig)
 
 
 _decode = msgspec.json.Decoder(_Request).decode
@@ -54,15 +70,23 @@ def read(path: str, body: bytes) -> ModelRequest:
     asked = [part for content in request.contents if content.role != "model" for part in content.parts]
     last = asked[-1] if asked else _Part()
     result = last.function_response
+    declared = [each for tool in request.tools for each in tool.function_declarations]
+    calling = request.tool_config.function_calling_config
     return ModelRequest(
         format="gemini",
         model=found.group(1) if found else "",
         last=last.text if result is None else "\n".join(str(each) for each in result.response.values()),
         speaker="user" if result is None else "tool",
-        tools=frozenset(each.name for tool in request.tools for each in tool.function_declarations),
+        tools=frozenset(each.name for each in declared),
         conversation_call=1 + sum(content.role == "model" for content in request.contents),
         stream=found is not None and found.group(2).startswith("stream"),
         size=len(body),
+        output_schema=request.generation_config.response_json_schema,
+        forced_tool=forced_tool(
+            {each.name: each.parameters_json_schema for each in declared},
+            next(iter(calling.allowed_function_names), None),
+            must_call=calling.mode == "ANY",
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from mesh.net.sse import encode
 from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall
-from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, halves, pieces, text_of, usage_of
+from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, forced_tool, halves, pieces, text_of, usage_of
 
 _CREATED = 1_700_000_000
 
@@ -22,6 +22,7 @@ class _Message(msgspec.Struct):
 
 class _Function(msgspec.Struct):
     name: str
+    parameters: dict[str, Any] = {}
 
 
 class _Tool(msgspec.Struct):
@@ -32,12 +33,22 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+class _Schema(msgspec.Struct):
+    schema: dict[str, Any] = {}
+
+
+class _ResponseFormat(msgspec.Struct):
+    json_schema: _Schema | None = None
+
+
 class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     tools: list[_Tool] = []
     stream: bool = False
     stream_options: _StreamOptions | None = None
+    response_format: _ResponseFormat | None = None
+    tool_choice: str | dict[str, Any] = "auto"
 
 
 _decode = msgspec.json.Decoder(_Request).decode
@@ -56,7 +67,21 @@ def read(path: str, body: bytes) -> ModelRequest:
         conversation_call=1 + sum(message.role == "assistant" for message in request.messages),
         stream=request.stream,
         size=len(body),
+        output_schema=_output_schema(request),
+        forced_tool=_forced_tool(request),
     )
+
+
+def _output_schema(request: _Request) -> dict[str, Any] | None:
+    asked = request.response_format and request.response_format.json_schema
+    return asked.schema if asked else None
+
+
+def _forced_tool(request: _Request) -> tuple[str, dict[str, Any]] | None:
+    choice = request.tool_choice
+    named = choice["function"]["name"] if isinstance(choice, dict) else None
+    tools = {tool.function.name: tool.function.parameters for tool in request.tools}
+    return forced_tool(tools, named, must_call=choice == "required")
 
 
 def plain(call: ModelRequest, answer: ScriptedAnswer, number: int) -> bytes:

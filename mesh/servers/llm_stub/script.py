@@ -4,9 +4,9 @@ seed: 7                       # of the random delays and faults
 delay: 0.05                   # seconds; or [0.02, 0.08], uniform
 log: calls.jsonl              # every call appended, one JSON object a line
 faults: {error: 0.01, status: 503, broken: 0.01, hang: 0.0}
-rules:                        # the first that matches answers; none: an echo
+rules:                        # the first that matches answers; none: an echo, or what a schema asks for
   - match: {model: "gpt-*", last: "weather", from: user, tools: [get_weather],
-            call: 3, conversation_call: 1, format: openai}
+            call: 3, conversation_call: 1, format: openai, output_schema: true}
     times: 2                  # how often the rule answers, at most
     answer: {text: "Hello", tool_calls: [{name: get_weather, arguments: {city: Oslo}}],
              delay: 0.1, status: 429, headers: {retry-after: "1"}, error: "slow down",
@@ -26,6 +26,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mesh.core.errors import ConfigError
+from mesh.llm.schema_example import example
 
 FormatName = Literal["openai", "anthropic", "gemini"]
 Speaker = Literal["user", "tool"]
@@ -33,6 +34,8 @@ Speaker = Literal["user", "tool"]
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules look at. ``last`` is the last user text or tool result, ``speaker`` says which.
+    ``output_schema`` is the schema of the answer, if the request has one in the format's own form;
+    ``forced_tool`` is the tool that must be called, with its schema; the last one if any may be.
 
     ``conversation_call`` counts from 1: the assistant messages that were sent along, and this one.
     """
@@ -45,6 +48,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversation_call: int
     stream: bool
     size: int = 0
+    output_schema: dict[str, Any] | None = None
+    forced_tool: tuple[str, dict[str, Any]] | None = None
 
 
 class _Strict(BaseModel):
@@ -118,6 +123,7 @@ class RuleMatch(_Strict):
     call: Annotated[int, Field(ge=1)] | None = None
     conversation_call: Annotated[int, Field(ge=1)] | None = None
     format: FormatName | None = None
+    output_schema: bool | None = None
 
     def fits(self, call: ModelRequest, number: int) -> bool:
         """Whether the ``number``-th call of the server's life is meant."""
@@ -127,6 +133,7 @@ class RuleMatch(_Strict):
             and (self.conversation_call is None or self.conversation_call == call.conversation_call)
             and (self.speaker is None or self.speaker == call.speaker)
             and (self.model is None or fnmatch.fnmatchcase(call.model, self.model))
+            and (self.output_schema is None or self.output_schema == (call.output_schema is not None))
             and call.tools.issuperset(self.tools)
             and (self.last is None or re.search(self.last, call.last) is not None)
         )
@@ -177,7 +184,8 @@ class Script:
         self.calls = 0
 
     def answer(self, call: ModelRequest) -> ScriptedAnswer:
-        """The answer to the next call: a fault by chance, else the first rule that fits, else an echo."""
+        """The answer to the next call: a fault by chance, else the first rule that fits, else an echo, or
+        what the request's schema asks for."""
         self.calls += 1
         if self._faulty and (fault := self._fault()) is not None:
             return fault
@@ -186,7 +194,7 @@ class Script:
             if left != 0 and rule.match.fits(call, self.calls):
                 self._left[index] = None if left is None else left - 1
                 return rule.answer
-        return ScriptedAnswer.model_construct(text=f"echo: {call.last}")
+        return _unscripted(call)
 
     def delay_of(self, answer: ScriptedAnswer) -> float:
         """Seconds to wait before this answer."""
@@ -202,6 +210,17 @@ class Script:
         if throw < faults.error + faults.broken + faults.hang:
             return ScriptedAnswer(hang=True)
         return None
+
+
+def _unscripted(call: ModelRequest) -> ScriptedAnswer:
+    if call.output_schema is not None:
+        text = msgspec.json.encode(example(call.output_schema)).decode()
+        return ScriptedAnswer.model_construct(text=text)
+    if call.forced_tool is not None:
+        name, schema = call.forced_tool
+        forced = ScriptedCall.model_construct(name=name, arguments=example(schema))
+        return ScriptedAnswer.model_construct(tool_calls=(forced,))
+    return ScriptedAnswer.model_construct(text=f"echo: {call.last}")
 
 
 def load(path: Path) -> Script:

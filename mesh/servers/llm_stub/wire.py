@@ -54,6 +54,15 @@ def usage_of(call: ModelRequest, answer: ScriptedAnswer) -> ScriptedUsage:
     )
 
 
+def forced_tool(
+    tools: dict[str, dict[str, Any]], named: str | None, *, must_call: bool
+) -> tuple[str, dict[str, Any]] | None:
+    """The tool that a request forces its model to call: the one that it names, otherwise the last."""
+    if named is not None and named in tools:
+        return named, tools[named]
+    return list(tools.items())[-1] if must_call and tools else None
+
+
 def pieces(text: str) -> list[str]:
     """The words of a text with the white space around them. Joined, they are the text again."""
     return re.findall(r"\s*\S+\s*", text) or ([text] if text else [])

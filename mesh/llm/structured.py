@@ -1,0 +1,181 @@
+"""Answers that have a schema, over any provider: in the provider's own form, or as the arguments of a tool.
+
+    request with ``output_schema``
+      ├─ the provider's form can express it ──► sent in that form ── 400 ──► the tool; remembered
+      └─ it cannot, or refused it before ─────► a tool ``complete_task`` with this schema
+
+Whichever it is, the text of the `LlmCall` is the answer's JSON, as the model wrote it. The tool is
+not seen outside, neither in the answer's calls nor in its deltas. Every answer must call a tool then, and
+this one is the only way to end. Beside other calls it is dropped: they run first, and the model is asked
+again. An answer in words is passed on as it is.
+
+A 400 costs nothing, so that both requests are one call, even if its cost is reserved. The 400 is remembered
+until the process ends: for the model, with tools or without, if it never took a schema so; otherwise for this
+schema. If the tool is refused as well, the 400 had another reason, and nothing is remembered.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from mesh.core.errors import LlmError
+from mesh.core.events import Event, LlmCall, ToolCall, ToolCallDelta, Trace
+from mesh.core.messages import ToolSpec
+from mesh.llm.port import Llm, LlmRequest, TakesSchema
+from mesh.llm.schema_forms import RESULT, as_arguments, has_object_root, with_resolved_root
+
+ENDING_TOOL = "complete_task"
+_OTHER_NAME = "give_answer"
+_DESCRIPTION = "Ends your work with this answer. Call it when you are done; it is the only way to answer."
+BAD_REQUEST = 400
+MOST_REMEMBERED = 256
+MOST_TOOLS = 16
+
+log = logging.getLogger(__name__)
+
+
+class StructuredAnswers:
+    """`Llm`: a provider whose answers may have a schema."""
+
+    def __init__(self, llm: Llm) -> None:
+        self._llm = llm
+        self._refusals = _Refusals()
+        self._tools: deque[_EndingTool] = deque(maxlen=MOST_TOOLS)
+
+    def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        """See `mesh.llm.port.Llm`."""
+        return self._llm.stream(request) if request.output_schema is None else self._answer(request)
+
+    async def close(self) -> None:
+        """See `mesh.llm.port.Llm`."""
+        await self._llm.close()
+
+    async def _answer(self, request: LlmRequest) -> AsyncIterator[Event]:
+        started = time.monotonic()
+        tool = self._ending_tool(request)
+        if not self._takes(request):
+            async for event in tool.answer(self._llm, request):
+                yield event
+            return
+        try:
+            async for event in self._llm.stream(request):
+                if isinstance(event, LlmCall):
+                    self._refusals.took(request)
+                yield event
+            return
+        except LlmError as error:
+            if error.status != BAD_REQUEST:
+                raise
+            follows = f"{error}; asked again with a tool in place of the schema"
+        log.info(follows)
+        yield Trace(message=follows)
+        async for event in tool.answer(self._llm, request):
+            if isinstance(event, LlmCall):
+                self._refusals.add(request)
+                yield _counted_from(started, event)
+            else:
+                yield event
+
+    def _ending_tool(self, request: LlmRequest) -> "_EndingTool":
+        schema = request.output_schema or {}
+        for known in self._tools:
+            if known.beside is request.tools and known.schema is schema:
+                return known
+        self._tools.appendleft(_EndingTool(request.tools, schema))
+        return self._tools[0]
+
+    def _takes(self, request: LlmRequest) -> bool:
+        takes = isinstance(self._llm, TakesSchema) and self._llm.takes_schema(request)
+        return takes and not self._refusals.has(request)
+
+
+def _counted_from(started: float, answer: LlmCall) -> LlmCall:
+    return msgspec.structs.replace(answer, latency_ms=round((time.monotonic() - started) * 1000))
+
+
+class _Refusals:
+    """Which models refused a schema in their provider's own form, with tools or without them."""
+
+    def __init__(self) -> None:
+        self._takers: deque[tuple[str, bool]] = deque(maxlen=MOST_REMEMBERED)
+        self._models: deque[tuple[str, bool]] = deque(maxlen=MOST_REMEMBERED)
+        self._schemas: deque[tuple[str, bool, bytes]] = deque(maxlen=MOST_REMEMBERED)
+
+    def has(self, request: LlmRequest) -> bool:
+        """Whether this request would be refused again."""
+        if _asked(request) in self._models:
+            return True
+        return bool(self._schemas) and (*_asked(request), _schema_of(request)) in self._schemas
+
+    def took(self, request: LlmRequest) -> None:
+        """The model took a schema."""
+        if _asked(request) not in self._takers:
+            self._takers.append(_asked(request))
+
+    def add(self, request: LlmRequest) -> None:
+        """The model refused the schema of a request, and took the tool."""
+        if _asked(request) in self._takers:
+            self._schemas.append((*_asked(request), _schema_of(request)))
+        else:
+            self._models.append(_asked(request))
+
+
+def _asked(request: LlmRequest) -> tuple[str, bool]:
+    return request.model, bool(request.tools)
+
+
+def _schema_of(request: LlmRequest) -> bytes:
+    return msgspec.json.encode(request.output_schema)
+
+
+class _EndingTool:
+    """The tool whose arguments are the answer, offered beside the tools of a node."""
+
+    def __init__(self, tools: tuple[ToolSpec, ...], schema: dict[str, Any]) -> None:
+        taken = any(tool.name == ENDING_TOOL for tool in tools)
+        self.name = _OTHER_NAME if taken else ENDING_TOOL
+        # Kept, so that both are known by their identity: see `StructuredAnswers`.
+        self.beside, self.schema = tools, schema
+        # The very same object in each call: providers keep what they made of it.
+        self.tools = (*tools, ToolSpec(self.name, _DESCRIPTION, as_arguments(schema)))
+        self._is_wrapped = not has_object_root(with_resolved_root(schema))
+
+    async def answer(self, llm: Llm, request: LlmRequest) -> AsyncIterator[Event]:
+        """The answer of a request, asked for with this tool."""
+        asked = msgspec.structs.replace(request, tools=self.tools, output_schema=None, ends_with=self.name)
+        hidden: set[str] = set()
+        async for event in llm.stream(asked):
+            if isinstance(event, LlmCall):
+                yield self._answered(event)
+            elif isinstance(event, ToolCallDelta) and (event.name == self.name or event.call_id in hidden):
+                hidden.add(event.call_id)
+            else:
+                yield event
+
+    def _answered(self, answer: LlmCall) -> LlmCall:
+        """An answer without the calls of this tool. The first is its text, unless there are other calls."""
+        ending = [call for call in answer.tool_calls if call.name == self.name]
+        others = tuple(call for call in answer.tool_calls if call.name != self.name)
+        if not ending:
+            return answer
+        if others:
+            return msgspec.structs.replace(answer, tool_calls=_signed(others, ending[0]))
+        reason = "stop" if answer.finish_reason == "tool_calls" else answer.finish_reason
+        text = self._text_of(ending[0])
+        return msgspec.structs.replace(answer, text=text, tool_calls=(), finish_reason=reason)
+
+    def _text_of(self, call: ToolCall) -> str:
+        if call.malformed:
+            return call.malformed
+        is_result = self._is_wrapped and call.arguments.keys() == {RESULT}
+        return msgspec.json.encode(call.arguments[RESULT] if is_result else call.arguments).decode()
+
+
+def _signed(calls: tuple[ToolCall, ...], dropped: ToolCall) -> tuple[ToolCall, ...]:
+    """Gemini signs the first call of an answer only, and refuses a history without the signature."""
+    first, *rest = calls
+    return (msgspec.structs.replace(first, opaque=first.opaque or dropped.opaque), *rest)
