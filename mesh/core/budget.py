@@ -384,11 +384,9 @@ class CallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Granted(msgspec.Struct, frozen=True, tag=True):
-    """The call may be made. ``reserved`` is to be journaled first. ``time_left_s`` is what is left of the
-    scopes' time, None if none of them has a limit."""
+    """The call may be made. ``reserved`` is to be journaled first."""
 
     reserved: LlmReserved
-    time_left_s: float | None = None
 
 
 class MustWait(msgspec.Struct, frozen=True, tag=True):
@@ -412,7 +410,6 @@ def admitted(budget_use: BudgetUse, request: CallRequest, run: int, now: str) ->
     tokens_in = _input_tokens(budget_use, request)
     fits_now = request.max_output
     reached: Reached | None = None
-    left: list[float] = []
     short: _Room | None = None
     for room in _rooms(budget_use, request, run, now):
         fits = room.output(room.used_now, tokens_in, request)
@@ -423,8 +420,6 @@ def admitted(budget_use: BudgetUse, request: CallRequest, run: int, now: str) ->
             reached = Reached(
                 room.limit, room.scope, room.shown(room.used_at_least), room.shown(room.allowed)
             )
-        if room.limit == "max_time_s":
-            left.append(room.shown(room.allowed - room.used_now))
     if reached is not None:
         return reached
     if short is not None and request.waits:
@@ -444,7 +439,18 @@ def admitted(budget_use: BudgetUse, request: CallRequest, run: int, now: str) ->
         forced=request.forced,
         warned=warned,
     )
-    return Granted(reserved, min(left) if left else None)
+    return Granted(reserved)
+
+
+def time_left_s(budget_use: BudgetUse, request: CallRequest, now: str) -> float | None:
+    """What is left of the time of the scopes around a call, None if none of them has a limit."""
+    timed = [
+        Scope(scope.place, max_time_s=scope.max_time_s)
+        for scope in request.scopes
+        if scope.max_time_s is not None
+    ]
+    rooms = _rooms(budget_use, msgspec.structs.replace(request, scopes=timed), budget_use.run, now)
+    return min((room.shown(room.allowed - room.used_now) for room in rooms), default=None)
 
 
 def least_bound(request: CallRequest) -> Amount:

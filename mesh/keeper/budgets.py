@@ -11,7 +11,15 @@ from typing import Literal
 
 import msgspec
 
-from mesh.core.budget import CallRequest, Granted, MustWait, Reached, admitted, limit_question
+from mesh.core.budget import (
+    CallRequest,
+    Granted,
+    MustWait,
+    Reached,
+    admitted,
+    limit_question,
+    time_left_s,
+)
 from mesh.core.conversation import Conversation
 from mesh.core.events import (
     AnyEvent,
@@ -40,7 +48,6 @@ class Admission:
         self._run = run
         self._request = request
         self._event: AnyEvent | None = None
-        self._time_left_s: float | None = None
         self._must_wait = False
 
     def __call__(self, new: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
@@ -55,7 +62,7 @@ class Admission:
             case MustWait():
                 self._must_wait = True
             case Granted():
-                self._event, self._time_left_s = decided.reserved, decided.time_left_s
+                self._event = decided.reserved
             case Reached():
                 self._event = self._limit_reached(decided)
                 if self._event is None and not budget_use.is_asked(decided.scope, decided.limit):
@@ -73,7 +80,7 @@ class Admission:
         if event is None:
             return Grant(ack, is_paused=True)
         assert isinstance(event, LlmReserved | LimitReached)
-        return Grant(ack, event, time_left_s=self._time_left_s)
+        return Grant(ack, event, time_left_s=time_left_s(self._conversation.budget_use, self._request, now()))
 
     def _limit_reached(self, reached: Reached) -> LimitReached | None:
         """What follows at a limit; None if a person has to be asked first."""

@@ -173,6 +173,22 @@ async def test_an_ordinary_call_leaves_the_last_tenth_of_the_time_alone() -> Non
     assert model.asked_with[0].timeout_s <= 9
 
 
+async def test_a_call_whose_grant_was_lost_on_the_way_is_bounded_by_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Paid()
+    async with mesh(model, llm("main"), budget={"max_time_s": 10}) as world:
+        reserve = world.reserve
+
+        async def twice(*request: Any) -> Grant:
+            await reserve(*request)
+            return await reserve(*request)
+
+        monkeypatch.setattr(world, "reserve", twice)
+        await world.create("go")
+    assert model.asked_with[0].timeout_s <= 9
+
+
 class Broken(Paid):
     """One of its nodes loses each answer."""
 
