@@ -17,7 +17,7 @@ import msgspec
 from mesh.core.events import Event, FinishReason, Trace, Usage
 from mesh.core.messages import Assistant, Message, Result, ToolSpec, User
 from mesh.llm.draft import Draft, sent_arguments, tool_call
-from mesh.llm.models import ANTHROPIC_MAX_TOKENS, bare_model
+from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.parameters import Parameters, given
 from mesh.llm.port import LlmRequest
@@ -27,6 +27,8 @@ from mesh.llm.schema_forms import ANTHROPIC, in_form
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
 
 _PATH = "/v1/messages"
+# The API requires a limit in every request; this one is sent when the config gives none.
+ANTHROPIC_MAX_TOKENS = 4096
 _FINISH: dict[str | None, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",

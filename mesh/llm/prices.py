@@ -1,10 +1,10 @@
 """What a model call cost, in USD.
 
 It is computed when the call is made and recorded with it, so that later prices change no sum.
-A price in the config (``llm.prices``) comes first. Otherwise it is the provider's list price at the time of
-the call, from the tables that ``genai-prices`` ships (no network): they know Claude, Gemini, GPT and the
-models of OpenRouter, with the higher prices that some have for long prompts. The offline model costs nothing.
-Any other model has no price, since none is better than a guess.
+A price in the config (``llm.prices``) comes first, then one that the provider declares. Otherwise it is the
+provider's list price at the time of the call, from the tables that ``genai-prices`` ships (no network): they
+know Claude, Gemini, GPT and the models of OpenRouter, with the higher prices that some have for long prompts.
+The offline model costs nothing. Any other model has no price, since none is better than a guess.
 """
 
 import re
@@ -18,20 +18,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from mesh.core.errors import ConfigError
 from mesh.core.events import LlmCall, Usage
-from mesh.llm.models import OFFLINE_NAME, Provider, bare_model, resolve
+from mesh.llm.models import bare_model, provider_of
+from mesh.llm.provider import Provider
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, TieredPrices
 
 _MILLION = Decimal(1_000_000)
 _NUSD = Decimal(1_000_000_000)
-_LISTS: dict[Provider, str] = {
-    "anthropic": "anthropic",
-    "gemini": "google",
-    "openai": "openai",
-    "openrouter": "openrouter",
-}
-"""The list of each provider that has one. What Ollama serves has no price."""
 _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 
@@ -70,9 +64,10 @@ class Prices:
         if call.cost_nusd is not None:
             return Decimal(call.cost_nusd) / _NUSD
         usage = _sane(call.usage)
-        for name in _names(call.model):
-            if name in self._own:
-                return _at(self._own[name], usage)
+        for prices in (self._own, _declared(call.model)):
+            for name in _names(call.model):
+                if name in prices:
+                    return _at(prices[name], usage)
         return _listed(call.model, usage, call.time)
 
 
@@ -107,8 +102,6 @@ def _per_token(input: Decimal, output: Decimal, cached: Decimal | None, usage: U
 
 
 def _listed(model: str, usage: Usage, time: str) -> Decimal | None:
-    if model == OFFLINE_NAME:
-        return Decimal()
     found = _in_lists(model)
     if found is None:
         return None
@@ -126,21 +119,31 @@ def _rate(price: "Decimal | TieredPrices | None", usage: Usage) -> Decimal | Non
     return reached[-1] if reached else price.base
 
 
+def _declared(model: str) -> Mapping[str, Price]:
+    """Returns the prices that the model's provider declares."""
+    provider = _provider(model)
+    return {} if provider is None else provider.prices
+
+
+def _provider(model: str) -> Provider | None:
+    try:
+        return provider_of(model)
+    except ConfigError:  # a journal may name a provider that is not installed here
+        return None
+
+
 @lru_cache(maxsize=256)
 def _in_lists(model: str) -> "ModelInfo | None":
     """Returns what the list of the model's provider says about it."""
-    try:
-        provider = _LISTS.get(resolve(model, {}).provider)
-    except ConfigError:  # a journal may name what no config may
-        return None
-    if provider is None:
+    provider = _provider(model)
+    if provider is None or not provider.price_list:
         return None
     from genai_prices.data_snapshot import get_snapshot
 
     bare = bare_model(model)
     for name in dict.fromkeys((bare, _DATED.sub("", bare))):
         try:
-            return get_snapshot().find_provider_model(name, None, provider, None)[1]
+            return get_snapshot().find_provider_model(name, None, provider.price_list, None)[1]
         except LookupError:
             continue
     return None

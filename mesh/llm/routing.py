@@ -1,7 +1,6 @@
 """The providers of a process: made on first use, and shared by all who use the same endpoint and key.
 
 One provider holds one pool of connections, and a process may run many nodes that call the same endpoint.
-An SDK is imported when its first provider is made, because each import takes about a second.
 """
 
 import asyncio
@@ -10,27 +9,31 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from weakref import WeakKeyDictionary
 
 from mesh.core.events import Event
-from mesh.llm.models import API_KEY_VARIABLES, Provider, Route, check_key, resolve
+from mesh.llm.installed import made
+from mesh.llm.models import check_key, provider_of, resolve
 from mesh.llm.port import Llm, LlmRequest
+from mesh.llm.provider import ModelEndpoint
 from mesh.llm.structured import StructuredAnswers
 
-_Identity = tuple[Provider, str | None, str]  # provider, base URL, API key
+_Identity = tuple[Callable[[ModelEndpoint], Llm], ModelEndpoint]
 
 
 def provider_for(model: str, env: Mapping[str, str] | None = None) -> Llm:
     """The provider of a model, made on first use and shared within the running event loop.
 
     ``env`` None: the process's environment. Call this with a loop running. ``close`` of the result gives up
-    one share; the last share closes the connections. Raises `ConfigError` when the API key is missing.
+    one share; the last share closes the connections. Raises `ConfigError` when the API key is missing, and
+    when the provider is not installed or cannot be used.
     """
     env = os.environ if env is None else env
-    route = resolve(model, env)
+    provider, route = provider_of(model), resolve(model, env)
     check_key(route, env)
-    api_key = (env.get(API_KEY_VARIABLES.get(route.provider, "")) or "").strip()
+    # A key that is not needed is sent all the same: a server in place of the provider's may ask for one.
+    endpoint = ModelEndpoint(provider.name, env.get(provider.key, "").strip(), route.base_url)
     shared = _shared.setdefault(asyncio.get_running_loop(), {})
-    identity = (route.provider, route.base_url, api_key)
+    identity = (provider.make, endpoint)
     if identity not in shared:
-        llm = StructuredAnswers(_make(route, api_key))
+        llm = StructuredAnswers(made(provider, endpoint))
         shared[identity] = _SharedProvider(llm, lambda: shared.pop(identity, None))
     return _Share(shared[identity])
 
@@ -75,22 +78,3 @@ class _Share:
 
 # Weak keys: connections cannot outlive their event loop, and tests run one loop after the other.
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Identity, _SharedProvider]] = WeakKeyDictionary()
-
-
-def _make(route: Route, api_key: str) -> Llm:
-    if route.provider == "offline":
-        from mesh.llm.offline import Offline
-
-        return Offline()
-    if route.provider == "gemini":
-        from mesh.llm.gemini import Gemini
-
-        return Gemini(api_key, route.base_url)
-    if route.provider == "anthropic":
-        from mesh.llm.anthropic import Anthropic
-
-        return Anthropic(api_key, route.base_url)
-    from mesh.llm.openai import OpenAI
-
-    compatible = route.base_url is not None
-    return OpenAI(api_key, route.base_url, name=route.provider, compatible=compatible)

@@ -32,7 +32,7 @@ from mesh.config.model import (
 )
 from mesh.gateway.app import http_app
 from mesh.http.backend import Backend
-from mesh.llm.models import API_KEY_VARIABLES, Provider
+from mesh.llm.installed import installed, names
 from mesh.web.config import WebConfig
 from tests.worlds.documents import MANUAL, ROOT, name_of
 
@@ -131,8 +131,9 @@ def test_every_error_that_is_explained_is_an_error_of_the_code() -> None:
 def test_every_provider_of_models_is_listed_with_its_key() -> None:
     rows = _rows(_section(CONFIGURE.read_text(), "Models"))
     variables = re.findall(r"`(\w+_API_KEY)`", " ".join(key for _, _, key, *_ in rows))
-    assert sorted(variables) == sorted(API_KEY_VARIABLES.values())
-    assert len(rows) == len(get_args(Provider))
+    providers = {installed(name).name: installed(name) for name in names()}
+    assert sorted(variables) == sorted(each.key for each in providers.values() if each.key)
+    assert len(rows) == len(providers)
 
 
 def _section(text: str, title: str) -> str:

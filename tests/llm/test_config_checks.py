@@ -4,7 +4,7 @@ import pytest
 
 from mesh.config.model import ModelParameters, parse
 from mesh.llm.config_checks import model_problems
-from mesh.llm.parameters import TAKEN_BY
+from mesh.llm.provider import ALL_PARAMETERS
 
 ALL = "{temperature: 1, top_p: 0.5, max_tokens: 9, stop: [END], seed: 7, effort: low}"
 
@@ -65,5 +65,25 @@ llm: {model: claude-x}
     ]
 
 
-def test_the_table_of_providers_knows_the_keys_of_the_config() -> None:
-    assert set().union(*TAKEN_BY.values()) == set(ModelParameters.model_fields)
+def test_a_provider_can_take_all_parameters_that_a_config_has() -> None:
+    assert {*ALL_PARAMETERS, "max_tokens"} == set(ModelParameters.model_fields)
+
+
+def test_a_model_of_a_provider_that_is_not_installed_is_told_at_its_key() -> None:
+    text = """\
+agents:
+  - {name: called, type: llm, model: "anthropc:x"}
+agent: {name: main, type: llm, agents: [called]}
+llm: {model: "acme:8b"}
+"""
+    assert problems(text) == [
+        "agent.yaml:2: agents[0].model: no provider anthropc is installed; did you mean anthropic?",
+        "agent.yaml:4: llm.model: no provider acme is installed; expected one of: anthropic, gemini, google, "
+        "offline, ollama, openai, openrouter",
+    ]
+
+
+def test_a_prefix_without_a_model_is_told_at_its_key() -> None:
+    assert problems(node("'openai:'", "{}")) == [
+        "agent.yaml:4: agent.model: 'openai:' names no model; expected a name such as claude-sonnet-4-5"
+    ]

@@ -12,7 +12,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.models import provider_of
-from mesh.llm.parameters import TAKEN_BY, Parameters
+from mesh.llm.parameters import Parameters
 from mesh.llm.port import LlmRequest
 from mesh.llm.retry import ATTEMPTS
 from mesh.servers.llm_stub import LlmStub
@@ -188,7 +188,7 @@ def without_prompt(wire: str, body: dict[str, Any]) -> dict[str, Any]:
 async def test_each_parameter_is_sent_in_the_providers_own_words_and_no_other(
     wire: str, deltas: bool
 ) -> None:
-    taken = TAKEN_BY[provider_of(MODELS[wire])]
+    taken = provider_of(MODELS[wire]).taken
     default = {"max_tokens": 4096} if wire == "anthropic" else {}
     async with provider(wire, None) as (stub, llm):
         await answer_of(llm, asked_with(wire, deltas))

@@ -20,10 +20,11 @@ from tests.worlds.providers import answer_of, env_for
 @pytest.mark.parametrize(
     ("model", "route"),
     [
-        ("claude-sonnet-4-5", Route("anthropic", "claude-sonnet-4-5", None, "ANTHROPIC_API_KEY", 4096)),
-        ("anthropic:other", Route("anthropic", "other", None, "ANTHROPIC_API_KEY", 4096)),
+        ("claude-sonnet-4-5", Route("anthropic", "claude-sonnet-4-5", None, "ANTHROPIC_API_KEY")),
+        ("anthropic:other", Route("anthropic", "other", None, "ANTHROPIC_API_KEY")),
         ("gemini-2.5-flash", Route("gemini", "gemini-2.5-flash", None, "GEMINI_API_KEY")),
         ("google:claude-like", Route("gemini", "claude-like", None, "GEMINI_API_KEY")),
+        ("gemini:claude-like", Route("gemini", "claude-like", None, "GEMINI_API_KEY")),
         ("anything-else", Route("gemini", "anything-else", None, "GEMINI_API_KEY")),
         ("openai:gpt-5", Route("openai", "gpt-5", None, "OPENAI_API_KEY")),
         (

@@ -1,0 +1,113 @@
+"""The providers that are installed: entry points of the group ``mesh.providers``.
+
+An entry point is imported when a model of it is looked up, and not before: a package that is broken harms
+only those who use it.
+"""
+
+import inspect
+import traceback
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from pydantic import ValidationError
+
+from mesh.core.errors import ConfigError
+from mesh.llm.port import Llm
+from mesh.llm.provider import ModelEndpoint, Provider
+
+GROUP = "mesh.providers"
+_MOST_MESSAGE = 300
+
+
+@cache
+def names() -> frozenset[str]:
+    """The prefixes of the models that can be used."""
+    return frozenset(_entries())
+
+
+@cache
+def installed(name: str) -> Provider:
+    """Returns what the provider with this name declares. Raises `ConfigError` if there is none, if there are
+    several, or if it is none."""
+    found = _entries().get(name, ())
+    if not found:
+        raise ConfigError([_unknown(name)])
+    if len(found) > 1:
+        packages = " and ".join(sorted(_package(entry) for entry in found))
+        raise ConfigError(
+            [f"several packages provide the models of {name}: {packages}; uninstall all but one"]
+        )
+    provider = _declared(found[0])
+    return provider if provider.name else provider.model_copy(update={"name": name})
+
+
+def made(provider: Provider, endpoint: ModelEndpoint) -> Llm:
+    """Returns the provider's `Llm` for an endpoint. Raises `ConfigError` if it does not fulfil the port."""
+    llm = provider.make(endpoint)
+    if lacks := _lacks(type(llm)):
+        raise ConfigError([f"the provider {provider.name} made a {type(llm).__name__}, which {lacks}"])
+    return llm
+
+
+@cache
+def _entries() -> Mapping[str, list[EntryPoint]]:
+    # Once in a process: to look through all installed packages takes some 20 ms.
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def _unknown(name: str) -> str:
+    if not names():
+        return "no providers are installed: the installation of the mesh is outdated; run make setup"
+    close = get_close_matches(name, names(), n=1)
+    expected = f"did you mean {close[0]}?" if close else f"expected one of: {', '.join(sorted(names()))}"
+    return f"no provider {name} is installed; {expected}"
+
+
+def _declared(entry: EntryPoint) -> Provider:
+    who = f"the provider {entry.name} of the package {_package(entry)}"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a package's code may raise anything
+        raise ConfigError([f"{who} does not import: {_told(error)}"]) from None
+    if not isinstance(found, Provider):
+        kind = type(found).__name__
+        raise ConfigError(
+            [f"{who} is not declared: {entry.value} is a {kind}; expected a mesh.providers.Provider"]
+        )
+    if isinstance(found.make, type) and (lacks := _lacks(found.make)):
+        raise ConfigError([f"{who} makes a {found.make.__name__}, which {lacks}"])
+    return found
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+def _lacks(kind: type) -> str:
+    """Returns what keeps a class from being an `Llm`, or nothing."""
+    stream, close = getattr(kind, "stream", None), getattr(kind, "close", None)
+    if not callable(stream) or inspect.iscoroutinefunction(stream):
+        return "has no stream(request) that returns an async iterator of events"
+    if not inspect.iscoroutinefunction(close):
+        return "has no coroutine close()"
+    return ""
+
+
+def _told(error: BaseException) -> str:
+    """Returns an exception in one line, with the line of code that raised it."""
+    if isinstance(error, ValidationError):
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    else:
+        told = " ".join(str(error).split())
+    told = f"{type(error).__name__}: {told}"[:_MOST_MESSAGE]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    return f"{told} ({frames[-1].filename}:{frames[-1].lineno})" if frames else told
