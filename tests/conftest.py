@@ -1,7 +1,11 @@
 """What holds for every test."""
 
 import signal
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Tests share a machine with others: how long one example takes says nothing about the code.
@@ -10,3 +14,12 @@ settings.load_profile("mesh")
 
 # A shell that runs pytest beside something else (`make test`) lets it ignore SIGINT, and all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """Entry points are written when the mesh is installed, and not when its source changes."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    declared = {(g, n, v) for g, points in project["entry-points"].items() for n, v in points.items()}
+    installed = {(point.group, point.name, point.value) for point in distribution("mesh").entry_points}
+    if declared - installed:
+        pytest.exit("the installation is older than pyproject.toml: run make setup", returncode=4)
