@@ -14,7 +14,7 @@ from mesh.llm.http import LlmHttp, message_of, read_failure
 from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.parameters import Parameters, given
-from mesh.llm.port import Llm, LlmRequest
+from mesh.llm.port import Llm, LlmRequest, TakesSchema
 from mesh.llm.provider import ALL_PARAMETERS, ModelEndpoint, Provider
 from mesh.llm.retry import Failure, retried, status_failure
 
@@ -38,6 +38,7 @@ __all__ = [
     "Provider",
     "Result",
     "Results",
+    "TakesSchema",
     "TextDelta",
     "ToolCall",
     "ToolCallDelta",
