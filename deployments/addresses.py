@@ -2,7 +2,7 @@
 
     {agent}/keeper/{shard}                           KeeperActor
     {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor
-    {agent}@{digest}/mcp/{server}                    McpSessionActor
+    {agent}@{digest}/mcp/{server}                    McpSessionActor; with replicas …/{server}/{replica}
 
 All live in the namespace ``mesh``, detached, and Ray starts them again without limit when they die.
 
@@ -21,6 +21,7 @@ from deployments.blueprint import Blueprint
 from deployments.channel import Address, Channel, ConnectionLost
 from deployments.cluster import NAMESPACE
 from deployments.services import KEEPER, NODE, TOOL_SESSION, KeeperService, NodeService
+from mesh.config.model import McpServer
 from mesh.mcp.port import ToolSession
 
 # The classes are named, not imported: actors call each other, so their modules import this one.
@@ -55,9 +56,16 @@ def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     return _handle(_NODE, name, blueprint, path, **options)
 
 
-def mcp_session(blueprint: Blueprint, server: str) -> Any:
-    """The handle of the session with an MCP server."""
-    return _handle(_MCP_SESSION, f"{_version(blueprint)}/mcp/{server}", blueprint, server)
+def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
+    """The handle of the session with a replica of an MCP server."""
+    name = f"{_version(blueprint)}/mcp/{session_name(server, replica)}"
+    strategy = "SPREAD" if server.replicas > 1 else "DEFAULT"
+    return _handle(_MCP_SESSION, name, blueprint, server.name, replica, scheduling_strategy=strategy)
+
+
+def session_name(server: McpServer, replica: int) -> str:
+    """The name of the session with a replica, for people and in addresses."""
+    return f"{server.name}/{replica}" if server.replicas > 1 else server.name
 
 
 def keeper_stub(blueprint: Blueprint, shard: int) -> KeeperService:
@@ -71,10 +79,12 @@ def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
     return NODE.stub(_channel(lambda: node(blueprint, path, replica)), name)
 
 
-def mcp_session_stub(blueprint: Blueprint, server: str) -> ToolSession:
-    """The session with an MCP server. What ends with its actor is not for its callers: `ToolSession.close` is
-    not part of the stub."""
-    return TOOL_SESSION.stub(_channel(lambda: mcp_session(blueprint, server)), server)
+def mcp_session_stub(blueprint: Blueprint, server: McpServer, replica: int) -> ToolSession:
+    """The session with a replica of an MCP server. What ends with its actor is not for its callers:
+    `ToolSession.close` is not part of the stub."""
+    return TOOL_SESSION.stub(
+        _channel(lambda: mcp_session(blueprint, server, replica)), session_name(server, replica)
+    )
 
 
 def _channel(handle: Callable[[], Any]) -> Channel:

@@ -33,9 +33,10 @@ class DeployedAgent:
             self._add(f"keeper {shard}", keeper)
             self.closable.append(keeper)
         for server in self.config.servers:
-            session = addresses.mcp_session(blueprint, server.name)
-            self._add(f"mcp {server.name}", session)
-            self.closable.append(session)
+            for replica in range(server.replicas):
+                session = addresses.mcp_session(blueprint, server, replica)
+                self._add(f"mcp {addresses.session_name(server, replica)}", session)
+                self.closable.append(session)
         for path, placement in blueprint.nodes.items():
             for replica in range(placement.replicas):
                 node = addresses.node(blueprint, path, replica)

@@ -15,14 +15,14 @@ from mesh.runtime.failpoints import failpoint
 class McpSessionActor(Actor):
     """Owns one session with one MCP server; a `ToolSession`."""
 
-    async def __init__(self, blueprint: Blueprint, server: str) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(self, blueprint: Blueprint, server: str, replica: int) -> None:  # type: ignore[misc]  # Ray awaits it
         # Not at the top: the SDK takes a second of CPU, and this module is imported by every process that
         # addresses the actor.
         from mesh.mcp.session import McpSession
 
         await self._begin()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
-        self._session = McpSession(spec, _file(blueprint, server))
+        self._session = McpSession(spec, _file(blueprint, server, replica))
         # Only calls count as use. Every toolbox waits in `changed` all the time: no session would ever leave.
         self._idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
         self._serve(TOOL_SESSION, self, blueprint)
@@ -35,6 +35,9 @@ class McpSessionActor(Actor):
 
     async def identity(self) -> str:
         return await self._session.identity()
+
+    async def backlog(self) -> int:
+        return await self._session.backlog()
 
     async def call(
         self,
@@ -63,7 +66,9 @@ class McpSessionActor(Actor):
         await self._session.close()
 
 
-def _file(blueprint: Blueprint, server: str) -> SessionFile:
+def _file(blueprint: Blueprint, server: str, replica: int) -> SessionFile:
     """Sessions with one name, in whichever Ray on this machine, have one file."""
     name = f"{server} of {blueprint.agent}@{blueprint.digest}"
+    if replica:  # the first has the name of the only one
+        name = f"{name}, replica {replica}"
     return SessionFile(name, blueprint.data_dir / "sessions")

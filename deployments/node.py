@@ -5,7 +5,7 @@ import asyncio
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
-from deployments.remote import RemoteNode, RemoteRecorder, RemoteSession
+from deployments.remote import RemoteNode, RemoteRecorder, as_one, replicas_of
 from deployments.services import NODE
 from mesh.core.errors import ToolSessionError
 from mesh.core.events import ToolCall, ToolResult
@@ -23,7 +23,7 @@ class NodeActor(Actor):
         config = blueprint.config()
         planned = next(planned for planned in all_nodes(config) if planned.path == path)
         self._recorder = RemoteRecorder(blueprint)
-        sessions = [RemoteSession(blueprint, server.name, server.timeout_s) for server in config.servers]
+        sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
         environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path).run)
         self._built = build_node(config, planned, environment)
         self._started = asyncio.create_task(self._start())

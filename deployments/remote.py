@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from deployments import addresses
-from deployments.addresses import keeper_stub, mcp_session_stub, node_stub
+from deployments.addresses import keeper_stub, mcp_session_stub, node_stub, session_name
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService
+from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
@@ -27,7 +28,8 @@ from mesh.core.places import ROOT, Place
 from mesh.disk import atomic
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
-from mesh.mcp.port import Catalogue, Claim, ToolOutcome
+from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
+from mesh.mcp.replicas import ReplicatedSession
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, Grant, PassInput, PassOutput, UnsettledCall
 
 _PROBE_S = 2.0
@@ -46,10 +48,10 @@ class RayBackend:
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
         self._keepers = [addresses.keeper_stub(blueprint, shard) for shard in range(blueprint.keepers)]
-        self._sessions = [
-            RemoteSession(blueprint, server.name, server.start_timeout_s)
-            for server in blueprint.config().servers
+        self._replicas = [
+            replicas_of(blueprint, server, server.start_timeout_s) for server in blueprint.config().servers
         ]
+        self._sessions = [as_one(replicas) for replicas in self._replicas]
 
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
         return await self._ask(self._blueprint.shard_of(owner), request)
@@ -85,7 +87,11 @@ class RayBackend:
                 for path, placement in blueprint.nodes.items()
                 for replica in range(placement.replicas)
             },
-            **{f"mcp {session.server}": session.catalogue() for session in self._sessions},
+            **{
+                f"mcp {session.name}": session.catalogue()
+                for replicas in self._replicas
+                for session in replicas
+            },
         }
         answers = await asyncio.gather(
             *(asyncio.wait_for(probe, _PROBE_S) for probe in probes.values()), return_exceptions=True
@@ -220,13 +226,14 @@ class RemoteTree:
 
 
 class RemoteSession:
-    """`ToolSession` by calls to the actor that owns the session. ``timeout_s`` bounds the calls that have no
-    bound of their own."""
+    """`ToolSession` by calls to the actor that owns the session with a replica of a server. ``timeout_s``
+    bounds the calls that have no bound of their own."""
 
-    def __init__(self, blueprint: Blueprint, server: str, timeout_s: float) -> None:
-        self.server = server
+    def __init__(self, blueprint: Blueprint, server: McpServer, replica: int, timeout_s: float) -> None:
+        self.server = server.name
+        self.name = session_name(server, replica)
         self._timeout_s = timeout_s
-        self._session = mcp_session_stub(blueprint, server)
+        self._session = mcp_session_stub(blueprint, server, replica)
 
     async def catalogue(self) -> Catalogue:
         return await self._within(self._timeout_s, self._session.catalogue())
@@ -236,6 +243,12 @@ class RemoteSession:
 
     async def identity(self) -> str:
         return await self._within(self._timeout_s, self._session.identity())
+
+    async def backlog(self) -> int:
+        try:
+            return await self._within(self._timeout_s, self._session.backlog())
+        except ConnectionLost as problem:
+            raise ToolSessionError(f"{self.name}: {problem}", False) from None
 
     async def call(
         self,
@@ -272,6 +285,16 @@ class RemoteSession:
                 return await call
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: its session does not answer", False) from None
+
+
+def replicas_of(blueprint: Blueprint, server: McpServer, timeout_s: float) -> list[RemoteSession]:
+    """The sessions with an MCP server."""
+    return [RemoteSession(blueprint, server, replica, timeout_s) for replica in range(server.replicas)]
+
+
+def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:
+    """The sessions with one server as the nodes see them."""
+    return ReplicatedSession(replicas[0].server, replicas) if len(replicas) > 1 else replicas[0]
 
 
 def keep_source(blueprint: Blueprint) -> None:

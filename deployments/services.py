@@ -86,6 +86,7 @@ TOOL_SESSION = Service(
         ToolSession.changed: Policy(repeat_for_s=FOREVER),
         ToolSession.identity: Policy(repeat_for_s=FOREVER),
         ToolSession.settle: Policy(repeat_for_s=FOREVER),
+        ToolSession.backlog: Policy(),  # a session that is gone has no place for a call now
         ToolSession.call: Policy(),  # it may have run
     },
 )

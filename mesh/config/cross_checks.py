@@ -44,7 +44,7 @@ _TYPES = {kind for kinds in _KEYS_OF.values() for kind in kinds}
 BUILT_IN_TOOLS = ("ask_user", "exit_loop", "complete_task", "return_to_user", "use_agent")
 """The names of the tools that the mesh itself gives to models."""
 
-_UNUSABLE = {"command": ("headers",), "url": ("args", "env")}
+_UNUSABLE = {"command": ("headers",), "url": ("args", "env", "replicas")}
 """Keys that a server of each kind cannot use."""
 
 

@@ -99,7 +99,8 @@ class ModelParameters(ConfigSection):
 class ServerOptions(ConfigSection):
     """An MCP server in a subprocess, and the bounds of its session.
 
-    ``unannotated`` says whether a tool without hints needs an approval. ``timeout_s`` bounds a call,
+    ``replicas`` is the number of processes, each with a session of its own. ``unannotated`` says whether a
+    tool without hints needs an approval. ``timeout_s`` bounds a call,
     ``start_timeout_s`` the start of the session, ``max_result_bytes`` one result. The server gets ``env``,
     and of the mesh's own environment only HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may
     override.
@@ -108,6 +109,7 @@ class ServerOptions(ConfigSection):
     command: Text | None = None
     args: list[str] = []
     env: dict[Text, str] = {}
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
     unannotated: Unannotated = "ask"
     timeout_s: Seconds = 60
     start_timeout_s: Seconds = 30

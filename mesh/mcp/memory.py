@@ -43,6 +43,7 @@ class MemorySession:
         self._turn = asyncio.Lock()  # fair: calls run in the order in which they came
         self._closed = False
         self._claimed: ClaimedCalls[_MemoryCall] = ClaimedCalls()
+        self._backlog = 0
         self.offer(tools)
 
     def offer(self, tools: Iterable[tuple[Tool, ToolFunction]]) -> None:
@@ -64,6 +65,10 @@ class MemorySession:
         self._must_be_open()
         return self._claimed.session
 
+    async def backlog(self) -> int:
+        self._must_be_open()
+        return self._backlog
+
     async def call(
         self,
         name: str,
@@ -76,6 +81,8 @@ class MemorySession:
         call = self._claimed.find(claim) if claim else None
         if call is None:
             call = _MemoryCall(name, arguments, context=context)
+            self._backlog += 1
+            call.answer.add_done_callback(self._forget)
             call.task = asyncio.create_task(
                 self._serve(call, self._timeout_s if timeout_s is None else timeout_s)
             )
@@ -90,6 +97,9 @@ class MemorySession:
 
     async def settle(self, claim: Claim) -> ToolOutcome | None:
         return await self._claimed.settle(claim)
+
+    def _forget(self, _: "asyncio.Future[ToolOutcome]") -> None:
+        self._backlog -= 1
 
     async def _serve(self, call: "_MemoryCall", bound: float) -> None:
         try:

@@ -71,10 +71,11 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class ToolSession(Protocol):
-    """One session with one server.
+    """One session with one server, or with several replicas of it (`mesh.mcp.replicas`).
 
-    Promises: calls run one at a time, in the order in which they came; each ends within its deadline; after a
-    crash of the server the next call finds a new one; an attempt that `settle` found not begun never begins.
+    Promises: calls run one at a time, in the order in which they came, or as many at a time as there are
+    replicas; each ends within its deadline; after a crash of the server the next call finds a new one; an
+    attempt that `settle` found not begun never begins.
 
     Does not promise: that a call which raised did not run (see ``may_have_run``); that the list of tools
     stays what it was; anything about the calls of other sessions with the same server.
@@ -90,8 +91,13 @@ class ToolSession(Protocol):
         ...
 
     async def identity(self) -> str:
-        """Returns the id of this session, for which calls are claimed, once the server answers. Raises
-        `ToolSessionError`."""
+        """Returns the id of the session for which the next call is to be claimed, once the server answers.
+        Raises `ToolSessionError`."""
+        ...
+
+    async def backlog(self) -> int:
+        """Returns at once how many calls run or wait. Raises `ToolSessionError` while the server does not
+        run."""
         ...
 
     async def call(

@@ -79,6 +79,7 @@ class McpSession:
         self._latest = LatestCatalogue(server.name)
         self._owner: asyncio.Task[None] | None = None
         self._closed = False
+        self._is_up = False
         self._is_stable = False
         self._problem = ""
 
@@ -90,14 +91,17 @@ class McpSession:
         await self._start()
         newest = await self._latest.newer(version, timeout_s)
         if newest is None:
-            raise ToolSessionError(
-                self._problem or self._message("it has not started yet"), may_have_run=False
-            )
+            raise self._not_up()
         return newest
 
     async def identity(self) -> str:
         await self.catalogue()
         return self._claimed.session
+
+    async def backlog(self) -> int:
+        if not self._is_up:
+            raise self._not_up()
+        return len(self._queue) + (self._current is not None)
 
     async def call(
         self,
@@ -190,6 +194,7 @@ class McpSession:
         async with open_connection(self._server, self._wake.set, self._file) as connection:
             await self._refresh(connection)
             logger.info("MCP server %s is up", self._server.name)
+            self._is_up = True
             while True:
                 await self._step(connection)
                 self._is_stable = (
@@ -251,6 +256,7 @@ class McpSession:
 
     def _clean_up(self, task: "asyncio.Task[None]") -> None:
         """Ends what a connection left behind: the call in flight, and the wait for a catalogue."""
+        self._is_up = False
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._problem = str(error) if isinstance(error, ToolSessionError) else self._message(str(error))
         if isinstance(error, ToolSessionError | McpConnectionLost):
@@ -286,6 +292,10 @@ class McpSession:
         else:
             why = f"tool {call.name!r} gave no answer within {bound:g} s; it may have run"
         return self._message(why)
+
+    def _not_up(self) -> ToolSessionError:
+        why = self._problem or self._message("it has not started yet")
+        return ToolSessionError(why, may_have_run=False)
 
     def _message(self, why: str) -> str:
         return f"MCP server {self._server.name}: {why}"

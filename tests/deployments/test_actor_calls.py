@@ -13,6 +13,7 @@ from deployments import addresses
 from deployments.channel import Answer, Channel, Endpoint
 from deployments.remote import RemoteNode, RemoteSession
 from deployments.services import NODE, TOOL_SESSION
+from mesh.config.model import McpServer
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolIntent
 from mesh.core.execution import ExecutionContext
@@ -20,6 +21,7 @@ from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import UnsettledCall
 
 BLUEPRINT: Any = SimpleNamespace(agent="test", digest="d", nodes={"0": SimpleNamespace(replicas=1)})
+SERVER = McpServer(name="ledger", command="ledger")
 CLAIM = Claim("s.0", "c|1|0/tool/0.0", 0)
 CALL = UnsettledCall("d", "c", "call", ToolIntent(turn=1, step="0/tool/0.0", run=1, tool="add", arguments={}))
 
@@ -47,7 +49,7 @@ async def test_a_session_that_cannot_tell_now_what_came_of_a_call_is_to_be_asked
 ) -> None:
     actor = failing(Unavailable("an earlier session still runs"))
     with answered_by(monkeypatch, TOOL_SESSION.methods_of(actor)):
-        session = RemoteSession(BLUEPRINT, "ledger", 5)
+        session = RemoteSession(BLUEPRINT, SERVER, 0, 5)
         with pytest.raises(Unavailable, match="an earlier session still runs"):
             await session.settle(CLAIM)
 
@@ -89,6 +91,6 @@ async def test_the_execution_context_of_a_call_reaches_the_session(
     )
     actor = Mock(call=AsyncMock(return_value=ToolOutcome("done")))
     with answered_by(monkeypatch, TOOL_SESSION.methods_of(actor)):
-        outcome = await RemoteSession(BLUEPRINT, "ledger", 5).call("add", {"n": 1}, 5, claim, context)
+        outcome = await RemoteSession(BLUEPRINT, SERVER, 0, 5).call("add", {"n": 1}, 5, claim, context)
     assert outcome == ToolOutcome("done")
     actor.call.assert_awaited_once_with("add", {"n": 1}, 5, claim, context)

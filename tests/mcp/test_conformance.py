@@ -11,13 +11,19 @@ import pytest
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Claim, ToolOutcome, ToolSession
-from tests.worlds.tool_servers import WORLDS
+from tests.worlds.tool_servers import AT_A_TIME, WORLDS
 
 
 @pytest.fixture(params=list(WORLDS))
 async def session(request: pytest.FixtureRequest) -> AsyncIterator[ToolSession]:
     async with WORLDS[request.param]() as session:
         yield session
+
+
+@pytest.fixture
+def at_a_time(request: pytest.FixtureRequest) -> int:
+    """How many calls the session runs at the same time."""
+    return AT_A_TIME[request.node.callspec.params["session"]]
 
 
 async def test_the_catalogue_names_each_tool_with_its_hints(session: ToolSession) -> None:
@@ -46,11 +52,14 @@ async def test_an_unknown_tool_is_an_error_outcome(session: ToolSession) -> None
     assert "no-such-tool" in outcome.content
 
 
-async def test_calls_run_one_at_a_time_in_the_order_they_came(session: ToolSession) -> None:
+async def test_calls_run_one_at_a_time_in_the_order_they_came(session: ToolSession, at_a_time: int) -> None:
     await session.catalogue()
-    outcomes = await asyncio.gather(*(session.call("wait", {"s": 0.03}) for _ in range(4)))
+    outcomes = await asyncio.gather(*(session.call("wait", {"s": 0.03}) for _ in range(4 * at_a_time)))
     spans = [json.loads(outcome.content) for outcome in outcomes]
-    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
+    lanes = [spans[lane::at_a_time] for lane in range(at_a_time)]
+    assert all(earlier[1] <= later[0] for lane in lanes for earlier, later in itertools.pairwise(lane))
+    together = [sum(begun <= start < ended for begun, ended in spans) for start, _ in spans]
+    assert max(together) == at_a_time
 
 
 async def test_a_call_ends_at_its_deadline_and_says_that_it_may_have_run(session: ToolSession) -> None:
@@ -68,14 +77,16 @@ async def test_after_a_call_that_was_given_up_the_next_one_works(session: ToolSe
     assert (await session.call("echo", {"text": "next"})).content == "next"
 
 
-async def test_a_call_that_expires_while_it_waits_for_its_turn_has_not_run(session: ToolSession) -> None:
+async def test_a_call_that_expires_while_it_waits_for_its_turn_has_not_run(
+    session: ToolSession, at_a_time: int
+) -> None:
     await session.catalogue()
-    first = asyncio.create_task(session.call("wait", {"s": 0.4}))
+    first = asyncio.gather(*(session.call("wait", {"s": 0.4}) for _ in range(at_a_time)))
     await asyncio.sleep(0)
     with pytest.raises(ToolSessionError) as raised:
         await session.call("echo", {"text": "too late"}, timeout_s=0.1)
     assert not raised.value.may_have_run
-    assert not (await first).is_error
+    assert not any(outcome.is_error for outcome in await first)
 
 
 async def test_a_caller_that_goes_away_frees_the_line(session: ToolSession) -> None:
@@ -87,11 +98,12 @@ async def test_a_caller_that_goes_away_frees_the_line(session: ToolSession) -> N
         assert (await session.call("echo", {"text": "mine"})).content == "mine"
 
 
-async def test_a_changed_list_of_tools_is_noticed(session: ToolSession) -> None:
+async def test_a_changed_list_of_tools_is_noticed(session: ToolSession, at_a_time: int) -> None:
     before = await session.catalogue()
     waiting = asyncio.create_task(session.changed(before.version, 10))
     await asyncio.sleep(0.1)  # a subscription of 2026 takes a moment to be acknowledged
-    await session.call("grow", {"name": "brand-new"})
+    for _ in range(at_a_time):
+        await session.call("grow", {"name": "brand-new"})
     after = await waiting
     assert after.version > before.version
     assert {tool.name for tool in after.tools} - {tool.name for tool in before.tools} == {"brand-new"}
@@ -102,6 +114,16 @@ async def test_waiting_for_a_change_ends_in_time_with_the_catalogue_as_it_is(ses
     before = await session.catalogue()
     assert await session.changed(before.version, 0.05) == before
     assert (await session.changed(before.version - 1, 5)) == before
+
+
+async def test_a_session_says_how_many_calls_it_has(session: ToolSession) -> None:
+    await session.catalogue()
+    assert await session.backlog() == 0
+    calls = [asyncio.create_task(session.call("wait", {"s": 0.3})) for _ in range(4)]
+    await asyncio.wait(calls, timeout=0.1)
+    assert await session.backlog() == 4
+    await asyncio.gather(*calls)
+    assert await session.backlog() == 0
 
 
 async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: ToolSession) -> None:
@@ -207,16 +229,16 @@ async def test_a_claim_that_never_arrived_is_revoked_and_refused_when_it_comes_l
         await session.call("echo", {"text": "later still"}, claim=claim)
 
 
-async def test_a_claimed_call_that_waits_its_turn_is_revoked(session: ToolSession) -> None:
+async def test_a_claimed_call_that_waits_its_turn_is_revoked(session: ToolSession, at_a_time: int) -> None:
     claim = await claim_for(session)
-    first = asyncio.create_task(session.call("wait", {"s": 0.4}))
-    await until_it_runs(session, first)
+    first = [asyncio.create_task(session.call("wait", {"s": 0.4})) for _ in range(at_a_time)]
+    await until_it_runs(session, *first)
     waiting = asyncio.create_task(session.call("grow", {"name": "never"}, claim=claim))
     await until_it_runs(session, waiting)
     assert await session.settle(claim) is None
     with pytest.raises(CallRevoked):
         await waiting
-    await first
+    await asyncio.gather(*first)
     assert "never" not in {tool.name for tool in (await session.catalogue()).tools}
 
 

@@ -20,12 +20,15 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mesh.mcp.memory import MemorySession, execution
 from mesh.mcp.meta import meta_of
 from mesh.mcp.port import Tool, ToolOutcome, ToolSession
+from mesh.mcp.replicas import ReplicatedSession
 from mesh.mcp.session import McpSession
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 ANY = {"type": "object"}
 OPEN = ("echo", "fail", "wait", "told", "grow")
 """The tools that need no person. ``told`` answers with the ``_meta`` of its call."""
+
+OneSession = contextlib.AbstractAsyncContextManager[ToolSession]
 
 
 @dataclass
@@ -183,10 +186,23 @@ async def over_http(old: bool = False, json_response: bool = False) -> AsyncIter
         await session.close()
 
 
-WORLDS: dict[str, Callable[[], contextlib.AbstractAsyncContextManager[ToolSession]]] = {
+REPLICAS = 3
+
+
+@asynccontextmanager
+async def replicated(one: Callable[[], OneSession]) -> AsyncIterator[ToolSession]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield ReplicatedSession("srv", [await stack.enter_async_context(one()) for _ in range(REPLICAS)])
+
+
+WORLDS: dict[str, Callable[[], OneSession]] = {
     "memory": in_memory,
     "stdio": over_stdio,
     "http": over_http,
     "http-json": lambda: over_http(json_response=True),
     "http-2025": lambda: over_http(old=True),
+    "memory-replicas": lambda: replicated(in_memory),
+    "stdio-replicas": lambda: replicated(over_stdio),
 }
+AT_A_TIME = {world: REPLICAS if "replicas" in world else 1 for world in WORLDS}
+"""How many calls run at the same time."""
