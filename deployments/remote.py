@@ -71,7 +71,7 @@ class RayBackend:
 
     async def tools(self) -> list[dict[str, Any]]:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
-        return [tool.shown() for catalogue in catalogues for tool in catalogue.tools]
+        return [tool.shown() for catalogue in catalogues for tool in catalogue.tools if not tool.is_check]
 
     async def unready(self) -> list[str]:
         blueprint = self._blueprint

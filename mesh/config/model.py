@@ -103,7 +103,7 @@ class ServerOptions(ConfigSection):
     tool without hints needs an approval. ``timeout_s`` bounds a call,
     ``start_timeout_s`` the start of the session, ``max_result_bytes`` one result. The server gets ``env``,
     and of the mesh's own environment only HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may
-    override.
+    override. ``believe_checks``: what it says in ``_meta`` of its checks counts (`mesh.mcp.checks`).
     """
 
     command: Text | None = None
@@ -114,6 +114,12 @@ class ServerOptions(ConfigSection):
     timeout_s: Seconds = 60
     start_timeout_s: Seconds = 30
     max_result_bytes: Bytes = 1024 * 1024
+    believe_checks: bool = False
+
+    @property
+    def believes_checks(self) -> bool:
+        """Whether what the server says of its checks counts."""
+        return self.believe_checks
 
 
 class McpServer(ServerOptions):

@@ -30,7 +30,11 @@ A claim that was made or recovered ends in one of these ways, and each leads to 
 
     it returned, or failed                                                   tool_result
     it did not begin, and never will        `action_after_not_begun`: another claim, if that is still right
-    nobody knows                            approval_required, kind unknown_outcome
+    nobody knows                            `action_after_unknown`: the callee's check is asked
+                                              applied: tool_result, with what it found
+                                              not_applied: another claim, as for one that did not begin
+                                              unknown, or there is no check:
+                                                approval_required, kind unknown_outcome
     the callee asks                         approval_required, with its question
 
 Where a call needs the bearer token of the turn and that was lost in a crash, an approval of the kind
@@ -51,6 +55,7 @@ from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
     ApprovalResolved,
+    Found,
     ToolIntent,
     ToolResult,
 )
@@ -261,10 +266,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class MakeClaim(msgspec.Struct, frozen=True):
-    """Claim the call, then make it. ``answers`` is the approval whose decision it tells the callee."""
+    """Claim the call, then make it. ``answers`` is the approval whose decision it tells the callee.
+    ``found``: a check found that the claim before had no effect."""
 
     arguments: dict[str, Any]
     answers: str = ""
+    found: Found | None = None
 
 
 class Recover(msgspec.Struct, frozen=True):
@@ -274,7 +281,21 @@ class Recover(msgspec.Struct, frozen=True):
     is_retry: bool = False
 
 
-Action = Done | Wait | Stop | Refuse | Skip | Answer | Ask | Run | MakeClaim | Recover
+class Accept(msgspec.Struct, frozen=True):
+    """A check found that the claim had its effect: that is the result."""
+
+    found: Found
+
+
+class AskWhatToDo(msgspec.Struct, frozen=True):
+    """Nobody knows what came of the claim, so a person is asked. ``found``: nor does the check, for this
+    reason."""
+
+    claim: ToolIntent
+    found: Found | None = None
+
+
+Action = Done | Wait | Stop | Refuse | Skip | Answer | Ask | Run | MakeClaim | Recover | Accept | AskWhatToDo
 
 
 def next_action(history: History, callee: Callee) -> Action:
@@ -301,6 +322,17 @@ def action_after_not_begun(history: History, recovered: Recover, callee: Callee)
             return Refuse(problem, was_allowed=True)
         case action:
             return action
+
+
+def action_after_unknown(history: History, recovered: Recover, callee: Callee, found: Found | None) -> Action:
+    """What to do next when nobody knows what came of the claim to be recovered, and the callee's check found
+    this. None: it has no check."""
+    if found is None or found.outcome == "unknown":
+        return AskWhatToDo(recovered.claim, found)
+    if found.outcome == "applied":
+        return Accept(found)
+    action = action_after_not_begun(history, recovered, callee)
+    return msgspec.structs.replace(action, found=found) if isinstance(action, MakeClaim) else action
 
 
 def _wanted(history: History, callee: Callee) -> Action:

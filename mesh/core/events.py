@@ -39,6 +39,10 @@ ApprovalKindName = Literal["tool_call", "unknown_outcome", "question", "auth_req
 """See `mesh.core.approvals`: a row for each."""
 
 
+Outcome = Literal["applied", "not_applied", "unknown"]
+"""What a check tells of a call: see `Found`."""
+
+
 def now() -> str:
     """The present time as events write it: RFC 3339, UTC, in milliseconds."""
     return moment(timedelta())
@@ -296,13 +300,23 @@ class LimitReached(Event, frozen=True):
         return f"{self.turn}|{self.step}|LimitReached|{self.attempt}"
 
 
+class Found(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the tool ``check`` found of a call of which nobody knew whether it ran. ``text`` is for people and
+    for the model; of an ``unknown`` outcome it says why."""
+
+    check: str
+    outcome: Outcome
+    text: str = ""
+
+
 class ToolIntent(Event, frozen=True):
     """A claim: the pass ``run`` is about to make a call that must not be made twice. The keeper acknowledges
     it before the call is made.
 
     ``attempt`` numbers the claims of the step. ``answers`` is the approval whose decision is about to be told
     to another agent. ``session`` is the only tool session (with MCP server ``server``) that may run the call,
-    and so the one that can say what came of it; empty where there is none to ask.
+    and so the one that can say what came of it; empty where there is none to ask. ``found``: a check found
+    that the claim before this one had no effect.
     """
 
     run: int
@@ -312,6 +326,7 @@ class ToolIntent(Event, frozen=True):
     answers: str = ""
     server: str = ""
     session: str = ""
+    found: Found | None = None
 
     @property
     def key(self) -> str:
@@ -348,7 +363,8 @@ class ToolResult(Event, frozen=True):
     them. ``forced``: the limit for which a called agent had to answer before it was done. ``ends_turn``:
     its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents.
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
-    claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent."""
+    claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent. ``found``: the
+    outcome is known from a check alone."""
 
     call_id: str
     tool: str
@@ -363,6 +379,7 @@ class ToolResult(Event, frozen=True):
     arguments: dict[str, Any] | None = None
     output: Any = UNSET
     invalid: str = ""
+    found: Found | None = None
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -382,7 +399,7 @@ class ApprovalRequired(Event, frozen=True):
     approval counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its
     question. ``tool_fingerprint`` identifies the tool that the person is asked about: see
     `mesh.mcp.fingerprint`. ``agent_path`` is set where a called agent asks: the names of the agents from the
-    root agent down to the one that asks.
+    root agent down to the one that asks. ``found``: a check was asked before the person, and could not tell.
     """
 
     uuid: str
@@ -401,6 +418,7 @@ class ApprovalRequired(Event, frozen=True):
     tool_fingerprint: dict[str, str] = {}
     agent_path: tuple[str, ...] = ()
     output_schema: dict[str, Any] | None = None
+    found: Found | None = None
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from mesh.core.budget import Amount
 from mesh.core.conversation import Conversation, ConversationStatus, MessageView
-from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, is_moment
+from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, Found, is_moment
 from mesh.core.ids import is_id
 from mesh.core.places import ROOT
 from mesh.core.spending import Spent
@@ -37,7 +37,8 @@ class TurnView(msgspec.Struct, frozen=True, omit_defaults=True):
 class PendingApproval(msgspec.Struct, frozen=True):
     """An approval as REST shows it. ``asked_by`` is the name of the node that waits; ``remote_*`` are set
     when another agent asks. ``agent_path`` is there when a called agent asks: the names of the agents from
-    the root agent down to that one. ``output_schema`` is there where an edited output has to fit one."""
+    the root agent down to that one. ``output_schema`` is there where an edited output has to fit one.
+    ``found`` is there when a check was asked first, and could not tell."""
 
     uuid: str
     conversation_id: str
@@ -52,6 +53,7 @@ class PendingApproval(msgspec.Struct, frozen=True):
     remote_agent_name: str | None = None
     agent_path: tuple[str, ...] | UnsetType = UNSET
     output_schema: dict[str, Any] | UnsetType = UNSET
+    found: Found | UnsetType = UNSET
 
     @property
     def text(self) -> str:
@@ -231,4 +233,5 @@ def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingAp
         remote_agent_name=event.remote_agent_name or None,
         agent_path=event.agent_path or UNSET,
         output_schema=UNSET if event.output_schema is None else event.output_schema,
+        found=event.found or UNSET,
     )

@@ -230,7 +230,14 @@ def _unsettled(loaded: LoadedConversation) -> list[UnsettledCall]:
     """The claimed calls of the open turn whose outcome is not known."""
     conversation = loaded.conversation
     return [
-        UnsettledCall(conversation.digest, conversation.id, call.id if call else "", intent)
+        UnsettledCall(
+            conversation.digest,
+            conversation.id,
+            call.id if call else "",
+            intent,
+            conversation.depth,
+            conversation.traceparent,
+        )
         for intent, call in conversation.unsettled
     ]
 

@@ -23,6 +23,11 @@ class LatestCatalogue:
             self._catalogue = Catalogue(self._server, old.version + 1 if old else 1, tools)
             self._notify()
 
+    def find(self, name: str) -> Tool | None:
+        """Returns the tool of this name, if there is a catalogue that has one."""
+        listed = self._catalogue.tools if self._catalogue is not None else ()
+        return next((tool for tool in listed if tool.name == name), None)
+
     def fail(self, problem: str) -> None:
         """Records why there are no tools. Keeps a catalogue that is there already."""
         self._problem = problem

@@ -29,7 +29,7 @@ from mesh.core.execution import ExecutionContext
 from mesh.core.policy import hints_of
 from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpTransport
-from mesh.mcp.meta import meta_of
+from mesh.mcp.meta import ToolMeta, meta_of, tool_meta
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stdio import StdioTransport
@@ -70,6 +70,8 @@ class ServerSpec(Protocol):
     def start_timeout_s(self) -> float: ...
     @property
     def max_result_bytes(self) -> int: ...
+    @property
+    def believes_checks(self) -> bool: ...
 
 
 class McpTransport(Protocol):
@@ -113,14 +115,18 @@ class ReceivedTool(BaseModel):
     input_schema: dict[str, Any] = Field(alias="inputSchema")
 
     def resolved(self, server: ServerSpec) -> Tool:
-        hints = hints_of(self.model_extra or {}, server.unannotated)
+        received = self.model_extra or {}
+        hints = hints_of(received, server.unannotated)
+        said = tool_meta(received.get("_meta")) if server.believes_checks else ToolMeta()
         return Tool(
             name=self.name,
             description=self.description or "",
             input_schema=self.input_schema,
             server=server.name,
-            destructive=hints.destructive,
-            repeatable=hints.repeatable,
+            destructive=hints.destructive and not said.is_check,
+            repeatable=hints.repeatable or said.is_check,
+            is_check=said.is_check,
+            checked_by=said.checked_by,
         )
 
 

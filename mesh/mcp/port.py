@@ -18,6 +18,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more than
     running it once, because it is read-only or declared idempotent, so that its calls need no claim.
+
+    ``is_check``: it is there for the mesh to ask, and models neither see nor call it. ``checked_by`` names
+    the tool of the same server that tells what came of a call of this one (see `mesh.mcp.checks`).
     """
 
     name: str
@@ -26,6 +29,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     destructive: bool = True
     repeatable: bool = False
+    is_check: bool = False
+    checked_by: str = ""
 
     def shown(self) -> dict[str, Any]:
         """Returns the tool as lists of tools show it in JSON."""

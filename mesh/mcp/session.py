@@ -10,7 +10,9 @@ Above: an actor, or a toolbox in the same process. Below: `mesh.mcp.connection`.
 - Each connection has a task of its own: what the SDK cancels when a connection breaks ends with that.
 - A call that certainly did not reach the server goes back to the head of the queue and waits for the next
   connection, until its deadline. A call that may have run ends with its connection, and says so.
-- After a call that was abandoned, the server must answer a ping within 2 s, or it is killed.
+- After a call that was abandoned, the server must answer a ping within 2 s, or it is killed. If it was a
+  claimed call of a tool with a check, a server in a subprocess is killed in any case: a check that found no
+  effect of a call which still runs would let it happen twice.
 """
 
 import asyncio
@@ -43,7 +45,8 @@ __all__ = ["McpSession", "ServerSpec"]
 
 
 class QueuedCall(SessionCall):
-    """A call on its way. `connection` is the one it was handed to; `scope` ends it while it is in flight."""
+    """A call on its way. `connection` is the one it was handed to; `scope` ends it while it is in flight.
+    `is_over` is set when the connection has turned to other calls, or has ended."""
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class QueuedCall(SessionCall):
         super().__init__(name, arguments, claim, context)
         self.scope = anyio.CancelScope()
         self.connection: McpConnection | None = None
+        self.is_over = asyncio.Event()
 
     @property
     def has_begun(self) -> bool:
@@ -135,7 +139,12 @@ class McpSession:
             await self._start()
         except ToolSessionError as problem:  # an earlier session may still be running the call
             raise Unavailable(str(problem)) from None
-        return await self._claimed.settle(claim)
+        try:
+            return await self._claimed.settle(claim)
+        except ToolSessionError:
+            if self._current is not None and self._current.claim == claim:
+                await self._current.is_over.wait()
+            raise
 
     def _enqueue(self, call: QueuedCall, bound: float) -> None:
         """Adds a call to the queue. From here on its deadline holds, whether or not anybody waits for it."""
@@ -250,9 +259,23 @@ class McpSession:
             outcome = await connection.call(call.name, call.arguments, call.context)
             self._is_stable = True
             call.succeed(outcome)
-        self._current = None
+        if call.scope.cancelled_caught and self._must_not_go_on(call):
+            connection.transport.abort(f"tool {call.name!r} was given up, and must have ended for its check")
+            raise McpConnectionLost(connection.transport.problem)
+        self._leave()
         if call.scope.cancelled_caught:
             await connection.check()
+
+    def _must_not_go_on(self, call: QueuedCall) -> bool:
+        tool = self._latest.find(call.name)
+        return call.claim is not None and not self._server.url and tool is not None and bool(tool.checked_by)
+
+    def _leave(self) -> QueuedCall | None:
+        """Returns the call in flight, which is none any more."""
+        call, self._current = self._current, None
+        if call is not None:
+            call.is_over.set()
+        return call
 
     def _clean_up(self, task: "asyncio.Task[None]") -> None:
         """Ends what a connection left behind: the call in flight, and the wait for a catalogue."""
@@ -263,8 +286,7 @@ class McpSession:
             logger.warning("%s", self._problem)
         else:
             logger.error("%s (a defect of the session)", self._problem, exc_info=error)
-        call, self._current = self._current, None
-        if call is not None:
+        if (call := self._leave()) is not None:
             self._requeue(call)
         if isinstance(error, ToolSessionError):  # the next connection would fail in the same way
             self._fail_all(self._problem)
@@ -277,10 +299,11 @@ class McpSession:
             call.fail(ToolSessionError(why, may_have_run=True))
         elif not call.answer.done():
             call.connection = None
+            call.is_over.clear()
             self._queue.appendleft(call)
 
     def _fail_all(self, why: str) -> None:
-        current, self._current = self._current, None
+        current = self._leave()
         for call in [current, *self._queue] if current else list(self._queue):
             call.fail(ToolSessionError(why, call.may_have_run))
         self._queue.clear()

@@ -31,8 +31,8 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def merge(catalogues: Iterable[Catalogue], reserved: Mapping[str, str] = _NONE) -> dict[str, Tool]:
-    """Returns all tools by name, in the order of the servers. ``reserved``: names that mean something else,
-    and what.
+    """Returns all tools by name, in the order of the servers, without the checks. ``reserved``: names that
+    mean something else, and what.
 
     Raises `ConfigError` with every problem: a name that models do not accept, that is offered twice, or that
     is reserved.
@@ -41,6 +41,8 @@ def merge(catalogues: Iterable[Catalogue], reserved: Mapping[str, str] = _NONE) 
     problems: list[str] = []
     for catalogue in catalogues:
         for tool in catalogue.tools:
+            if tool.is_check:
+                continue
             other = tools.setdefault(tool.name, tool)
             if other is not tool:
                 problems.append(twice(tool, other))
@@ -140,6 +142,12 @@ class Toolbox:
         identity."""
         return self._specs
 
+    def find(self, server: str, name: str) -> Tool | None:
+        """Returns a tool that a server lists, also one that models are not given; None if it lists none of
+        this name."""
+        listed = (tool for c in self._catalogues if c.server == server for tool in c.tools)
+        return next((tool for tool in listed if tool.name == name), None)
+
     @property
     def refused(self) -> Mapping[str, str]:
         """The tools that are not offered because their schema cannot be checked in bounded time, with the
@@ -160,10 +168,7 @@ class Toolbox:
             raise ToolSessionError(why, may_have_run=False) from None
         tools = merge(self._catalogues, self._reserved)
         if missing := [name for name in self._offered or () if not fnmatch.filter(tools, name)]:
-            known = ", ".join(sorted(tools)) or "none"
-            raise ConfigError(
-                [f"tools: no MCP server offers {name!r}; there are: {known}" for name in missing]
-            )
+            raise ConfigError([self._missing(name, tools) for name in missing])
         await self._replace(tools)
         if asked_for := [name for name in self._offered or () if name in self._refused]:
             raise ConfigError(
@@ -212,6 +217,11 @@ class Toolbox:
         if session is None:
             raise ToolSessionError(f"there is no session with MCP server {server}", may_have_run=False)
         return session
+
+    def _missing(self, name: str, tools: Mapping[str, Tool]) -> str:
+        if any(tool.name == name for catalogue in self._catalogues for tool in catalogue.tools):
+            return f"tools: {name!r} is a check, which only the mesh calls; remove it here"
+        return f"tools: no MCP server offers {name!r}; there are: {', '.join(sorted(tools)) or 'none'}"
 
     async def _watch(self, index: int) -> None:
         """Follows one session's catalogue, until cancelled."""

@@ -22,9 +22,11 @@ import msgspec
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.budget import OnLimit
 from mesh.core.durable_call import (
+    Accept,
     Action,
     Answer,
     Ask,
+    AskWhatToDo,
     Done,
     History,
     MakeClaim,
@@ -35,12 +37,14 @@ from mesh.core.durable_call import (
     Stop,
     Wait,
     action_after_not_begun,
+    action_after_unknown,
     next_action,
 )
 from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
     Artifact,
+    Found,
     SpentElsewhere,
     ToolCall,
     ToolIntent,
@@ -49,13 +53,15 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
+from mesh.runtime.failpoints import failpoint
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.plan import ApprovalRule
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, PassInput, UnsettledCall
 
 _MOST_CLAIMS = 5
-"""Claims in one pass. Each but the first means that the session ended between a claim and its call."""
+"""Claims in one pass. Each but the first means that the session ended between a claim and its call, or during
+the call, without an effect."""
 MOST_SHOWN = 2_000
 """Bytes of what a question shows of a call."""
 _EARLIER = "\nIt is not known whether an earlier attempt ran."
@@ -167,6 +173,10 @@ class CallDriver:
         """Finds out what came of a claim, and repeats what can be repeated."""
         raise NotImplementedError
 
+    async def check(self, claim: ToolIntent) -> Found | None:
+        """Nobody knows what came of a claim: asks the check of the callee, if it has one."""
+        return None
+
     async def settle(self, claim: ToolIntent) -> None:
         """The pass is cancelled: a claimed call that has not begun must not begin any more."""
 
@@ -176,7 +186,7 @@ class CallDriver:
     async def cancel(self, task_id: str) -> None:
         """Nobody will answer this task of another agent any more."""
 
-    def question_about_unknown(self, claim: ToolIntent) -> ApprovalRequired:
+    def question_about_unknown(self, action: AskWhatToDo) -> ApprovalRequired:
         """The question whether to repeat a claim of which nobody knows the outcome."""
         raise NotImplementedError
 
@@ -262,30 +272,40 @@ class _DurableCall:
         return History(self._steps.of(self._step))
 
     async def run(self) -> ToolResult | PassEnd:
-        history = self._history
-        action = next_action(history, self._driver)
-        if isinstance(action, Recover):
-            effect = partial(self._driver.recover, action.claim, is_retry=action.is_retry)
-            done = await run_to_completion(self._effect(effect, action.claim))
-            if done is not None:
+        """Claims the call, or recovers its claim; again if nothing came of that."""
+        action = next_action(self._history, self._driver)
+        is_retry = isinstance(action, Recover) and action.is_retry
+        for _ in range(_MOST_CLAIMS + isinstance(action, Recover)):
+            claim = await self._claim_of(action)
+            if not isinstance(claim, ToolIntent):
+                return claim
+            done = await self._make(Recover(claim, is_retry), is_new=isinstance(action, MakeClaim))
+            if isinstance(done, ToolResult | PassEnd):
                 return done
-            action = action_after_not_begun(history, action, self._driver)
-        if isinstance(action, MakeClaim):
-            return await self._claim_and_run(action)
-        return await self._act(action)
-
-    async def _claim_and_run(self, action: MakeClaim) -> ToolResult | PassEnd:
-        """Claims the call and makes it; again if its session ended between the two."""
-        for _ in range(_MOST_CLAIMS):
-            claim = await self._claim(action)
-            if isinstance(claim, NotRun):
-                return self._not_run(claim)
-            effect, settle = partial(self._driver.run_claimed, claim), partial(self._driver.settle, claim)
-            done = await run_to_completion(self._effect(effect, claim), settle)
-            if done is not None:
-                return done
-        why = f"{self._call.name} could not be started: its session ends again and again"
+            action = done
+        why = f"{self._call.name} could not be run: its session ends again and again"
         return self._not_run(NotRun(why))
+
+    async def _claim_of(self, action: Action) -> ToolIntent | ToolResult | PassEnd:
+        """The claim that is to be made or recovered; otherwise what the call came to without one."""
+        match action:
+            case Recover(claim=claim):
+                return claim
+            case MakeClaim():
+                made = await self._claim(action)
+                return self._not_run(made) if isinstance(made, NotRun) else made
+            case _:
+                return await self._act(action)
+
+    async def _make(self, claimed: Recover, *, is_new: bool) -> ToolResult | PassEnd | Action:
+        """Makes the call of a new claim, or recovers an earlier one. Returns what to do next, if nothing came
+        of it."""
+        driver, claim = self._driver, claimed.claim
+        if not is_new:
+            effect = partial(driver.recover, claim, is_retry=claimed.is_retry)
+            return await run_to_completion(self._effect(effect, claimed))
+        effect, settle = partial(driver.run_claimed, claim), partial(driver.settle, claim)
+        return await run_to_completion(self._effect(effect, claimed), settle)
 
     async def _act(self, action: Action) -> ToolResult | PassEnd:
         """Everything but claims."""
@@ -295,21 +315,21 @@ class _DurableCall:
                 return result
             case Wait():
                 return PAUSED
-            case Stop(cancels=task):
-                if task:
-                    await driver.cancel(task)
-                return REJECTED
-            case Refuse(cancels=task):
-                if task:
-                    await driver.cancel(task)
-                return self._not_run(driver.refusal(action))
+            case Stop() | Refuse():
+                if action.cancels:
+                    await driver.cancel(action.cancels)
+                return REJECTED if isinstance(action, Stop) else self._not_run(driver.refusal(action))
             case Skip(claim=claim):
                 await driver.skip(claim)
                 return self._record(driver.skipped(), is_error=True, skipped=True)
             case Answer(text=text):
                 return self._record(text)
+            case Accept(found=found):
+                return self._record(applied(found), found=found)
             case Ask():
                 return self._ask(driver.question(action))
+            case AskWhatToDo():
+                return self._ask(driver.question_about_unknown(action))
             case Run(arguments=arguments):
                 self._started = time.monotonic()
                 ended = await driver.run(arguments)
@@ -323,35 +343,47 @@ class _DurableCall:
         if isinstance(prepared, NotRun):
             return prepared
         attempt = history.last_claim.attempt + 1 if history.claims else 0
-        claim = msgspec.structs.replace(prepared, run=self._steps.turn.run, attempt=attempt)
+        claim = msgspec.structs.replace(
+            prepared, run=self._steps.turn.run, attempt=attempt, found=action.found
+        )
         history.check(claim)
         return await self._steps.claim(self._step, claim)
 
     async def _effect(
-        self, effect: Callable[[], Coroutine[Any, Any, Ended]], claim: ToolIntent
-    ) -> ToolResult | PassEnd | None:
-        """Awaits an effect of a claimed call and records how it ended. None: it did not begin.
+        self, effect: Callable[[], Coroutine[Any, Any, Ended]], claimed: Recover
+    ) -> ToolResult | PassEnd | Action:
+        """Awaits an effect of a claimed call and records how it ended. Returns what to do next, if it did not
+        begin, or a check found that it had no effect.
 
         What came of it is journaled at once: while it is not, a crash leaves an outcome that nobody knows.
         """
         self._started = time.monotonic()
         ended = await effect()
-        if isinstance(ended, NotBegun):
-            return None
-        recorded = self._recorded(ended, claim)
+        match ended:
+            case NotBegun():
+                return action_after_not_begun(self._history, claimed, self._driver)
+            case Unknown():
+                action = await self._after_unknown(claimed)
+                if not isinstance(action, Accept | AskWhatToDo):
+                    return action
+                recorded = await self._act(action)
+            case _:
+                recorded = self._recorded(ended)
         await self._steps.send_ahead()
         return recorded
 
-    def _recorded(
-        self, ended: Returned | NotRun | Unknown | Asks | Stopped, claim: ToolIntent
-    ) -> ToolResult | PassEnd:
+    async def _after_unknown(self, claimed: Recover) -> Action:
+        found = await self._driver.check(claimed.claim)
+        if found is not None:
+            failpoint("tool.checked")
+        return action_after_unknown(self._history, claimed, self._driver, found)
+
+    def _recorded(self, ended: Returned | NotRun | Asks | Stopped) -> ToolResult | PassEnd:
         match ended:
             case Returned():
                 return self._returned(ended)
             case NotRun():
                 return self._not_run(ended)
-            case Unknown():
-                return self._ask(self._driver.question_about_unknown(claim))
             case Asks(question=question):
                 return self._ask(question)
             case Stopped():
@@ -421,6 +453,12 @@ async def run_to_completion(
 def result_of(call: ToolCall, content: str, *, most: int, **more: Any) -> ToolResult:
     """The result of a call as an event, with at most ``most`` bytes of text."""
     return ToolResult(call_id=call.id, tool=call.name, content=bounded(content, most), **more)
+
+
+def applied(found: Found) -> str:
+    """The text of a result that is known from a check alone."""
+    how = f"[The connection was lost during this call. {found.check} found that the call had its effect.]"
+    return f"{how}\n{found.text}" if found.text else how
 
 
 def refused(action: Refuse) -> NotRun:

@@ -27,7 +27,7 @@ from mesh.a2a.client.port import (
     RemoteTask,
 )
 from mesh.core.budget import LimitName
-from mesh.core.durable_call import MESSAGE_REFUSED, Ask, History, MakeClaim, Refuse
+from mesh.core.durable_call import MESSAGE_REFUSED, Ask, AskWhatToDo, History, MakeClaim, Refuse
 from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
@@ -357,7 +357,8 @@ class _RemoteCall(CallDriver):
             description = f"Ask agent {self._name}{about}\n{listed(action.arguments)}"
         return self._question(action.kind, action.arguments, description)
 
-    def question_about_unknown(self, claim: ToolIntent) -> ApprovalRequired:
+    def question_about_unknown(self, action: AskWhatToDo) -> ApprovalRequired:
+        claim = action.claim
         what = "the decision" if claim.answers else "the message"
         description = (
             f"It is not known what came of {what} to agent {self._name}: the connection was lost after "

@@ -1,22 +1,33 @@
 """Calls of MCP tools: how one is described, made and recovered. What happens when, `mesh.tree.calls` decides.
 
-The session that may have run a call is asked what came of it. A tool that is another by the time a person has
-decided is asked about again.
+The session that may have run a call is asked what came of it; if it does not know, the check of the tool is,
+and then a person. A tool that is another by the time a person has decided is asked about again.
 """
 
+import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from mesh.core.budget import Remaining
-from mesh.core.durable_call import Ask, History, MakeClaim, Refuse
+from mesh.core.durable_call import Ask, AskWhatToDo, History, MakeClaim, Refuse
 from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
-from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, ToolCall, ToolIntent, ToolResult
+from mesh.core.events import (
+    ApprovalKindName,
+    ApprovalRequired,
+    Artifact,
+    Found,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+)
 from mesh.core.execution import ExecutionContext, step_id
 from mesh.core.history import NOT_RUN
 from mesh.core.places import StepKey
+from mesh.mcp.checks import check_of, found, unknown, words_of
 from mesh.mcp.fingerprint import changes, fingerprint_of
 from mesh.mcp.port import Claim, Tool, ToolOutcome
 from mesh.mcp.schema import problems
@@ -31,6 +42,7 @@ from mesh.tree.calls import (
     NotRun,
     Returned,
     Unknown,
+    applied,
     bounded,
     fitting,
     listed,
@@ -41,6 +53,10 @@ from mesh.tree.calls import (
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
+
+_CHECK_WITHIN_S = 60.0
+"""Bounds a check, with its repetitions."""
+_MOST_CHECKS = 3
 
 
 class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +91,46 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         try:
             outcome = await self.outcome_of(intent.server, _session_claim(unsettled.conversation_id, intent))
         except ToolSessionError:
-            return None
+            return await self._settle_by_check(unsettled, call)
         if outcome is None:
             return result_of(call, NOT_RUN, most=most, is_error=True, skipped=True)
         content, artifacts = _fitted("", outcome, most)
         return result_of(call, content, most=most, is_error=outcome.is_error, artifacts=artifacts)
+
+    async def _settle_by_check(self, unsettled: UnsettledCall, call: ToolCall) -> ToolResult | None:
+        context = unsettled.context(self.settings.root)
+        told = await self.check(self.toolbox.tools.get(call.name), unsettled.intent.arguments, context)
+        if told is None or told.outcome == "unknown":
+            return None
+        most = self.settings.max_result_bytes
+        if told.outcome == "applied":
+            return result_of(call, applied(told), most=most, found=told)
+        return result_of(call, NOT_RUN, most=most, is_error=True, skipped=True, found=told)
+
+    async def check(
+        self, tool: Tool | None, arguments: dict[str, Any], context: ExecutionContext
+    ) -> Found | None:
+        """What the check of a tool finds of a call; None if the tool has no check. Raises `Unavailable`."""
+        if tool is None or not tool.checked_by:
+            return None
+        check = check_of(tool, self.toolbox)
+        if check is None:
+            return unknown(tool.checked_by, f"{tool.server} has no read-only tool {tool.checked_by}")
+        return await self._asked(check, arguments, context)
+
+    async def _asked(self, check: Tool, arguments: dict[str, Any], context: ExecutionContext) -> Found:
+        problem = f"it gave no answer within {_CHECK_WITHIN_S:g} s"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CHECK_WITHIN_S):
+                # Again, because what ended the session during the call may end it during the check, too.
+                for _ in range(_MOST_CHECKS):
+                    try:
+                        outcome = await self.toolbox.call(check, arguments, context=context)
+                    except ToolSessionError as failure:
+                        problem = str(failure)
+                    else:
+                        return found(check.name, outcome)
+        return unknown(check.name, problem)
 
     async def cancel(self, task: AbandonedTask) -> None:
         """See `Tree.cancel`. A tool works on no tasks."""
@@ -107,10 +158,13 @@ class _ToolCall(CallDriver):
         self._calls = calls
         self._steps = steps
         self._step = step
-        self._tool = tool
+        self._take(tool)
         self._remaining = Remaining()
-        self.is_repeatable = tool is not None and tool.repeatable
         self.tells_arguments = not calls.for_model
+
+    def _take(self, tool: Tool | None) -> None:
+        self._tool = tool
+        self.is_repeatable = tool is not None and tool.repeatable
 
     # -- as it describes itself
 
@@ -214,18 +268,28 @@ class _ToolCall(CallDriver):
             description = bounded(why, MOST_SHOWN) + description
         return self._question(action.kind, action.arguments, description)
 
-    def question_about_unknown(self, claim: ToolIntent) -> ApprovalRequired:
-        name = self.call.name
+    async def check(self, claim: ToolIntent) -> Found | None:
+        told = await self._calls.check(self._tool, claim.arguments, self._context(self._remaining))
+        # Its server may have started again, with another tool under this name.
+        self._take(self._calls.toolbox.tools.get(self.call.name))
+        return told
+
+    def question_about_unknown(self, action: AskWhatToDo) -> ApprovalRequired:
+        name, claim = self.call.name, action.claim
         description = (
             f"It is not known whether {name} ran: the process died, or the connection was lost, "
             f"after it was started and before its result arrived. Look at the real thing, then decide: "
-            f"retry (run it again) or skip (go on without running it).\n{listed(claim.arguments)}"
+            f"retry (run it again) or skip (go on without running it).\n"
         )
+        if action.found is not None:
+            description += bounded(f"{words_of(action.found)}\n", MOST_SHOWN)
+        description += listed(claim.arguments)
         asked = self._steps.known(self._step, ApprovalRequired)
         if asked is not None and (found := self.changes_since(asked)):
             changed = bounded(f"The tool has changed since it was started: {found}.\n", MOST_SHOWN)
             description = changed + description
-        return self._question("unknown_outcome", claim.arguments, description)
+        question = self._question("unknown_outcome", claim.arguments, description)
+        return msgspec.structs.replace(question, found=action.found)
 
     def refusal(self, action: Refuse) -> NotRun:
         return refused(action)

@@ -222,12 +222,26 @@ class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A claimed tool call without a result. ``digest`` as in `PassInput`, ``call_id`` as in `ToolResult`."""
+    """A claimed tool call without a result. ``digest``, ``depth_above`` and ``traceparent`` as in
+    `PassInput`, ``call_id`` as in `ToolResult`."""
 
     digest: str
     conversation_id: str
     call_id: str
     intent: ToolIntent
+    depth_above: int = 0
+    traceparent: str = ""
+
+    def context(self, root: str) -> ExecutionContext:
+        """What a check of the call is told. ``root`` is the name of the root agent."""
+        intent = self.intent
+        return ExecutionContext(
+            idempotency_key=step_id(self.conversation_id, intent.turn, intent.step),
+            trace_id=trace_id_of(self.traceparent, self.conversation_id, intent.turn),
+            depth=self.depth_above + intent.place.depth,
+            agent_path=(root, *intent.place.called_agents),
+            traceparent=valid_traceparent(self.traceparent),
+        )
 
 
 class Tree(Protocol):

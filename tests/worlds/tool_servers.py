@@ -45,6 +45,7 @@ class Spec:
     timeout_s: float = 20.0
     start_timeout_s: float = 20.0
     max_result_bytes: int = 1 << 20
+    believes_checks: bool = False
 
 
 def hostile(*args: str, **options: Any) -> Spec:

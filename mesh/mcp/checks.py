@@ -1,0 +1,71 @@
+"""Checks of outcomes: tools that tell what came of a call of another one. Pure.
+
+A tool names its check (`Tool.checked_by`), which is a read-only tool of the same server. It gets the same
+arguments and the same execution context as the call, and answers with one of these, or with an object that
+has ``outcome`` and, for people and for the model, ``text``:
+
+    applied        the call had its effect
+    not_applied    it had none, and what was begun of it will have none
+    unknown        the check cannot tell
+
+Whatever else it does, nothing is known.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+from mesh.core.events import Found, Outcome
+from mesh.mcp.port import Tool, ToolOutcome
+from mesh.mcp.toolbox import Toolbox
+
+MOST_TEXT = 2_000
+"""Characters of what a check found that are kept."""
+
+
+def check_of(tool: Tool, toolbox: Toolbox) -> Tool | None:
+    """Returns the check of a tool; None if its server lists none of that name that is harmless."""
+    check = toolbox.find(tool.server, tool.checked_by)
+    return check if check is not None and check.repeatable and not check.destructive else None
+
+
+def found(check: str, outcome: ToolOutcome) -> Found:
+    """Returns what a check found, from the result of its call."""
+    if outcome.is_error:
+        return unknown(check, f"it failed: {outcome.content}")
+    try:
+        said = msgspec.convert(_answer(outcome.content), _Answer)
+    except msgspec.ValidationError:
+        return unknown(check, f"it answered neither applied, not_applied nor unknown: {outcome.content}")
+    return Found(check, said.outcome, said.text[:MOST_TEXT])
+
+
+def unknown(check: str, why: str) -> Found:
+    """Returns that a check could not tell."""
+    return Found(check, "unknown", why[:MOST_TEXT])
+
+
+def words_of(found: Found) -> str:
+    """Says to a person what a check found that could not tell.
+
+    >>> words_of(Found("was_refunded", "unknown", "the bank does not answer"))
+    'Its check was_refunded cannot tell: the bank does not answer'
+    """
+    return f"Its check {found.check} cannot tell" + (f": {found.text}" if found.text else ".")
+
+
+class _Answer(msgspec.Struct):
+    outcome: Outcome
+    text: str = ""
+
+
+def _answer(content: str) -> Any:
+    """What a check returned, as an object. The SDK's servers wrap a value that is no object into one."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = content.strip()
+    if isinstance(value, dict) and value.keys() == {"result"}:
+        value = value["result"]
+    return {"outcome": value} if isinstance(value, str) else value
