@@ -1,14 +1,16 @@
 """What every actor of one agent is created from: plain data that travels to any machine.
 
-It holds the config's text with ``${VAR}`` not yet replaced: each actor reads the environment of its own
-machine, so that secrets neither travel nor reach Ray's control store.
+It holds the config's text with ``${VAR}`` not yet replaced, and the texts of the files that the config names:
+each actor reads the environment of its own machine, so that secrets neither travel nor reach Ray's control
+store.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from mesh.config.files import FileText
 from mesh.config.model import Auth, Config, parse
 from mesh.core.ids import shard_of
 from mesh.tree.plan import all_nodes
@@ -44,10 +46,11 @@ class Blueprint:
     listen_host: str = ""
     leaves: bool = False
     keys_file: Path | None = None
+    files: Mapping[str, FileText] = field(default_factory=dict)
 
     def config(self) -> Config:
         """The config, read with this process's environment. Raises `ConfigError`."""
-        config = parse(self.source, self.origin, os.environ)
+        config = parse(self.source, self.origin, os.environ, self.files)
         if self.keys_file is None:
             return config
         return config.model_copy(update={"auth": Auth(keys_file=self.keys_file)})
@@ -70,6 +73,7 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         idle_timeout_s=config.cluster.idle_timeout_s,
         listen_host="127.0.0.1" if one_machine else "",
         keys_file=config.auth.keys_file.absolute() if config.auth else None,
+        files=dict(config.files),
     )
 
 

@@ -8,6 +8,7 @@ from deployments.idle import Idle
 from deployments.services import TOOL_SESSION
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
+from mesh.mcp.python_file import launched
 from mesh.mcp.session_file import SessionFile
 from mesh.runtime.failpoints import failpoint
 
@@ -22,7 +23,8 @@ class McpSessionActor(Actor):
 
         await self._begin()
         spec = next(spec for spec in blueprint.config().servers if spec.name == server)
-        self._session = McpSession(spec, _file(blueprint, server, replica))
+        session_file = _file(blueprint, server, replica)
+        self._session = McpSession(launched(spec, blueprint.data_dir / "code"), session_file)
         # Only calls count as use. Every toolbox waits in `changed` all the time: no session would ever leave.
         self._idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
         self._serve(TOOL_SESSION, self, blueprint)

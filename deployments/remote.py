@@ -8,6 +8,7 @@ node      `RemoteRecorder`                ──►  keepers
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -19,6 +20,7 @@ from deployments.addresses import keeper_stub, mcp_session_stub, node_stub, sess
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService
+from mesh.config.files import FileText
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
@@ -219,7 +221,12 @@ class RemoteTree:
                     ]
                 )
             version = replace(
-                self._blueprint, digest=digest, source=path.read_text(), origin=path.name, leaves=True
+                self._blueprint,
+                digest=digest,
+                source=path.read_text(),
+                files=_kept_files(path),
+                origin=path.name,
+                leaves=True,
             )
             self._versions[digest] = replace(version, nodes=placements(version.config()))
         return self._versions[digest]
@@ -298,15 +305,32 @@ def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:
 
 
 def keep_source(blueprint: Blueprint) -> None:
-    """Keeps the config's text under its digest, so that a conversation can go on with it. As durable as the
-    conversations: one that waits for a person cannot go on without it."""
-    path, source = _source_path(blueprint.data_dir, blueprint.digest), blueprint.source.encode()
+    """Keeps the config's text and its files under its digest, so that a conversation can go on with them. As
+    durable as the conversations: one that waits for a person cannot go on without them."""
+    path = _source_path(blueprint.data_dir, blueprint.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_bytes() != source:
-        atomic.replace(path, source, synced=True)
+    if blueprint.files:
+        _keep(_files_path(path), json.dumps(blueprint.files, sort_keys=True).encode())
+    # Last: a version whose text is there is complete.
+    _keep(path, blueprint.source.encode())
+    atomic.sync_folder(blueprint.data_dir)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        atomic.replace(path, content, synced=True)
         atomic.sync_folder(path.parent)
-        atomic.sync_folder(blueprint.data_dir)
+
+
+def _kept_files(source: Path) -> dict[str, FileText]:
+    path = _files_path(source)
+    kept = json.loads(path.read_bytes()) if path.exists() else {}
+    return {loc: FileText(*file) for loc, file in kept.items()}
 
 
 def _source_path(data_dir: Path, digest: str) -> Path:
     return data_dir / "configs" / f"{digest}.yaml"
+
+
+def _files_path(source: Path) -> Path:
+    return source.with_suffix(".files.json")

@@ -21,14 +21,16 @@ ConfigArgument = Annotated[
 
 
 def loaded(path: Path) -> "Config":
-    """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models."""
+    """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and
+    its Python files."""
     from mesh.config.model import load
+    from mesh.config.python_problems import python_problems
     from mesh.core.errors import ConfigError
     from mesh.llm.config_checks import model_problems
     from mesh.tree.budget_checks import budget_problems
 
     config = load(path, os.environ)
-    if problems := [*model_problems(config), *budget_problems(config)]:
+    if problems := [*model_problems(config), *budget_problems(config), *python_problems(config)]:
         raise ConfigError(problems)
     return config
 

@@ -56,6 +56,10 @@ def tools(
 
 async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     """Returns the tools that are offered, and why others are not."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from mesh.mcp.python_file import launched
     from mesh.mcp.session import McpSession
     from mesh.mcp.toolbox import Toolbox
     from mesh.tree.build import reserved
@@ -63,17 +67,18 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
 
     bound = max((server.start_timeout_s + server.timeout_s for server in config.servers), default=1.0)
     own = [agent for planned in all_nodes(config) for agent in planned.node.a2a]
-    toolbox = Toolbox(
-        [McpSession(server) for server in config.servers],
-        reserved=reserved([*config.a2a, *own]),
-        start_timeout_s=bound,
-    )
-    try:
-        await toolbox.start()
-        listed = sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))
-        return listed, dict(toolbox.refused)
-    finally:
-        await toolbox.close()
+    with TemporaryDirectory(prefix="mesh-tools-") as folder:
+        toolbox = Toolbox(
+            [McpSession(launched(server, Path(folder))) for server in config.servers],
+            reserved=reserved([*config.a2a, *own]),
+            start_timeout_s=bound,
+        )
+        try:
+            await toolbox.start()
+            listed = sorted(toolbox.tools.values(), key=lambda tool: (tool.server, tool.name))
+            return listed, dict(toolbox.refused)
+        finally:
+            await toolbox.close()
 
 
 def _table(rows: "Sequence[dict[str, Any]]") -> "Table":

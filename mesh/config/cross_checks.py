@@ -44,7 +44,11 @@ _TYPES = {kind for kinds in _KEYS_OF.values() for kind in kinds}
 BUILT_IN_TOOLS = ("ask_user", "exit_loop", "complete_task", "return_to_user", "use_agent")
 """The names of the tools that the mesh itself gives to models."""
 
-_UNUSABLE = {"command": ("headers",), "url": ("args", "env", "replicas")}
+_UNUSABLE = {
+    "command": ("headers",),
+    "url": ("args", "env", "replicas"),
+    "python": ("args", "headers"),
+}
 """Keys that a server of each kind cannot use."""
 
 
@@ -72,9 +76,9 @@ def _servers(config: dict[str, Any]) -> Iterator[Problem]:
 def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:
     kinds = [kind for kind in _UNUSABLE if kind in server]
     if not kinds:
-        yield loc, "has neither command nor url; expected one of them"
-    elif len(kinds) == 2:
-        yield (*loc, "url"), "command and url exclude each other; expected one of them"
+        yield loc, "has neither command, url nor python; expected one of them"
+    elif len(kinds) > 1:
+        yield (*loc, kinds[1]), f"{' and '.join(kinds)} exclude each other; expected one of them"
     else:
         for key in _UNUSABLE[kinds[0]]:
             if key in server:

@@ -2,6 +2,7 @@
 
     text ── yaml_tree ─────► nodes with line numbers
          ── environment ───► plain data, variables substituted
+         ── files ─────────► the texts of the files that it names in their place
          ── cross_checks ──► problems between keys
          ── the models ────► problems of single keys
          ──► `Config`, or one `ConfigError` with every problem
@@ -10,6 +11,7 @@ Times are in seconds, sizes in bytes. A problem never repeats a value, because t
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
+from mesh.config.files import Files, FileText, resolve
 from mesh.config.problem_texts import spelled
 from mesh.config.read_model import Problem, read_model, told
 from mesh.config.values import (
@@ -100,10 +103,10 @@ class ServerOptions(ConfigSection):
     """An MCP server in a subprocess, and the bounds of its session.
 
     ``replicas`` is the number of processes, each with a session of its own. ``unannotated`` says whether a
-    tool without hints needs an approval. ``timeout_s`` bounds a call,
-    ``start_timeout_s`` the start of the session, ``max_result_bytes`` one result. The server gets ``env``,
-    and of the mesh's own environment only HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may
-    override. ``believe_checks``: what it says in ``_meta`` of its checks counts (`mesh.mcp.checks`).
+    tool without hints needs an approval. ``timeout_s`` bounds a call, ``start_timeout_s`` the start of the
+    session, ``max_result_bytes`` one result. The server gets ``env``, and of the mesh's own environment only
+    HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may override. ``believe_checks``: what it says in
+    ``_meta`` of its checks counts (`mesh.mcp.checks`).
     """
 
     command: Text | None = None
@@ -122,12 +125,27 @@ class ServerOptions(ConfigSection):
         return self.believe_checks
 
 
+class PythonFile(ConfigSection):
+    """A Python file: its path as the config says it, its absolute path on the machine that read it, and its
+    text."""
+
+    file: Text
+    path: Text
+    code: str
+
+
 class McpServer(ServerOptions):
-    """An MCP server: a subprocess that speaks stdio (``command``), or Streamable HTTP (``url``)."""
+    """An MCP server: a subprocess that speaks stdio (``command``), Streamable HTTP (``url``), or a file of
+    tools (``python``), which is served in a subprocess. In the file of the config ``python`` is a path."""
 
     name: Name
     url: Url | None = None
+    python: PythonFile | None = None
     headers: dict[Text, str] = {}
+
+    @property
+    def believes_checks(self) -> bool:
+        return self.believe_checks or self.python is not None
 
 
 class A2aAgent(ConfigSection):
@@ -362,7 +380,8 @@ class Config(ConfigSection):
     reaches the API may use it. An approval that nobody decides within ``approval_timeout_s`` counts as
     rejected; None means that it waits for ever.
 
-    Other processes get `source` and parse it in their own environment, so that secrets are never sent.
+    Other processes get `source` and `files`, and parse them in their own environment, so that secrets are
+    never sent.
     """
 
     name: Name = "agent"
@@ -390,16 +409,30 @@ class Config(ConfigSection):
     _origin: str = PrivateAttr("config")
     _root: YamlNode = PrivateAttr(YamlNode(1, {}))
     _digest: str = PrivateAttr("")
+    _files: Mapping[str, FileText] = PrivateAttr({})
 
     @classmethod
-    def parse(cls, text: str, source: str, env: Mapping[str, str]) -> "Config":
+    def parse(
+        cls, text: str, source: str, env: Mapping[str, str], files: Mapping[str, FileText] | None = None
+    ) -> "Config":
         """Returns the config in ``text``. ``source`` is the name of the file, with which problems begin.
 
-        Raises `ConfigError` with every problem, in the order of the lines.
+        ``files`` is what `Config.files` of the same config was; with None the files that the config names are
+        read, relative to the folder of ``source``. Raises `ConfigError` with every problem, in the order of
+        the lines.
         """
-        config, root = read_model(cls, text, source, env, example="name: agent", checks=cross_checks)
+        used = Files(Path(source).parent, files)
+        config, root = read_model(
+            cls,
+            text,
+            source,
+            env,
+            example="name: agent",
+            resolve=partial(resolve, files=used),
+            checks=cross_checks,
+        )
         config._source, config._origin, config._root = text, source, root
-        config._digest = _digest(root)
+        config._files, config._digest = used.used, _digest(root, used.used)
         return config
 
     @property
@@ -437,8 +470,13 @@ class Config(ConfigSection):
 
     @property
     def source(self) -> str:
-        """The text it was parsed from, ``${VAR}`` still in it."""
+        """The text it was parsed from, ``${VAR}`` still in it. With `files` it can be parsed anywhere."""
         return self._source
+
+    @property
+    def files(self) -> Mapping[str, FileText]:
+        """What the files that it names had, by the location that names them."""
+        return self._files
 
     @property
     def origin(self) -> str:
@@ -461,17 +499,21 @@ class Config(ConfigSection):
         return f"{self._origin}:{self._root.nearest(loc).line}: {spelled(loc)}"
 
 
-def _digest(root: YamlNode) -> str:
+def _digest(root: YamlNode, files: Mapping[str, FileText]) -> str:
     # Variables are not substituted: the digest is the same wherever the agent runs, and reveals no secret.
     data = {key: value for key, value in root.data().items() if key not in DEPLOYMENT_KEYS}
     if isinstance(llm := data.get("llm"), dict):
         data["llm"] = {key: value for key, value in llm.items() if key != "prices"}
+    if files:  # not their paths, which differ from machine to machine
+        data = {"config": data, "files": {loc: file.text for loc, file in files.items()}}
     return sha256(canonical(data)).hexdigest()[:12]
 
 
-def parse(text: str, source: str, env: Mapping[str, str]) -> Config:
+def parse(
+    text: str, source: str, env: Mapping[str, str], files: Mapping[str, FileText] | None = None
+) -> Config:
     """`Config.parse`."""
-    return Config.parse(text, source, env)
+    return Config.parse(text, source, env, files)
 
 
 def load(path: Path, env: Mapping[str, str]) -> Config:

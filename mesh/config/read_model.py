@@ -3,7 +3,7 @@
 It serves `agent.yaml` and `web.yaml` alike.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -29,11 +29,13 @@ def read_model(
     env: Mapping[str, str],
     *,
     example: str,
+    resolve: Callable[[Any], Iterable[Problem]] = no_checks,
     checks: Callable[[Any], Iterable[Problem]] = no_checks,
 ) -> tuple[Model, YamlNode]:
     """Returns the model in ``text`` and the root of its YAML tree.
 
-    ``checks`` finds problems between keys in the plain data. ``example`` is a line that such a file may have.
+    ``resolve`` puts what they stand for in place of references in the plain data. ``checks`` finds problems
+    between keys there. ``example`` is a line that such a file may have.
     Raises `ConfigError` with every problem as ``origin:line: key: …``, in the order of the lines.
     """
     root = compose(text, origin)
@@ -41,12 +43,15 @@ def read_model(
         raise ConfigError([f"{origin}:{root.line}: expected keys at the top level, such as {example}"])
     substitution = Substitution(env)
     data = substitution.data(root)
+    unresolved = [each for each in resolve(data) if each[0] not in substitution.failed]
     found, errors = _validated(model, data)
     if _put_texts(data, substitution, errors):
         found, errors = _validated(model, data)
     problems = [*problems_of(errors, model, data), *checks(data)]
-    # A variable without a value is reported once, and not again by the key that lacks it.
-    problems = [*substitution.problems, *(each for each in problems if each[0] not in substitution.failed)]
+    # A variable or a reference without a value is reported once, and not again by the key that lacks it.
+    failed = substitution.failed | {loc for loc, _ in unresolved}
+    reported = [*substitution.problems, *unresolved]
+    problems = [*reported, *(each for each in problems if not failed.intersection(_prefixes(each[0])))]
     if found is None or problems:
         raise ConfigError(told(problems, origin, root))
     return found, root
@@ -56,6 +61,10 @@ def told(problems: Iterable[Problem], origin: str, root: YamlNode) -> list[str]:
     """Returns the problems as people read them, ``origin:line: key: …``, in the order of the lines."""
     lines = sorted({(root.nearest(loc).line, spelled(loc), message) for loc, message in problems})
     return [f"{origin}:{line}: {key}: {message}" for line, key, message in lines]
+
+
+def _prefixes(loc: Loc) -> Iterator[Loc]:
+    return (loc[:length] for length in range(1, len(loc) + 1))
 
 
 def _validated(model: type[Model], data: Any) -> tuple[Model | None, list[Any]]:

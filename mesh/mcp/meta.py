@@ -46,3 +46,16 @@ def meta_of(context: ExecutionContext) -> dict[str, Any]:
     execution = msgspec.to_builtins(context)
     traceparent = execution.pop(TRACEPARENT, "")
     return {EXECUTION: execution, **({TRACEPARENT: traceparent} if traceparent else {})}
+
+
+def context_of(meta: Mapping[str, Any] | None) -> ExecutionContext:
+    """The execution context in the ``_meta`` of a call; an empty one if there is none."""
+    meta = meta or {}
+    try:
+        data = {**_NOWHERE, **meta.get(EXECUTION, {}), TRACEPARENT: meta.get(TRACEPARENT, "")}
+        return msgspec.convert(data, ExecutionContext)
+    except (msgspec.ValidationError, TypeError):
+        return msgspec.convert(_NOWHERE, ExecutionContext)
+
+
+_NOWHERE = {"idempotency_key": "", "trace_id": "", "depth": 1, "agent_path": ()}

@@ -119,7 +119,7 @@ class TestCheck:
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr.splitlines() == [
             f"mesh: {path}:3: llm.modle: unknown key; did you mean model?",
-            f"mesh: {path}:4: mcp_servers[0]: has neither command nor url; expected one of them",
+            f"mesh: {path}:4: mcp_servers[0]: has neither command, url nor python; expected one of them",
         ]
 
     @pytest.mark.parametrize("command", ["check", "up"])

@@ -111,7 +111,7 @@ class TestProblems:
             "agent.yaml:2: port: is text; expected a whole number",
             "agent.yaml:4: llm.timeout_s: is too small; expected more than 0",
             "agent.yaml:5: llm.model: the environment variable X is not set; set it, or write ${X:-default}",
-            "agent.yaml:6: mcp_servers[0]: has neither command nor url; expected one of them",
+            "agent.yaml:6: mcp_servers[0]: has neither command, url nor python; expected one of them",
             "agent.yaml:7: limits: is a number; expected a mapping (key: value)",
         ]
 

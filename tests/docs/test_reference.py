@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from starlette.routing import Match
 
+from mesh.config.files import FileText
 from mesh.config.model import (
     A2aAgent,
     AgentNode,
@@ -26,6 +27,7 @@ from mesh.config.model import (
     McpServer,
     ModelParameters,
     ModelPrice,
+    PythonFile,
     ServerOptions,
     TurnBudget,
     parse,
@@ -69,6 +71,16 @@ _SHORTEST = 8
 """A piece of a message that is shorter says nothing."""
 
 
+class _AnyFile(dict[str, FileText]):
+    """Files that examples name. Their text is valid as Python and as JSON."""
+
+    def __contains__(self, loc: object) -> bool:
+        return True
+
+    def __missing__(self, loc: str) -> FileText:
+        return FileText("/example", "{}")
+
+
 @pytest.mark.parametrize("title", SECTIONS)
 def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> None:
     fields = {field.alias or name: field for name, field in SECTIONS[title].model_fields.items()}
@@ -80,7 +92,7 @@ def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> N
 
 
 def test_every_part_of_the_config_has_a_table() -> None:
-    assert _parts(Config) - {Budget, ModelPrice, ServerOptions} <= set(SECTIONS.values())
+    assert _parts(Config) - {Budget, ModelPrice, PythonFile, ServerOptions} <= set(SECTIONS.values())
 
 
 def test_the_keys_of_a_node_are_all_described() -> None:
@@ -117,7 +129,8 @@ def test_every_key_of_the_config_that_is_named_exists() -> None:
 def test_every_config_that_is_shown_is_one(document: Path) -> None:
     for text in _YAML.findall(document.read_text()):
         if not text.startswith(" "):  # an indented block is a piece of a config
-            parse(text, name_of(document), dict.fromkeys(re.findall(r"\$\{(\w+)", text), "x"))
+            env = dict.fromkeys(re.findall(r"\$\{(\w+)", text), "x")
+            parse(text, name_of(document), env, _AnyFile())
 
 
 def test_every_error_that_is_explained_is_an_error_of_the_code() -> None:

@@ -1,0 +1,156 @@
+"""The files that a config names: their text becomes a part of the config.
+
+    python: tools/shop.py    ──►  the text of the file, read once
+
+A path is relative to the folder of the config. What was read is kept by its location in the config
+(`Config.files`): it belongs to the digest, and other processes, later ones too, get it instead of reading the
+file, which may be another one by then.
+
+`describe` says what is in a Python file. It runs the file in another process: nothing that a file does can
+harm whoever reads a config.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mesh.config.problem_texts import spelled
+from mesh.config.yaml_tree import Loc
+from mesh.processes.bounded import run_bounded
+
+MAX_BYTES = 256 * 1024
+"""Bounds a file that a config names."""
+DESCRIBE_TIMEOUT_S = 30.0
+MAX_DESCRIPTION = 8 * 1024 * 1024
+INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""The variables that an MCP server inherits; see `mesh.mcp.stdio.server_environment`."""
+
+Problem = tuple[Loc, str]
+
+
+class FileText(NamedTuple):
+    """A file that was read: its absolute path on the machine that read it, and its text."""
+
+    path: str
+    text: str
+
+
+class UnusableFile(Exception):
+    """A file cannot be read. The message says what is wrong with it."""
+
+
+class PythonProblem(NamedTuple):
+    """Something wrong in a Python file, at a line."""
+
+    path: str
+    line: int
+    message: str
+
+
+class Description(NamedTuple):
+    """What is in a Python file. Tools and checks are as MCP lists them, with their ``line``; schemas are
+    those of its types, by name."""
+
+    tools: tuple[dict[str, Any], ...] = ()
+    checks: tuple[dict[str, Any], ...] = ()
+    schemas: Mapping[str, dict[str, Any]] = {}
+    problems: tuple[PythonProblem, ...] = ()
+
+
+class Files:
+    """The files of one config: read from ``folder``, or ``kept`` by whoever read them."""
+
+    def __init__(self, folder: Path, kept: Mapping[str, FileText] | None = None) -> None:
+        self._folder = folder
+        self._kept = kept
+        self.used: dict[str, FileText] = {}
+
+    def text(self, loc: Loc, reference: str) -> FileText:
+        """Returns what the reference at ``loc`` stands for. Raises `UnusableFile`."""
+        key = spelled(loc)
+        if self._kept is None:
+            found = _read(self._folder / Path(reference).expanduser())
+        elif key in self._kept:
+            found = self._kept[key]
+        else:
+            raise UnusableFile("was not kept with this config; start the mesh again with the config's file")
+        self.used[key] = found
+        return found
+
+
+def resolve(data: Any, files: Files) -> Iterator[Problem]:
+    """Puts what they stand for in place of the references to files in the plain data of a config, whose types
+    have not been checked yet. Yields a problem for each that cannot be used."""
+    servers = data.get("mcp_servers") if isinstance(data, dict) else None
+    for index, server in enumerate(servers if isinstance(servers, list) else ()):
+        if isinstance(server, dict) and "python" in server:
+            yield from _resolve_python(server, ("mcp_servers", index, "python"), files)
+
+
+def _resolve_python(server: dict[str, Any], loc: Loc, files: Files) -> Iterator[Problem]:
+    reference = server["python"]
+    if not isinstance(reference, str) or not reference.endswith(".py"):
+        yield loc, "expected the path of a Python file, such as tools/shop.py"
+        return
+    try:
+        found = files.text(loc, reference)
+    except UnusableFile as problem:
+        yield loc, str(problem)
+    else:
+        server["python"] = {"file": reference, "path": found.path, "code": found.text}
+
+
+def _read(path: Path) -> FileText:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(raw) > MAX_BYTES:
+        raise UnusableFile(f"{path} is over {MAX_BYTES:,} bytes; move parts of it into files that it imports")
+    try:
+        return FileText(os.path.abspath(path), raw.decode("utf-8-sig"))  # noqa: PTH100 - a symlink stays one
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UnusableFile(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from error
+
+
+def describe(file: FileText, env: Mapping[str, str], schemas: tuple[str, ...] = ()) -> Description:
+    """Returns what is in a Python file. It is run with ``env`` and the few variables that servers inherit.
+
+    ``schemas`` are names whose schemas are asked for, besides those of the types that the file defines.
+    """
+    return _described(file, tuple(sorted(env.items())), schemas)
+
+
+@lru_cache(maxsize=32)
+def _described(file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[str, ...]) -> Description:
+    asked = [word for name in schemas for word in ("--schema", name)]
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    ran = run_bounded(
+        [sys.executable, "-P", "-m", "mesh.tools.describe", "--path", file.path, *asked],
+        stdin=file.text.encode(),
+        env=inherited | dict(env),
+        timeout_s=DESCRIBE_TIMEOUT_S,
+        max_bytes=MAX_DESCRIPTION,
+    )
+    if ran.bound or not ran.stdout:
+        why = ran.bound or _exit_message(ran.status)
+        last = " / ".join(ran.stderr.decode("utf-8", "replace").split("\n")[-4:]).strip(" /")[-600:]
+        message = f"cannot be imported: {why}" + (f"; its last words: {last}" if last else "")
+        return Description(problems=(PythonProblem(file.path, 1, message),))
+    found = json.loads(ran.stdout)
+    return Description(
+        tuple(found["tools"]),
+        tuple(found["checks"]),
+        found["schemas"],
+        tuple(PythonProblem(**each) for each in found["problems"]),
+    )
+
+
+def _exit_message(status: int) -> str:
+    return f"it was killed by signal {-status}" if status < 0 else f"it exited with code {status}"

@@ -1,0 +1,43 @@
+"""What is wrong in the Python files of a config, at their own lines."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mesh.config.files import Description, FileText, PythonProblem, describe
+from mesh.config.model import Config, McpServer
+
+
+def description_of(server: McpServer) -> Description:
+    """What is in the Python file of a server, which has one."""
+    assert server.python is not None
+    return describe(FileText(server.python.path, server.python.code), server.env)
+
+
+def python_problems(config: Config) -> Iterator[str]:
+    """Yields what is wrong, as ``tools/shop.py:12: …``. It runs each file in a process of its own."""
+    first: dict[str, str] = {}
+    for index, server in enumerate(config.mcp_servers):
+        if server.python is None:
+            continue
+        found = description_of(server)
+        yield from (shown(problem) for problem in found.problems)
+        if not (found.problems or found.tools or found.checks):
+            where = config.location("mcp_servers", index, "python")
+            yield f"{where}: {server.python.file} declares no tool and no check; put @tool before a function"
+        for tool in (*found.tools, *found.checks):
+            name, path = tool["name"], server.python.path
+            where = f"{_short(path)}:{tool['line']}"
+            if name in first:
+                yield f"{where}: {name}: a second tool of this name; see {first[name]}"
+            first.setdefault(name, where)
+
+
+def shown(problem: PythonProblem) -> str:
+    return f"{_short(problem.path)}:{problem.line}: {problem.message}"
+
+
+def _short(path: str) -> str:
+    """A path as people type it: relative, if it is below the current folder."""
+    current = Path.cwd()
+    return os.path.relpath(path) if Path(path).is_relative_to(current) else path

@@ -1,0 +1,31 @@
+"""How a file of tools is started: by `mesh.tools.serve`, from a copy of its text.
+
+The process gets the text that belongs to the config, and not the file, which may be another one by now.
+"""
+
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from mesh.config.model import McpServer, PythonFile
+from mesh.disk import atomic
+
+
+def launched(server: McpServer, folder: Path) -> McpServer:
+    """Returns a server whose command serves its Python file, of which it puts a copy into ``folder``; any
+    other server as it is. Raises `OSError`."""
+    if server.python is None:
+        return server
+    code = _copied(server.python, folder)
+    arguments = ["-P", "-m", "mesh.tools.serve", "--path", server.python.path, str(code)]
+    return server.model_copy(update={"command": sys.executable, "args": arguments})
+
+
+def _copied(python: PythonFile, folder: Path) -> Path:
+    """Writes the text to a file that is named by its hash, which several sessions may share."""
+    content = python.code.encode()
+    path = folder.absolute() / f"{sha256(content).hexdigest()[:32]}.py"
+    if not path.exists() or path.read_bytes() != content:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic.replace(path, content, synced=False)
+    return path

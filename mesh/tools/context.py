@@ -1,0 +1,84 @@
+"""What a tool is told about its call, and how it tells back."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator
+
+from mesh.core.execution import ExecutionContext
+
+MAX_MESSAGE = 500
+"""Characters of a message of `Context.progress`."""
+INTERVAL_S = 0.1
+"""Between two reports of the progress of one call."""
+
+Send = Callable[[float, str], Awaitable[None]]
+
+
+class Context:
+    """The call that a tool runs for. A parameter of this type is not an argument: the model does not see it.
+
+    ``execution`` says where the call stands: its trace, the agents above it, its deadline.
+    """
+
+    def __init__(self, execution: ExecutionContext, send: Send | None = None) -> None:
+        self.execution = execution
+        self._cancelled = threading.Event()
+        self._progress = _Progress(send) if send else None
+
+    @property
+    def idempotency_key(self) -> str:
+        """Names the step among those of all conversations: equal in every attempt at it."""
+        return self.execution.idempotency_key
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more. An ``async def`` is interrupted as well; a ``def``
+        runs in a thread, which cannot be, and should look here now and then."""
+        return self._cancelled.is_set()
+
+    def progress(self, fraction: float, message: str = "") -> Awaitable[None]:
+        """Reports how much is done, from 0 to 1, to those who watch. An ``async def`` awaits it; a ``def``
+        just calls it. Of reports within a tenth of a second only the last is sent."""
+        if self._progress is not None:
+            self._progress.report(max(0.0, min(1.0, float(fraction))), message[:MAX_MESSAGE])
+        return _Pause()
+
+    def cancel(self) -> None:
+        """Makes `cancelled` true."""
+        self._cancelled.set()
+
+
+class _Pause:
+    """Awaited, it lets the event loop run once, so that what was reported is sent."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Progress:
+    """Sends the newest report, at most one in `INTERVAL_S`. `report` may be called in any thread."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._newest = (0.0, "")
+        self._is_waiting = False
+        self._next = 0.0
+        self._sending: asyncio.Task[None] | None = None
+
+    def report(self, fraction: float, message: str) -> None:
+        self._newest = (fraction, message)
+        if not self._is_waiting:  # a tool that reports all the time wakes the loop ten times a second
+            self._is_waiting = True
+            self._loop.call_soon_threadsafe(self._wait)
+
+    def _wait(self) -> None:
+        self._loop.call_at(max(self._next, self._loop.time()), self._send_newest)
+
+    def _send_newest(self) -> None:
+        self._is_waiting = False
+        self._next = self._loop.time() + INTERVAL_S
+        self._sending = self._loop.create_task(self._sent(*self._newest))
+
+    async def _sent(self, fraction: float, message: str) -> None:
+        await self._send(fraction, message)

@@ -1,0 +1,156 @@
+"""Files that a config names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mesh.config.files import MAX_BYTES, FileText, describe
+from mesh.config.model import Config, load, parse
+from mesh.config.python_problems import python_problems
+from mesh.core.errors import ConfigError
+
+TOOLS = '''from mesh.tools import tool
+
+
+@tool(read_only=True)
+def orders(pattern: str = "") -> list[str]:
+    """Lists ${HOME} orders."""
+    return ["A-1"]
+'''
+CONFIG = "name: shop\nllm: {model: offline}\nmcp_servers:\n  - {name: shop, python: tools/shop.py}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/shop.py").write_text(TOOLS)
+    (tmp_path / "agent.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def loaded(folder: Path) -> Config:
+    return load(folder / "agent.yaml", {})
+
+
+def refused(folder: Path) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        loaded(folder)
+    return [problem.removeprefix(f"{folder}/") for problem in raised.value.problems]
+
+
+def test_a_python_file_is_read_relative_to_the_config(folder: Path) -> None:
+    python = loaded(folder).servers[0].python
+    assert python is not None
+    assert (python.file, python.path, python.code) == ("tools/shop.py", str(folder / "tools/shop.py"), TOOLS)
+
+
+def test_its_text_belongs_to_the_digest_and_its_folder_does_not(folder: Path, tmp_path: Path) -> None:
+    before = loaded(folder).digest
+    moved = tmp_path / "elsewhere"
+    (moved / "tools").mkdir(parents=True)
+    for name in ("agent.yaml", "tools/shop.py"):
+        (moved / name).write_bytes((folder / name).read_bytes())
+    assert loaded(moved).digest == before
+    (folder / "tools/shop.py").write_text(TOOLS + "# another line\n")
+    assert loaded(folder).digest != before
+
+
+def test_what_was_read_is_all_that_another_process_needs(folder: Path) -> None:
+    first = loaded(folder)
+    (folder / "tools/shop.py").unlink()
+    again = parse(first.source, first.origin, {}, first.files)
+    assert (again, again.digest, again.files) == (first, first.digest, first.files)
+
+
+def test_a_config_without_its_files_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mcp_servers\[0\]\.python: was not kept"):
+        parse(CONFIG, "agent.yaml", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("tools/none.py", r"{folder}/tools/none\.py cannot be read: No such file or directory"),
+        ("tools", r"expected the path of a Python file, such as tools/shop\.py"),
+        ("[a.py]", r"expected the path of a Python file, such as tools/shop\.py"),
+        ("{file: a.py, path: a.py, code: x}", r"expected the path of a Python file, such as tools/shop\.py"),
+        ("tools/large.py", r"{folder}/tools/large\.py is over 262,144 bytes.*"),
+        ("tools/latin.py", r"{folder}/tools/latin\.py:2: not UTF-8 text.*"),
+        ('"${NONE}"', r"the environment variable NONE is not set.*"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_problem_at_its_key(folder: Path, value: str, problem: str) -> None:
+    (folder / "tools/large.py").write_text("#" * (MAX_BYTES + 1))
+    (folder / "tools/latin.py").write_bytes(b"a = 1\nb = '\xe9'\n")
+    (folder / "agent.yaml").write_text(CONFIG.replace("tools/shop.py", value))
+    expected = problem.replace("{folder}", re.escape(str(folder)))
+    [found] = refused(folder)
+    assert re.fullmatch(rf"agent\.yaml:4: mcp_servers\[0\]\.python: {expected}", found), found
+
+
+def test_a_python_file_excludes_the_other_kinds_of_server(folder: Path) -> None:
+    (folder / "agent.yaml").write_text(CONFIG.replace("python:", "args: [x], url: 'http://x', python:"))
+    why = "url and python exclude each other; expected one of them"
+    assert refused(folder) == [f"agent.yaml:4: mcp_servers[0].python: {why}"]
+
+
+def test_a_description_has_tools_checks_and_schemas() -> None:
+    code = '''from pydantic import BaseModel
+from mesh.tools import check, tool
+
+class Order(BaseModel):
+    total: int
+
+@tool(destructive=True)
+def refund(order: Order) -> None:
+    """Pays."""
+
+@check
+def is_polite(output: str) -> bool | str:
+    return True
+'''
+    found = describe(FileText("/nowhere/shop.py", code), {})
+    assert found.problems == ()
+    assert [(each["name"], each["line"], each["annotations"]) for each in found.tools] == [
+        ("refund", 8, {"destructiveHint": True})
+    ]
+    assert [(each["name"], each["_meta"]) for each in found.checks] == [("is_polite", {"mesh/check": True})]
+    assert found.schemas["Order"]["required"] == ["total"]
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import os\nos._exit(3)", "cannot be imported: it exited with code 3"),
+        (
+            "import os\nos.abort()",
+            "cannot be imported: it was killed by signal 6",
+        ),
+        ("import os\nprint('Oh.', flush=True)\nos._exit(0)", "it exited with code 0; its last words: Oh."),
+    ],
+)
+def test_a_file_that_ends_its_process_is_a_problem(code: str, problem: str) -> None:
+    [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
+    assert found.message.endswith(problem)
+
+
+def test_problems_of_python_files_have_their_lines(folder: Path) -> None:
+    (folder / "tools/shop.py").write_text(TOOLS.replace("pattern: str", "pattern"))
+    assert [*python_problems(loaded(folder))] == [
+        f"{folder}/tools/shop.py:5: orders: pattern: has no type; write one, such as pattern: str"
+    ]
+
+
+def test_two_files_with_tools_of_one_name_are_a_problem(folder: Path) -> None:
+    (folder / "tools/other.py").write_text(TOOLS)
+    (folder / "agent.yaml").write_text(CONFIG + "  - {name: other, python: tools/other.py}\n")
+    assert [*python_problems(loaded(folder))] == [
+        f"{folder}/tools/other.py:5: orders: a second tool of this name; see {folder}/tools/shop.py:5"
+    ]
+
+
+def test_a_file_without_tools_is_a_problem(folder: Path) -> None:
+    (folder / "tools/shop.py").write_text("x = 1\n")
+    [found] = python_problems(loaded(folder))
+    assert found.endswith("declares no tool and no check; put @tool before a function")
