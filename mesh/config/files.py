@@ -1,6 +1,8 @@
 """The files that a config names: their text becomes a part of the config.
 
-    python: tools/shop.py    ──►  the text of the file, read once
+    python: tools/shop.py                  ──►  the text of the file
+    output_schema: schemas/order.json      ──►  the schema in the file
+    output_schema: tools/shop.py:Order     ──►  the schema of a type in the file
 
 A path is relative to the folder of the config. What was read is kept by its location in the config
 (`Config.files`): it belongs to the digest, and other processes, later ones too, get it instead of reading the
@@ -13,7 +15,7 @@ harm whoever reads a config.
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,22 +66,38 @@ class Description(NamedTuple):
 class Files:
     """The files of one config: read from ``folder``, or ``kept`` by whoever read them."""
 
+    used: dict[str, FileText]
+    """What was asked for, by the location of the reference."""
+
     def __init__(self, folder: Path, kept: Mapping[str, FileText] | None = None) -> None:
         self._folder = folder
         self._kept = kept
         self.used: dict[str, FileText] = {}
 
     def text(self, loc: Loc, reference: str) -> FileText:
-        """Returns what the reference at ``loc`` stands for. Raises `UnusableFile`."""
+        """Returns the file that the reference at ``loc`` names. Raises `UnusableFile`."""
+        return self._known(loc, lambda: read(self._folder, reference))
+
+    def schema(self, loc: Loc, reference: str) -> dict[str, Any]:
+        """Returns the JSON Schema that the reference at ``loc`` names: that of a JSON file, or of a type of a
+        Python file (``tools/shop.py:Order``). It is an object; whether it is a schema is not checked here.
+        Raises `UnusableFile`."""
+        file, _, name = reference.rpartition(":")
+        if file.endswith(".py"):
+            known = self._known(loc, lambda: _schema_of_type(read(self._folder, file), name))
+        else:
+            known = self._known(loc, lambda: read(self._folder, reference))
+        return _json_object(known)
+
+    def _known(self, loc: Loc, read: Callable[[], FileText]) -> FileText:
         key = spelled(loc)
         if self._kept is None:
-            found = _read(self._folder / Path(reference).expanduser())
+            self.used[key] = read()
         elif key in self._kept:
-            found = self._kept[key]
+            self.used[key] = self._kept[key]
         else:
             raise UnusableFile("was not kept with this config; start the mesh again with the config's file")
-        self.used[key] = found
-        return found
+        return self.used[key]
 
 
 def resolve(data: Any, files: Files) -> Iterator[Problem]:
@@ -104,7 +122,9 @@ def _resolve_python(server: dict[str, Any], loc: Loc, files: Files) -> Iterator[
         server["python"] = {"file": reference, "path": found.path, "code": found.text}
 
 
-def _read(path: Path) -> FileText:
+def read(folder: Path, reference: str) -> FileText:
+    """Returns the file at a path that is relative to a folder. Raises `UnusableFile`."""
+    path = folder / Path(reference).expanduser()
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -117,6 +137,30 @@ def _read(path: Path) -> FileText:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UnusableFile(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from error
+
+
+def _schema_of_type(file: FileText, name: str) -> FileText:
+    """The schema of a type, as text: it is kept instead of the file, which is not run again."""
+    found = describe(file, {}, (name,))
+    if name not in found.schemas:
+        raise UnusableFile("; ".join(f"{each.path}:{each.line}: {each.message}" for each in found.problems))
+    return FileText(file.path, json.dumps(found.schemas[name]))
+
+
+def _json_object(file: FileText) -> dict[str, Any]:
+    try:
+        found = json.loads(file.text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise UnusableFile(f"{file.path}:{error.lineno}: not valid JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise UnusableFile(f"{file.path}:1: not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UnusableFile(f"{file.path}:1: expected a JSON object")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def describe(file: FileText, env: Mapping[str, str], schemas: tuple[str, ...] = ()) -> Description:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.config.files import MAX_BYTES, FileText, describe
+from mesh.config.files import MAX_BYTES, Files, FileText, UnusableFile, describe
 from mesh.config.model import Config, load, parse
 from mesh.config.python_problems import python_problems
 from mesh.core.errors import ConfigError
@@ -140,6 +140,72 @@ def test_problems_of_python_files_have_their_lines(folder: Path) -> None:
     assert [*python_problems(loaded(folder))] == [
         f"{folder}/tools/shop.py:5: orders: pattern: has no type; write one, such as pattern: str"
     ]
+
+
+MODELS = """from collections.abc import Callable
+from pydantic import BaseModel
+
+class Order(BaseModel):
+    total: int
+
+class Odd(BaseModel):
+    run: Callable[[], int]
+
+Total = int
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "schema"),
+    [
+        ("order.json", {"type": "object"}),
+        (
+            "models.py:Order",
+            {
+                "type": "object",
+                "title": "Order",
+                "properties": {"total": {"type": "integer"}},
+                "required": ["total"],
+            },
+        ),
+        ("models.py:Total", {"type": "integer"}),
+    ],
+)
+def test_a_schema_is_that_of_a_file_or_of_a_type_and_is_kept(
+    tmp_path: Path, reference: str, schema: object
+) -> None:
+    (tmp_path / "order.json").write_text('{"type": "object"}')
+    (tmp_path / "models.py").write_text(MODELS)
+    files = Files(tmp_path)
+    assert files.schema(("agent", "output_schema"), reference) == schema
+    (tmp_path / "models.py").unlink()
+    assert Files(tmp_path, files.used).schema(("agent", "output_schema"), reference) == schema
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("none.json", "none.json cannot be read: No such file or directory"),
+        ("none.py:Order", "none.py cannot be read: No such file or directory"),
+        ("bad.json", "bad.json:2: not valid JSON: Expecting value"),
+        ("nan.json", "nan.json:1: not valid JSON: NaN is no JSON"),
+        ("list.json", "list.json:1: expected a JSON object"),
+        ("models.py:Oder", "models.py:1: Oder: the file has no such name; expected one of: Order, Odd"),
+        ("models.py:Odd", "models.py:7: Odd: has no usable type: JSON Schema cannot express Odd"),
+        ("broken.py:Order", "broken.py:1: cannot be imported:"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_told_with_file_and_line(
+    tmp_path: Path, reference: str, problem: str
+) -> None:
+    (tmp_path / "bad.json").write_text('{\n"type": }')
+    (tmp_path / "nan.json").write_text('{"minimum": NaN}')
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(UnusableFile) as raised:
+        Files(tmp_path).schema(("agent", "output_schema"), reference)
+    assert str(raised.value).startswith(f"{tmp_path}/{problem}")
 
 
 def test_two_files_with_tools_of_one_name_are_a_problem(folder: Path) -> None:
