@@ -4,22 +4,28 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mesh.core.events import Event, LlmCall
-from mesh.core.messages import Message, ToolSpec, User
+from mesh.core.messages import Message, User
 from mesh.llm.port import Llm, LlmRequest
 from mesh.llm.routing import provider_for
 from mesh.servers.llm_stub import LlmStub
+from mesh.testing.conformance import KEY, answer_of, events_of
+from mesh.testing.provider_promises import DOTTED, WEATHER
 
-KEY = "sk-test-0123456789abcdef"
+__all__ = [
+    "DOTTED",
+    "FORMATS",
+    "KEY",
+    "MODELS",
+    "WEATHER",
+    "answer_of",
+    "closing_provider",
+    "env_for",
+    "events_of",
+    "provider",
+    "request",
+]
 MODELS = {"openai": "openai:gpt-test", "anthropic": "claude-test", "gemini": "gemini-test"}
 FORMATS = list(MODELS)
-
-WEATHER = ToolSpec(
-    "get_weather",
-    "The weather of a city.",
-    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-)
-DOTTED = ToolSpec("files.read", "Reads a file.", {"type": "object", "properties": {}})
 
 
 def env_for(url: str) -> dict[str, str]:
@@ -56,16 +62,3 @@ def request(wire: str, *messages: Message, **more: Any) -> LlmRequest:
     return LlmRequest(
         model=MODELS[wire], system="Be brief.", messages=messages or (User("Hello there"),), **more
     )
-
-
-async def events_of(llm: Llm, asked: LlmRequest) -> list[Event]:
-    """Everything the provider yields."""
-    return [event async for event in llm.stream(asked)]
-
-
-async def answer_of(llm: Llm, asked: LlmRequest) -> LlmCall:
-    """The one `LlmCall` that must end the stream."""
-    events = await events_of(llm, asked)
-    assert [type(event) for event in events].count(LlmCall) == 1
-    assert isinstance(events[-1], LlmCall)
-    return events[-1]

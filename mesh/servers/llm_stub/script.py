@@ -40,7 +40,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``conversation_call`` counts from 1: the assistant messages that were sent along, and this one.
     """
 
-    format: FormatName
+    format: str
     model: str
     last: str
     speaker: Speaker

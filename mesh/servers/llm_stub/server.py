@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import msgspec
@@ -17,24 +16,21 @@ from mesh.servers.llm_stub.recorded import RecordedRequest, RequestLog
 from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, load
 from mesh.servers.llm_stub.wire import WireFormat, dumps
 
-
-def _wire_of(path: str) -> WireFormat | None:
-    path = path.partition("?")[0]
-    wire: ModuleType | None = None
-    if path.endswith("/chat/completions"):
-        wire = openai_wire
-    elif path.endswith("/messages"):
-        wire = anthropic_wire
-    elif path.endswith((":generateContent", ":streamGenerateContent")):
-        wire = gemini_wire
-    return wire
+_FORMATS: dict[str, WireFormat] = {
+    "/chat/completions": openai_wire,
+    "/messages": anthropic_wire,
+    ":generateContent": gemini_wire,
+    ":streamGenerateContent": gemini_wire,
+}
+"""The formats, by the ends of the paths at which they are spoken."""
 
 
 class LlmStub:
     """A scripted model server for tests and load: ``async with LlmStub(script) as stub: stub.url``.
 
     ``script`` is the mapping `mesh.servers.llm_stub.script` describes, or a `Script`, or None for
-    echoes. Raises `ConfigError` for a wrong script, and when it cannot listen.
+    echoes. ``formats`` are spoken besides its own, each at the paths that end so. Raises `ConfigError` for a
+    wrong script, and when it cannot listen.
     """
 
     def __init__(
@@ -43,7 +39,9 @@ class LlmStub:
         host: str = "127.0.0.1",
         port: int = 0,
         latency_s: float = 0.0,
+        formats: Mapping[str, WireFormat] | None = None,
     ) -> None:
+        self._formats = {**_FORMATS, **(formats or {})}
         self.script = script if isinstance(script, Script) else Script(script)
         self.url = ""
         self._host, self._port, self._latency_s = host, port, latency_s
@@ -74,7 +72,7 @@ class LlmStub:
         return self._log.all()
 
     def _route(self, method: str, path: str, body: bytes) -> StubResponse:
-        wire = _wire_of(path)
+        wire = self._wire_of(path)
         if method == "POST" and wire is not None:
             return self._model_call(wire, path, body)
         if path == "/health" and method == "GET":
@@ -87,6 +85,10 @@ class LlmStub:
         return StubResponse(
             status=404, body=dumps({"error": {"message": f"llm-stub has no {method} {path}"}})
         )
+
+    def _wire_of(self, path: str) -> WireFormat | None:
+        path = path.partition("?")[0]
+        return next((wire for end, wire in self._formats.items() if path.endswith(end)), None)
 
     def _model_call(self, wire: WireFormat, path: str, body: bytes) -> StubResponse:
         try:

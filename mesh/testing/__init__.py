@@ -1,0 +1,1 @@
+"""What tests of tools and providers need: see the modules."""
