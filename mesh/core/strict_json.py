@@ -22,11 +22,21 @@ class BeyondBounds(ValueError):
     """It is JSON, and more than can be carried: nested too deeply, or with an integer beyond 64 bits."""
 
 
-def parsed(raw: bytes | str) -> Any:
-    """The value of a JSON text. Raises `ValueError` (`BeyondBounds`), which says what is wrong with "it"."""
+def parsed(raw: bytes | str, *, unique_names: bool = False) -> Any:
+    """The value of a JSON text. Raises `ValueError` (`BeyondBounds`), which says what is wrong with "it".
+
+    ``unique_names``: no object may have two members of one name. Readers disagree about which of them counts,
+    so that a text that others read, too, could mean another thing to them than was checked here."""
+    pairs = _unique if unique_names else None
     try:
         text = raw if isinstance(raw, str) else raw.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer)
+        value = json.loads(
+            text,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+            object_pairs_hook=pairs,
+        )
     except json.JSONDecodeError as problem:
         raise ValueError(f"it is not JSON: {problem}") from None
     except UnicodeDecodeError as problem:
@@ -77,6 +87,15 @@ def _integer(digits: str) -> int:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"it has {name}, which is not a JSON number")
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(members)
+    if len(value) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"it has an object with two members of the name {twice[:100]!r}")
+    return value
 
 
 def _finite(text: str) -> float:

@@ -13,6 +13,7 @@ answer impossible that the schema means, it is not used: `NotExpressible`.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -36,6 +37,11 @@ _NOT_IN_FORMS = (
 _SHAPE = ("type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum", "const")
 _DEFINITIONS = ("$defs", "definitions")
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
+
+
+_DATA = ("enum", "const", "default", "examples")
+_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS)
+Path = tuple[str | int, ...]
 
 
 class NotExpressible(Exception):
@@ -118,6 +124,22 @@ def definition_of(schema: dict[str, Any], ref: str) -> Any:
         if ref.startswith(prefix) and isinstance(found, dict):
             return found.get(ref.removeprefix(prefix).replace("~1", "/").replace("~0", "~"))
     return None
+
+
+def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields a schema and all that are written in it, each with the keys that lead to it."""
+    if isinstance(schema, list):
+        for at, each in enumerate(schema):
+            yield from subschemas(each, (*path, at))
+    if not isinstance(schema, dict):
+        return
+    yield path, schema
+    for key, value in schema.items():
+        if key in _BY_NAME and isinstance(value, dict):
+            for name, each in value.items():
+                yield from subschemas(each, (*path, key, name))
+        elif key not in _DATA:
+            yield from subschemas(value, (*path, key))
 
 
 class _Conversion:
@@ -307,8 +329,6 @@ def _type_of(value: Any) -> str:
 
 RESULT = "result"
 """The argument that holds an answer which is not an object."""
-_DATA = ("enum", "const", "default", "examples")
-_BY_NAME = ("properties", "patternProperties", "dependentSchemas", *_DEFINITIONS)
 
 
 def as_arguments(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Checks the arguments of a tool call against the tool's schema, and says what is wrong so that a model can
-act on it.
+"""Checks what a model wrote against its schema, and says what is wrong so that the model can act on it: the
+arguments of a tool call, or an answer.
 
 The draft of JSON Schema is that of ``$schema``, or 2020-12. Nothing is ever fetched: a ``$ref`` may refer to
-the schema itself and to the standard's metaschemas. ``format`` is not checked.
+the schema itself and to the standard's metaschemas. Of arguments, ``format`` is not checked.
 
 Schemas come from servers and values from models, and jsonschema-rs does not bound what checking one against
 the other takes (`docs/decisions/schema-checks.md`). A thread would not help, because the validator keeps the
@@ -13,7 +13,8 @@ GIL and cannot be stopped. So a check is bounded here, to some 50 ms at most; us
   (`mesh.mcp.schema_work`).
 - A ``pattern`` is matched in linear time. One that needs more (look-around, back-references, more than
   `MAX_PATTERN_BYTES` when compiled) is left to the server, which checks it anyway. So are all patterns of a
-  schema if the value is too large for them.
+  schema if the value is too large for them. Nobody checks an answer after us: for it, such a pattern is a
+  problem of the schema (`unmatched_patterns`), and such a value is refused.
 
 Compiling a schema takes longer, up to half a second for one of `MAX_SCHEMA_BYTES`. It is done once, and kept.
 """
@@ -52,12 +53,27 @@ _NAME_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedPrope
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
 
 
+class Subject(NamedTuple):
+    """What is checked, in words. ``is_complete``: nothing of it may be left unchecked."""
+
+    schema: str
+    is_too: str
+    does_not: str
+    is_complete: bool = False
+
+
+ARGUMENTS = Subject("the tool's input schema", "the arguments are too", "the arguments do not")
+ANSWER = Subject("the schema of the answer", "the answer is too", "the answer does not", is_complete=True)
+
+
 class _Checker(NamedTuple):
-    """A compiled schema; ``without_patterns`` is for values that are too large for patterns."""
+    """A compiled schema; ``without_patterns`` is for values that are too large for patterns, None if these
+    are refused. ``unmatched`` are the patterns that are not checked."""
 
     graph: SchemaGraph
     full: Any
     without_patterns: Any
+    unmatched: tuple[str, ...]
 
     def can_collect(
         self, value: Any, budget: CountingBudget, errors: Literal["first", "all"], with_patterns: bool
@@ -70,50 +86,46 @@ class _Checker(NamedTuple):
         return True
 
 
-def problems(schema: dict[str, Any], arguments: Any) -> str:
-    """Returns an empty string if ``arguments`` fit, otherwise a line for each problem, at most
-    `MAX_PROBLEMS`.
+def problems(schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS) -> str:
+    """Returns an empty string if ``value`` fits, otherwise a line for each problem, at most `MAX_PROBLEMS`.
 
     A schema that is itself broken or not self-contained is one problem."""
     try:
-        checker = checker_for(schema)
-        lines = _lines(checker, arguments)
+        lines = _lines(checker_for(schema, subject.is_complete), value, subject)
     except jsonschema_rs.ValidationError as error:
         what = "refers to what is not in it" if error.kind.name == "$ref" else "is not valid JSON Schema"
-        return f"the tool's input schema {what}: {error_line(error)}"
+        return f"{subject.schema} {what}: {error_line(error)}"
     except Unresolvable as error:
-        return f"the tool's input schema refers to what is not in it: {str(error)[:MAX_LINE]}"
+        return f"{subject.schema} refers to what is not in it: {str(error)[:MAX_LINE]}"
     except TooMuchWork:
-        return (
-            "the arguments are too large, or nested too deeply, to be checked against the tool's input schema"
-        )
+        return f"{subject.is_too} large, or nested too deeply, to be checked against {subject.schema}"
     except (RecursionError, ValueError) as error:
         why = "text that is not Unicode" if isinstance(error, UnicodeError) else "too many levels"
-        return f"the arguments, or the tool's input schema, cannot be checked: {why}"
+        return f"the check against {subject.schema} is not possible: {why}"
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS:] = ["(and more)"]
     return "\n".join(lines)
 
 
-def refusal(schema: dict[str, Any]) -> str:
+def refusal(schema: dict[str, Any], named: str = "its input schema") -> str:
     """Returns why a tool with this schema cannot be offered, because checking its arguments could take too
     long; an empty string if it can. A schema that is broken in another way is reported when the tool is
     called."""
     try:
         size = len(msgspec.json.encode(schema))
         if size > MAX_SCHEMA_BYTES:
-            return f"its input schema has {size:,} bytes, over the bound of {MAX_SCHEMA_BYTES:,}"
+            return f"{named} has {size:,} bytes, over the bound of {MAX_SCHEMA_BYTES:,}"
         expanded = checker_for(schema).graph.expanded()
     except TooMuchWork:
         expanded = MAX_EXPANDED + 1
     except UnicodeError:
-        return "its input schema has text that is not Unicode"
+        return f"{named} has text that is not Unicode"
     except (jsonschema_rs.ValidationError, Unresolvable, RecursionError, ValueError):
         return ""
     if expanded >= ENDLESS:
-        return "its input schema refers to itself without end, or has too many subschemas to be counted"
+        return f"{named} refers to itself without end, or has too many subschemas to be counted"
     if expanded > MAX_EXPANDED:
-        return f"its input schema has over {MAX_EXPANDED:,} subschemas when references are followed"
+        return f"{named} has over {MAX_EXPANDED:,} subschemas when references are followed"
     return ""
 
 
@@ -125,36 +137,45 @@ def error_line(error: jsonschema_rs.ValidationError) -> str:
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
 
 
-def checker_for(schema: dict[str, Any]) -> _Checker:
-    """Returns the compiled schema; equal schemas share one. Raises `jsonschema_rs.ValidationError`,
-    `Unresolvable`, `TooMuchWork`, `RecursionError`."""
-    found = _compiled_or_error(msgspec.json.encode(schema, order="deterministic"))
+def unmatched_patterns(schema: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the patterns of a schema that are not matched here. Raises like `checker_for`."""
+    return checker_for(schema, is_complete=True).unmatched
+
+
+def checker_for(schema: dict[str, Any], is_complete: bool = False) -> _Checker:
+    """Returns the compiled schema; equal schemas share one. ``is_complete``: for values that nobody else
+    checks. Raises `jsonschema_rs.ValidationError`, `Unresolvable`, `TooMuchWork`, `RecursionError`."""
+    found = _compiled_or_error(msgspec.json.encode(schema, order="deterministic"), is_complete)
     if isinstance(found, Exception):
         raise found.with_traceback(None)
     return found
 
 
 @lru_cache(maxsize=256)
-def _compiled_or_error(text: bytes) -> _Checker | Exception:
+def _compiled_or_error(text: bytes, is_complete: bool) -> _Checker | Exception:
     """Compiles a schema, or returns why that failed: errors are cached too, because failing again would take
     as long."""
     try:
-        return _compiled(text)
+        return _compiled(text, is_complete)
     except (jsonschema_rs.ValidationError, Unresolvable, TooMuchWork, RecursionError, ValueError) as problem:
         return problem
 
 
-def _compiled(text: bytes) -> _Checker:
+def _compiled(text: bytes, is_complete: bool) -> _Checker:
     if len(text) > MAX_SCHEMA_BYTES:
         raise TooMuchWork
     schema = json.loads(text)
     draft, specification = _DRAFTS[_draft_of(schema)]
     schema.pop("$schema", None)
     known = _metaschemas() if b"//json-schema.org/" in text else None
-    cleaned, without = _PatternFilter(MAX_PATTERNS).cleaned(schema), _PatternFilter(0).cleaned(schema)
-    full = _validator(draft, cleaned, known)
+    patterns = _PatternFilter(MAX_PATTERNS)
+    cleaned, without = patterns.cleaned(schema), _PatternFilter(0).cleaned(schema)
+    full = _validator(draft, cleaned, known, formats=is_complete)
     graph = SchemaGraph(cleaned, specification)
-    return _Checker(graph, full, full if without == cleaned else _validator(draft, without, known))
+    if is_complete:
+        return _Checker(graph, full, None, tuple(patterns.dropped))
+    rest = full if without == cleaned else _validator(draft, without, known)
+    return _Checker(graph, full, rest, tuple(patterns.dropped))
 
 
 def _draft_of(schema: dict[str, Any]) -> str:
@@ -162,9 +183,9 @@ def _draft_of(schema: dict[str, Any]) -> str:
     return next((draft for draft in _DRAFTS if f"//json-schema.org/{draft}/" in declared), _NEWEST)
 
 
-def _validator(draft: Any, schema: Any, known: Any) -> Any:
+def _validator(draft: Any, schema: Any, known: Any, *, formats: bool = False) -> Any:
     # The schema itself is checked here, against its metaschema: `SchemaGraph` relies on that.
-    return draft(schema, validate_formats=False, pattern_options=_LINEAR, registry=known, offline=True)
+    return draft(schema, validate_formats=formats, pattern_options=_LINEAR, registry=known, offline=True)
 
 
 @lru_cache(maxsize=1)
@@ -172,33 +193,35 @@ def _metaschemas() -> Any:
     return jsonschema_rs.Registry([(uri, REGISTRY[uri].contents) for uri in REGISTRY])
 
 
-def _lines(checker: _Checker, arguments: Any) -> list[str]:
+def _lines(checker: _Checker, value: Any, subject: Subject) -> list[str]:
     """Returns what is wrong, a line each, at most one more than are shown. Raises `TooMuchWork`."""
     validator, matches, budget = checker.full, True, CountingBudget()
     try:
-        checker.graph.work(arguments, MAX_WORK, budget)
+        checker.graph.work(value, MAX_WORK, budget)
     except CountingTooLong:
         raise
     except TooMuchWork:
+        if subject.is_complete:
+            raise
         validator, matches = checker.without_patterns, False
-        checker.graph.work(arguments, MAX_WORK, budget, with_patterns=False)
-    if validator.is_valid(arguments):
+        checker.graph.work(value, MAX_WORK, budget, with_patterns=False)
+    if validator.is_valid(value):
         return []
-    if checker.can_collect(arguments, budget, "all", matches):
-        errors = zip(validator.iter_errors(arguments), range(MAX_PROBLEMS + 1), strict=False)
+    if checker.can_collect(value, budget, "all", matches):
+        errors = zip(validator.iter_errors(value), range(MAX_PROBLEMS + 1), strict=False)
         return [error_line(error) for error, _ in errors]
-    if checker.can_collect(arguments, budget, "first", matches):
-        return [first_error(validator, arguments), "(and maybe more)"]
-    return ["the arguments do not fit the tool's input schema, and are too large to say where"]
+    if checker.can_collect(value, budget, "first", matches):
+        return [first_error(validator, value), "(and maybe more)"]
+    return [f"{subject.does_not} fit {subject.schema}; {subject.is_too} large to say where"]
 
 
-def first_error(validator: Any, arguments: Any) -> str:
-    """Returns the first problem of arguments that do not fit."""
+def first_error(validator: Any, value: Any) -> str:
+    """Returns the first problem of a value that does not fit."""
     try:
-        validator.validate(arguments)
+        validator.validate(value)
     except jsonschema_rs.ValidationError as error:
         return error_line(error)
-    raise AssertionError("arguments that do not fit have a first error")
+    raise AssertionError("a value that does not fit has a first error")
 
 
 class _PatternFilter:
@@ -207,6 +230,7 @@ class _PatternFilter:
 
     def __init__(self, most: int) -> None:
         self._left = most
+        self.dropped: list[str] = []
 
     def cleaned(self, schema: Any) -> Any:
         """Returns ``schema`` without them, and without the keywords beside them that depend on them: if a
@@ -231,6 +255,7 @@ class _PatternFilter:
 
     def _accepts(self, pattern: str) -> bool:
         if self._left <= 0 or not is_linear(pattern):
+            self.dropped.append(pattern)
             return False
         self._left -= 1
         return True

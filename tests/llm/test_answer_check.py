@@ -1,0 +1,162 @@
+"""Whether an answer fits its schema, and whether a schema is fit to be one."""
+
+import json
+import time
+from datetime import date
+from typing import Any
+
+import pytest
+
+from mesh.llm.answer_check import MAX_ANSWER_CHARS, MAX_SCHEMA_BYTES, Checked, checked, schema_problems
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "total": {"type": "integer", "minimum": 1},
+        "day": {"type": "string", "format": "date"},
+        "code": {"type": "string", "pattern": "^[a-z]{2}$"},
+    },
+    "required": ["total"],
+}
+
+
+def test_an_answer_that_fits_is_its_value() -> None:
+    assert checked(ORDER, ' {"total": 3, "more": [1.5, null]}\n') == Checked(
+        {"total": 3, "more": [1.5, None]}, ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ({"total": 0}, "total: 0 is less than the minimum of 1"),
+        ({"total": "three"}, 'total: "three" is not of type "integer"'),
+        ({"total": True}, 'total: true is not of type "integer"'),
+        ({}, '"total" is a required property'),
+        ({"total": 3, "day": "tomorrow"}, 'day: "tomorrow" is not a "date"'),
+        ({"total": 3, "code": "abc"}, 'code: "abc" does not match'),
+        ([], '[] is not of type "object"'),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(answer: Any, line: str) -> None:
+    value, problem = checked(ORDER, json.dumps(answer))
+    assert value is None
+    assert problem.startswith("The answer does not fit its schema:\n") and line in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is not JSON"),
+        ("I would say 3.", "it is not JSON"),
+        ('{"total": 3', "it is not JSON"),
+        ('Here you are: {"total": 3}', "it is not JSON"),
+        ('{"total": 3} Anything else?', "it is not JSON: Extra data"),
+        ('```json\n{"total": 3}\n```', "it is not JSON"),
+        ('{"total": 3}\n{"total": 4}', "it is not JSON: Extra data"),
+        ('\ufeff{"total": 3}', "it is not JSON"),
+        ('{"total": 3, "total": 4}', "two members of the name 'total'"),
+        ('{"total": 3, "x": {"a": 1, "b": 2, "a": 1}}', "two members of the name 'a'"),
+        ('{"total": NaN}', "it has NaN"),
+        ('{"total": -Infinity}', "it has -Infinity"),
+        ('{"total": 1e999}', "a number that is too large"),
+        ('{"total": ' + "9" * 5000 + "}", "an integer beyond 64 bits"),
+        ('{"total": 3, "x": "\\ud800"}', "not Unicode"),
+        ('{"total": 3, "x": "\x00"}', "it is not JSON"),
+        ("[" * 101 + "]" * 101, "nested more than 100 levels"),
+        ("[" * 500_000 + "]" * 500_000, "nested more than 100 levels"),
+    ],
+)
+def test_an_answer_that_is_not_exactly_one_json_value_does_not_fit(text: str, why: str) -> None:
+    value, problem = checked(ORDER, text)
+    assert value is None and why in problem
+    # The model may never have seen the schema: some endpoints ignore it.
+    assert json.dumps(ORDER, separators=(",", ":")) in problem
+
+
+def test_an_answer_that_is_too_long_does_not_fit() -> None:
+    _, problem = checked(ORDER, json.dumps({"total": 3, "x": "x" * MAX_ANSWER_CHARS}))
+    assert "longer than 1,048,576 characters" in problem
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "string", "pattern": "^a+$"}},
+        {"type": "array", "items": {"anyOf": [{"type": "string", "pattern": f"^{c}+$"} for c in "abcdefgh"]}},
+        {"type": "array", "uniqueItems": True},
+        {
+            "$ref": "#/$defs/n",
+            "$defs": {"n": {"anyOf": [{"items": {"$ref": "#/$defs/n"}}, {"type": "integer"}]}},
+        },
+    ],
+    ids=["a pattern", "many patterns", "unique", "recursive"],
+)
+@pytest.mark.parametrize("item", ["a" * 1000, 7, ["b"], [[[[1]]]]], ids=str)
+def test_a_large_answer_is_checked_or_refused_in_bounded_time(schema: dict[str, Any], item: Any) -> None:
+    answer = json.dumps([item] * (MAX_ANSWER_CHARS // (len(json.dumps(item)) + 2)))
+    assert schema_problems(schema) == []
+    checked(schema, "[]")
+    started = time.process_time()
+    value, problem = checked(schema, answer)
+    assert time.process_time() - started < 1
+    assert (value is None) == bool(problem)
+    assert len(problem) < 6000
+
+
+def test_an_answer_that_is_too_large_for_its_patterns_is_refused_and_not_let_pass() -> None:
+    schema = {"type": "array", "items": {"type": "string", "pattern": "^a+$"}}
+    _, problem = checked(schema, json.dumps(["a" * 1000] * 500 + ["b"]))
+    assert "too large" in problem
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "why"),
+    [
+        (None, (), "is no JSON Schema"),
+        (True, (), "is no JSON Schema"),
+        ("object", (), "is no JSON Schema"),
+        ({"type": "objct"}, ("type",), "expected one of: object, array"),
+        ({"properties": {"a": {"type": 3}}}, ("properties", "a", "type"), "is not a type"),
+        ({"required": "a"}, ("required",), 'is not valid JSON Schema: "a" is not of type "array"'),
+        ({"items": [{}]}, ("items",), "is not valid JSON Schema"),
+        ({"minimum": float("nan")}, (), "it has NaN"),
+        ({"enum": [2**70]}, (), "64 bits"),
+        ({"const": date(2026, 1, 1)}, (), "what JSON lacks"),
+        ({"$ref": "#/$defs/a"}, (), "refers to what is not in the schema"),
+        ({"items": {"$ref": "https://example.com/a"}}, ("items", "$ref"), "outside of the schema"),
+        ({"items": {"$ref": "other.json#/a"}}, ("items", "$ref"), "outside of the schema"),
+        ({"$ref": "#"}, (), "refers to itself without end"),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#"}}}, (), "without end"),
+        ({"items": {"pattern": "^(?=a)"}}, ("items", "pattern"), "without look-around"),
+        ({"items": {"pattern": "(a)\\1"}}, ("items", "pattern"), "without look-around"),
+        ({"items": {"pattern": "("}}, ("items", "pattern"), "without look-around"),
+        ({"patternProperties": {"(?!a)": {}}}, ("patternProperties",), "without look-around"),
+        ({"properties": {f"p{n}": {"pattern": f"{n}"} for n in range(101)}}, (), "more than 100 patterns"),
+        ({"description": "x" * MAX_SCHEMA_BYTES}, (), "over the bound of 65,536"),
+    ],
+)
+def test_a_schema_that_is_not_fit_to_be_one_is_told_with_its_place(schema: Any, path: Any, why: str) -> None:
+    (problem,) = schema_problems(schema)
+    assert problem.path == path and why in problem.text
+
+
+def test_a_schema_that_multiplies_is_refused() -> None:
+    doubled = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(20)}
+    schema = {"$ref": "#/$defs/a0", "$defs": {**doubled, "a20": {"type": "string"}}}
+    (problem,) = schema_problems(schema)
+    assert "cannot be checked in bounded time" in problem.text
+
+
+def test_a_schema_nested_without_end_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"items": schema}
+    (problem,) = schema_problems(schema)
+    assert "nested" in problem.text
+
+
+def test_what_only_looks_like_a_keyword_is_none() -> None:
+    names = {"$ref": {"type": "string"}, "pattern": {"type": "integer"}, "required": {"type": "array"}}
+    data = {"enum": [{"$ref": "http://example.com", "pattern": "(?=a)"}]}
+    assert schema_problems({"type": "object", "properties": {**names, "x": data}}) == []
