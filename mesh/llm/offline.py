@@ -2,7 +2,8 @@
 
 It calls the offered tool whose name, description and schema match the last message best (see
 `mesh.llm.offline_words`), and describes the tool's result in words. A message that is addressed to another
-agent or to the user is passed on (`mesh.llm.offline_address`). It understands nothing.
+agent or to the user is passed on (`mesh.llm.offline_address`). Where a schema is asked for, the answer is a
+value that fits it (`mesh.llm.offline_answer`). It understands nothing.
 
 Of the parameters it follows ``max_tokens`` and ``stop``, for its text. The others have nothing to change: its
 answers are always the same, and it does not think.
@@ -19,6 +20,7 @@ from mesh.core.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta,
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.models import OFFLINE_NAME
 from mesh.llm.offline_address import addressed
+from mesh.llm.offline_answer import answer_for
 from mesh.llm.offline_fill import fill
 from mesh.llm.offline_words import choose, properties, read
 from mesh.llm.port import LlmRequest
@@ -35,6 +37,8 @@ class Offline:
         """See `mesh.llm.port.Llm`. Tokens are words."""
         started = time.monotonic()
         whole, calls = _answer(request)
+        if request.output_schema is not None and not calls:
+            whole = answer_for(request.output_schema, _last(request))
         text, is_cut = _cut(whole, request)
         if request.deltas:
             for found in re.finditer(r"\s*\S+\s*", text):
@@ -51,12 +55,16 @@ class Offline:
             latency_ms=round((time.monotonic() - started) * 1000),
         )
 
+    def takes_schema(self, request: LlmRequest) -> bool:
+        """See `mesh.llm.port.TakesSchema`."""
+        return True
+
     async def close(self) -> None:
         """See `mesh.llm.port.Llm`."""
 
 
 def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
-    last = request.messages[-1] if request.messages else User("")
+    last = _last(request)
     if isinstance(last, Results):
         return _bounded("\n\n".join(_say(result) for result in last.results)), ()
     text = last.text
@@ -74,6 +82,10 @@ def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
     if filled.missing:
         return f"{_I_AM} To call {tool.name} I need: {_needed(tool, filled.missing)}.", ()
     return "", (ToolCall(_next_id(request.messages), tool.name, filled.arguments),)
+
+
+def _last(request: LlmRequest) -> Message:
+    return request.messages[-1] if request.messages else User("")
 
 
 def _cut(text: str, request: LlmRequest) -> tuple[str, bool]:

@@ -316,3 +316,54 @@ async def test_it_never_raises_and_its_arguments_satisfy_the_schema(
 async def test_any_result_can_be_told(content: str) -> None:
     answer = await answer_of(Offline(), asked(*results(Result("1", "tool", content))))
     assert isinstance(answer, LlmCall) and answer.text
+
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "name": TEXT,
+        "value": {"type": "integer", "minimum": 1},
+        "size": {"enum": ["small", "large"]},
+        "note": OPTIONAL_TEXT,
+    },
+    "required": ["name", "value", "size"],
+    "additionalProperties": False,
+}
+
+
+async def structured(*messages: Message, tools: tuple[ToolSpec, ...] = (), schema: Any = ORDER) -> LlmCall:
+    request = msgspec.structs.replace(asked(*messages, tools=tools), output_schema=schema)
+    return await answer_of(Offline(), request)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("an order web-1 with value 42, large", {"name": "web-1", "value": 42, "size": "large"}),
+        ("", {"name": "", "value": 1, "size": "small"}),
+        ("db-1 with value 0", {"name": "db-1", "value": 1, "size": "small"}),
+    ],
+)
+async def test_an_answer_with_a_schema_has_what_the_sentence_gives(text: str, expected: Any) -> None:
+    answer = await structured(User(text))
+    assert json.loads(answer.text) == expected
+    assert answer.finish_reason == "stop"
+
+
+async def test_tools_come_before_an_answer_with_a_schema_which_takes_over_their_results() -> None:
+    first = await structured(User("add resource web-1 with value 42"), tools=RESOURCES)
+    assert [call.name for call in first.tool_calls] == ["resources_add"]
+    result = Result("1", "resources_add", '{"name": "web-1", "value": 42, "size": 3, "id": "x"}')
+    second = await structured(
+        User("add"), Assistant("", first.tool_calls), Results((result,)), tools=RESOURCES
+    )
+    assert json.loads(second.text) == {"name": "web-1", "value": 42, "size": "small"}
+    in_words = Results((Result("1", "resources_add", "done"),))
+    assert json.loads((await structured(in_words)).text)["value"] == 1
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "array"}, {"$ref": "#/$defs/a", "$defs": {"a": ORDER}}, {}, {"not": {}}]
+)
+async def test_any_schema_is_answered_in_json(schema: Any) -> None:
+    json.loads((await structured(User("add web-1"), schema=schema)).text)
