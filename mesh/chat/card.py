@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mesh.chat.transcript import Notice
 from mesh.core.approvals import kind_of
 from mesh.core.events import ApprovalRequired, Choice
-from mesh.display.approvals import asker_of, callers_of, description_of
+from mesh.display.approvals import asker_of, callers_of, description_of, part_in_full
 from mesh.display.text import as_json, clean, one_line
 
 _MAX_DESCRIPTION = 4_000
@@ -33,7 +33,9 @@ def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
         notices = [Notice(f"  {one_line(line, _MAX_LINE)}", "plain") for line in lines[:_MAX_LINES]]
         if len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines):
             notices.append(Notice("  … v shows all of it"))
-    if kind.shows_arguments and not kind.lists_arguments:
+    if kind.edits_output and "output" in asked.tool_args:
+        notices += _answer(asked)
+    elif kind.shows_arguments and not kind.lists_arguments:
         notices += [
             Notice(f"  {one_line(f'{name} = {as_json(value)}', _MAX_LINE)}", "plain")
             for name, value in asked.tool_args.items()
@@ -45,10 +47,18 @@ def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
     return [Notice(f"? {_head(asked)}{place}", "ask"), *notices]
 
 
+def _answer(asked: ApprovalRequired) -> list[Notice]:
+    """The answer that waits to be validated, as far as it is short."""
+    lines = part_in_full(asked).splitlines()
+    shown = [Notice(f"  {one_line(line, _MAX_LINE)}", "plain") for line in lines[:_MAX_LINES]]
+    is_cut = len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines)
+    return [*shown, *([Notice("  … v shows all of it")] if is_cut else [])]
+
+
 def _head(asked: ApprovalRequired) -> str:
     tool, peer = one_line(asked.tool_name, 60), _peer(asked)
     asker, callers = asker_of(asked), callers_of(asked)
-    names = ", ".join(filter(None, (asker, callers)))
+    names = ", ".join(filter(None, ("" if asker == tool else asker, callers)))
     where = f" ({names})" if names else ""
     kind = kind_of(asked)
     if kind.is_question:
@@ -69,8 +79,10 @@ def _peer(asked: ApprovalRequired) -> str:
 
 def in_full(asked: ApprovalRequired) -> list[Notice]:
     """Returns the whole approval, with every character of the arguments visible."""
-    arguments = Notice(as_json(asked.tool_args, indent=2), "plain")
-    return [Notice(clean(asked.description), "plain"), arguments] if asked.remote_agent_name else [arguments]
+    shown = [Notice(part_in_full(asked), "plain")]
+    if asked.output_schema is not None:
+        shown.append(Notice(f"what it has to fit: {as_json(asked.output_schema, indent=2)}"))
+    return [Notice(clean(asked.description), "plain"), *shown] if asked.remote_agent_name else shown
 
 
 def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
@@ -82,7 +94,8 @@ def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
     if kind.needs_token:
         meaning = {**({"a": "send the token"} if has_token else {}), "r": "reject"}
     if kind.edits_arguments:
-        return {**meaning, "e": "edit arguments", "v": "view all arguments"}
+        what = "answer" if kind.edits_output else "arguments"
+        return {**meaning, "e": f"edit {what}", "v": f"view all {'of it' if kind.edits_output else what}"}
     return {**meaning, "v": "view all of it"}
 
 

@@ -22,7 +22,8 @@ from mesh.chat.terminal import CancelRequested, InputEnded
 from mesh.chat.transcript import Notice, TranscriptPart
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
-from mesh.display.text import as_json, one_line
+from mesh.display.approvals import edited_part, is_prose, with_edited
+from mesh.display.text import as_json, clean, one_line
 
 _STYLES = {
     "plain": "",
@@ -45,6 +46,7 @@ class InteractiveTerminal:
         self, console: Console, history: History, env: Mapping[str, str], has_token: bool = False
     ) -> None:
         self._has_token = has_token
+        self._edits: dict[str, str] = {}  # what was edited last, by the uuid of the approval
         self._console = console
         self._layout = Layout()
         self._editor = editor_of(env)
@@ -95,7 +97,7 @@ class InteractiveTerminal:
                 self.show(in_full(asked))
                 return None
             case "e":
-                edited = await self._edited(asked.tool_args)
+                edited = await self._edited(asked)
                 return None if edited is None else Decision(asked.uuid, "approve", edited)
             case "w":
                 words = ((await self._line("answer (Enter alone: back): ")) or "").strip()
@@ -148,28 +150,30 @@ class InteractiveTerminal:
         except (EOFError, KeyboardInterrupt):
             return None
 
-    async def _edited(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns the arguments as the person edited them, or None if the person gave up."""
-        text = as_json(arguments, indent=2 if self._editor else None)
+    async def _edited(self, asked: ApprovalRequired) -> dict[str, Any] | None:
+        """Returns the arguments as the person edited them, or None if the person gave up. What the mesh
+        refused can be edited on."""
+        text = self._edits.get(asked.uuid) or self._editable(asked)
         while True:
-            changed = await self._changed(text)
+            changed = await self._changed(text, "answer" if kind_of(asked).edits_output else "arguments")
             if changed is None or not changed.strip():
                 return None
-            text = changed
-            try:
-                found = json.loads(changed)
-            except (ValueError, RecursionError) as problem:
-                self._wrong(f"this is not JSON: {problem}")
-            else:
-                if isinstance(found, dict):
-                    return found
-                self._wrong("arguments are a JSON object, in braces")
+            self._edits[asked.uuid] = text = changed
+            found, problem = _read(asked, changed)
+            if found is not None:
+                return found
+            self._wrong(problem)
             if self._editor and await self._line("Enter: edit again, Ctrl-C: do not ") is None:
                 return None
 
-    async def _changed(self, text: str) -> str | None:
+    def _editable(self, asked: ApprovalRequired) -> str:
+        if is_prose(asked):
+            return clean(edited_part(asked))
+        return as_json(edited_part(asked), indent=2 if self._editor else None)
+
+    async def _changed(self, text: str, what: str) -> str | None:
         if not self._editor:
-            return await self._line("arguments: ", text)
+            return await self._line(f"{what}: ", text)
         try:
             return await asyncio.to_thread(edited, self._editor, text)
         except EditorFailed as problem:
@@ -178,6 +182,17 @@ class InteractiveTerminal:
 
     def _wrong(self, problem: str) -> None:
         self.show([Notice(f"✗ {one_line(problem, 200)}", "bad")])
+
+
+def _read(asked: ApprovalRequired, text: str) -> tuple[dict[str, Any] | None, str]:
+    """Returns the edited arguments in a text, or what is wrong with it."""
+    if is_prose(asked):
+        return with_edited(asked, text.removesuffix("\n")), ""
+    try:
+        found = with_edited(asked, json.loads(text))
+    except (ValueError, RecursionError) as problem:
+        return None, f"this is not JSON: {problem}"
+    return (found, "") if isinstance(found, dict) else (None, "arguments are a JSON object, in braces")
 
 
 _CHOICES: dict[str, Choice] = {"a": "approve", "t": "retry", "s": "skip"}

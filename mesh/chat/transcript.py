@@ -35,11 +35,13 @@ from mesh.core.events import (
     ToolResult,
     Trace,
     UserMessage,
+    Validation,
 )
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
-from mesh.display.approvals import callers_of, subject_of
+from mesh.display.approvals import asker_of, callers_of, subject_of
 from mesh.display.text import call, clean, duration, one_line
+from mesh.display.validations import Validations, in_spite_of
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
 _DECIDED: dict[Choice, str] = {
@@ -149,6 +151,8 @@ class Transcript:
         self._labels: dict[Place, str] = {}
         self._spend: dict[Place, Spend] = {}
         self._traces: set[str] = set()
+        self._validations = Validations()
+        self._drafts: set[Place] = set()  # nodes whose last answer is not shown before it has passed
 
     def expect(self, message: str) -> None:
         """Announces the message that is about to be sent. Until its turn appears, nothing is settled."""
@@ -184,6 +188,8 @@ class Transcript:
                 yield from self._call_announced(event.step, asked)
             case LlmCall():
                 yield from self._model_answered(event)
+            case Validation():
+                yield from self._validated(event)
             case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
                 yield from self._call_changed(event)
             case AgentStarted() | NodeStarted():
@@ -226,14 +232,40 @@ class Transcript:
             yield Notice(f"› {clean(event.text)}", "plain")
 
     def _model_answered(self, event: LlmCall) -> Iterator[TranscriptPart]:
-        self._stream(event.step).close(event.text)
-        if StepKey(event.step).place.agent == ROOT:  # the text of a called agent is no answer to the user
-            self._texts.add(event.text)
+        place = event.place
+        self._validations.answered(place)
+        self._drafts.discard(place)
+        if event.draft:  # shown when it has passed
+            self._drafts.add(place)
+            self._stream(event.step).close("")
+        else:
+            self._stream(event.step).close(event.text)
+            self._note_text(place, event.text)
         yield from self._print_texts()
         self._finished.add(event.step)
         self._ready.pop(event.step, None)
         for index, asked in enumerate(event.tool_calls):
             yield from self._call_begun(StepKey(event.step).tool_call(index).text, asked)
+
+    def _note_text(self, place: Place, text: str) -> None:
+        if place.agent == ROOT:  # the text of a called agent is no answer to the user
+            self._texts.add(text)
+
+    def _validated(self, event: Validation) -> Iterator[TranscriptPart]:
+        self.outcome = None
+        self._drop_pending(event.step)
+        verdict, run = self._validations.verdict(event), self._validations.run(event)
+        mark = "✓" if event.valid else "✗"
+        yield CallStatus(
+            self._node(event.step), event.step, verdict, mark, run, "good" if event.valid else "bad"
+        )
+
+    def _passed(self, place: Place, text: str) -> Iterator[TranscriptPart]:
+        """The answer of a node that was checked: none of its texts was shown before."""
+        if place in self._drafts:
+            self._drafts.discard(place)
+            self._note_text(place, text)
+            yield TextChunk(self._node(place.text), place.text, f"{clean(text)}\n")
 
     def _call_announced(self, llm_step: str, asked: ToolCall) -> Iterator[TranscriptPart]:
         """A call in an answer that is not complete yet."""
@@ -258,10 +290,13 @@ class Transcript:
             case ToolResult():
                 self._drop_pending(event.step)
                 text = self._calls.get(event.step) or _call_of(event)
+                for place in [place for place in self._drafts if place.call == StepKey(event.step)]:
+                    yield from self._passed(place, event.content)
                 yield CallStatus(node, event.step, text, *_result_status(event))
+                yield from _in_spite_of(event.invalid)
             case ApprovalRequired():
                 self.pending[event.uuid] = event
-                text = self._calls.get(event.step) or call(event.tool_name, event.tool_args)
+                text = self._calls.get(event.step) or _asked(event)
                 yield CallStatus(node, event.step, text, "⏸", _waiting_note(event), "ask")
             case ApprovalResolved():
                 asked = self.pending.pop(event.uuid, None)
@@ -273,6 +308,9 @@ class Transcript:
         yield from self._print_texts()
         if event.status == "failed":
             yield Notice(f"✗ {self._node(event.step)}: {one_line(event.text, _MAX_NOTE)}", "bad")
+        else:
+            yield from self._passed(event.place, event.text)
+        yield from _in_spite_of(event.invalid)
 
     def _turn_ended(self, event: Completed | Error) -> Iterator[TranscriptPart]:
         yield from self._print_all_texts()
@@ -285,6 +323,7 @@ class Transcript:
                 yield Notice(f"⊘ {clean(event.response)}", "bad")
             case Completed():
                 yield AnswerText(clean(event.response), is_printed=event.response in self._texts)
+                yield from _in_spite_of(event.invalid)
         yield from self._spent()
 
     def _spent(self) -> Iterator[TranscriptPart]:
@@ -348,6 +387,18 @@ def _call_of(event: ToolResult) -> str:
     return one_line(event.tool, 60) if event.arguments is None else call(event.tool, event.arguments)
 
 
+def _asked(event: ApprovalRequired) -> str:
+    """What waits for a person: a call, or an answer."""
+    if kind_of(event).edits_output:
+        return f"the answer of {asker_of(event) or one_line(event.tool_name, 60)}"
+    return call(event.tool_name, event.tool_args)
+
+
+def _in_spite_of(objection: str) -> Iterator[TranscriptPart]:
+    if objection:
+        yield Notice(f"⚠ {in_spite_of(objection)}", "ask")
+
+
 def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
     took = duration(event.duration_ms)
     if event.skipped:
@@ -365,7 +416,10 @@ def _waiting_note(asked: ApprovalRequired) -> str:
 
 def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
     by = f" by {one_line(event.by, 60)}" if event.by else ""
-    edited = " with edited arguments" if event.edited_args is not None else ""
+    is_answer = asked is not None and kind_of(asked).edits_output
+    edited = (
+        "" if event.edited_args is None else f" with {'another answer' if is_answer else 'edited arguments'}"
+    )
     said = event.answer or event.reason
     why = f": {one_line(said, _MAX_NOTE)}" if said else ""
     words = _WITH_TOKEN if asked is not None and kind_of(asked).needs_token else _DECIDED

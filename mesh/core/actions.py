@@ -32,7 +32,7 @@ from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.spending import CostOf, recorded_cost, root_agent
 
 ActionName = Literal[
-    "agent_start", "llm_call", "tool_call", "agent_call", "forced_complete", "agent_complete"
+    "agent_start", "llm_call", "tool_call", "agent_call", "validation", "forced_complete", "agent_complete"
 ]
 
 _NUSD_IN_USD = 10**9
@@ -120,9 +120,8 @@ class ActionLog:
                 self._made[event.step] = event.arguments
             case ToolResult():
                 yield from self._result(event)
-            case Validation() if place := self._agents.pop(event.step, None):
-                how = {"result": _cut(event.feedback), "valid": event.valid}
-                yield from self._completed(event, place, "", how)
+            case Validation():
+                yield from self._validation(event)
             case Completed() | Error():
                 yield from self._closed(event)
             case _:
@@ -195,6 +194,24 @@ class ActionLog:
             arguments=self._arguments(event.step) or event.arguments,
             skipped=event.skipped or None,
             **how,
+        )
+
+    def _validation(self, event: Validation) -> Iterator[AgentAction]:
+        if place := self._agents.pop(event.step, None):
+            how = {"result": _cut(event.feedback), "valid": event.valid}
+            yield from self._completed(event, place, "", how)
+        step = StepKey(event.step)
+        yield self._run(step.place.agent).action(
+            event,
+            "validation",
+            self._number(step),
+            node=event.node,
+            validator=event.name,
+            kind=event.kind,
+            valid=event.valid,
+            feedback=_cut(event.feedback),
+            number=event.number,
+            of=event.of,
         )
 
     def _closed(self, event: Completed | Error) -> Iterator[AgentAction]:

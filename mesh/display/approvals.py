@@ -1,16 +1,44 @@
 """An approval in words, as the chat and the session log both name it."""
 
+import re
+from typing import Any
+
 from mesh.core.approvals import kind_of
 from mesh.core.events import ApprovalRequired
-from mesh.display.text import one_line
+from mesh.display.text import as_json, clean, one_line
 
 _MAX_NAME = 60
+_LISTED_ANSWER = re.compile(r"\n  output = ")
 
 
 def description_of(asked: ApprovalRequired) -> str:
     """Returns the description of an approval without the name of the other agent, which is shown beside
-    it."""
-    return asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
+    it, and without a list of what a person may change, if it is an answer."""
+    text = asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
+    return _LISTED_ANSWER.split(text)[0] if kind_of(asked).edits_output else text
+
+
+def edited_part(asked: ApprovalRequired) -> Any:
+    """Returns what a person may change: the arguments, or of an answer that is to be validated the answer."""
+    return asked.tool_args.get("output") if kind_of(asked).edits_output else asked.tool_args
+
+
+def with_edited(asked: ApprovalRequired, part: Any) -> dict[str, Any]:
+    """Returns the edited arguments of which this is the `edited_part`."""
+    edited: dict[str, Any] = {"output": part} if kind_of(asked).edits_output else part
+    return edited
+
+
+def is_prose(asked: ApprovalRequired) -> bool:
+    """Whether the `edited_part` is an answer in words, and not JSON."""
+    is_answer = kind_of(asked).edits_output and asked.output_schema is None
+    return is_answer and isinstance(edited_part(asked), str)
+
+
+def part_in_full(asked: ApprovalRequired) -> str:
+    """Returns the `edited_part` as it is read: prose as it is, JSON with every character visible."""
+    part = edited_part(asked)
+    return clean(part) if is_prose(asked) else as_json(part, indent=2)
 
 
 def callers_of(asked: ApprovalRequired) -> str:

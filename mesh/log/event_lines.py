@@ -28,10 +28,12 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.text import call, one_line
+from mesh.display.validations import Validations, in_spite_of
 from mesh.llm.prices import Prices
 from mesh.log.log_line import LineTone, LogLine
 from mesh.log.node_names import NodeNames, depth_of, other_agent_of, short_name
@@ -62,6 +64,7 @@ class EventLines:
         self._approvals: dict[str, ApprovalRequired] = {}
         self._decisions: dict[str, ApprovalResolved] = {}
         self._messages_shown: set[tuple[int, str, str]] = set()
+        self._validations = Validations()
         self._reserved: dict[tuple[str, int], LlmReserved] = {}  # of this turn, by step and attempt
 
     def lines(self, event: AnyEvent) -> Iterator[LogLine]:
@@ -75,6 +78,8 @@ class EventLines:
                 yield self._node_begun_or_done(event)
             case LlmReserved() | LlmCall() | LlmLost() | LimitReached():
                 yield from self._about_model_call(event)
+            case Validation():
+                yield self._validation(event)
             case ToolIntent():
                 yield self._agent_message(event) if other_agent_of(event.tool) else self._tool_run(event)
             case ToolResult():
@@ -110,6 +115,7 @@ class EventLines:
             case LlmReserved():
                 self._reserved[event.step, event.attempt] = event
             case LlmCall():
+                self._validations.answered(event.place)
                 yield from self._model_call(event)
             case LlmLost():
                 yield self._model_call_lost(event)
@@ -118,13 +124,13 @@ class EventLines:
 
     def _model_call(self, event: LlmCall) -> Iterator[LogLine]:
         asked = ", ".join(map(_requested_call, event.tool_calls))
+        note = "" if asked else self._price_tag(event)
         if event.text:
             self._last_text = event.text
-            yield self._node_line(event, event.text, "plain", "" if asked else self._price_tag(event), ":")
+            yield self._node_line(event, event.text, "plain", note, " drafts:" if event.draft else ":")
         if asked or not event.text:
-            yield self._node_line(
-                event, f"calls {asked}" if asked else "says nothing", "plain", self._price_tag(event)
-            )
+            says = "drafts an answer" if event.draft else "says nothing"  # a stream does not tell drafts
+            yield self._node_line(event, f"calls {asked}" if asked else says, "plain", self._price_tag(event))
 
     def _price_tag(self, event: LlmCall) -> str:
         """Returns the model, the number of tokens, the time and the cost of a call."""
@@ -153,6 +159,10 @@ class EventLines:
         text = f"reaches the limit {short_name(event.limit)} of {whose}"
         return self._node_line(event, text, "wrong", _AT_LIMIT[event.then])
 
+    def _validation(self, event: Validation) -> LogLine:
+        verdict, run = self._validations.verdict(event), self._validations.run(event)
+        return self._node_line(event, verdict, "quiet" if event.valid else "wrong", run, ":")
+
     def _tool_run(self, event: ToolIntent) -> LogLine:
         again = f"try {event.attempt + 1}" if event.attempt else ""
         return self._node_line(event, f"runs {call(event.tool, event.arguments)}", "plain", again)
@@ -176,7 +186,8 @@ class EventLines:
         else:
             tool = short_name(event.tool) if event.arguments is None else call(event.tool, event.arguments)
             text = f"{f'agent {agent}' if agent else tool} {how} {content}".rstrip()
-        return self._node_line(event, text, tone, milliseconds(event.duration_ms))
+        note = ", ".join(part for part in (milliseconds(event.duration_ms), _in_spite_of(event)) if part)
+        return self._node_line(event, text, tone, note)
 
     def _approval_required(self, event: ApprovalRequired) -> LogLine:
         self._approvals[event.uuid] = event
@@ -204,7 +215,8 @@ class EventLines:
             return self._node_line(event, "begins", "quiet")
         wrote = [f"wrote {', '.join(short_name(key) for key in event.state)}"] if event.state else []
         ends = ["ends the loop"] if event.exits else []
-        note = ", ".join([milliseconds(event.duration_ms), *wrote, *ends])
+        accepted = [_in_spite_of(event)] if event.invalid else []
+        note = ", ".join([milliseconds(event.duration_ms), *wrote, *ends, *accepted])
         if event.status == "failed":
             return self._node_line(event, f"failed: {one_line(event.text, _MAX_RESULT)}", "wrong", note)
         return self._node_line(event, "is done", "quiet", note)
@@ -213,6 +225,8 @@ class EventLines:
         took = between(self._turn_started_at, event.time) if self._turn_started_at else timedelta()
         note = f"turn {event.turn} took {span(took)}"
         when = clock(event.time)
+        if isinstance(event, Completed) and event.invalid:
+            yield LogLine(_in_spite_of(event), "wrong", when)
         if isinstance(event, Error):
             yield LogLine(f"failed: {event.message}", "wrong", when, note=note)
         elif event.stopped_by_person:
@@ -229,6 +243,10 @@ class EventLines:
         """Returns a line about something that a node did."""
         who = self._names.of(event.node)
         return LogLine(f"{who}{colon} {text}", tone, clock(event.time), depth_of(event.node), note)
+
+
+def _in_spite_of(event: Completed | NodeCompleted | ToolResult) -> str:
+    return in_spite_of(event.invalid) if event.invalid else ""
 
 
 def _requested_call(asked: ToolCall) -> str:
@@ -251,7 +269,7 @@ def _question(asked: ApprovalRequired) -> str:
     kind = kind_of(asked)
     if kind.needs_token:
         return f"waits for a bearer token{f' for agent {agent}' if agent else ''}: {words}"
-    return f"{asks}: {kind.asks.format(call=what) or words}"
+    return f"{asks}: {kind.asks.format(call=what, tool=short_name(asked.tool_name)) or words}"
 
 
 def _decision_text(decision: ApprovalResolved) -> str:

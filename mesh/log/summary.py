@@ -20,6 +20,7 @@ from mesh.core.events import (
     ToolResult,
     Usage,
     UserMessage,
+    Validation,
 )
 from mesh.core.places import ROOT
 from mesh.core.spending import Spending
@@ -46,6 +47,7 @@ class Summary:
         self._unpriced: Counter[str] = Counter()
         self._tools, self._agents = _Runs(), _Runs()
         self._decisions: Counter[str] = Counter()
+        self._validations: Counter[str] = Counter()
         self._spending = Spending("", prices.nusd)
         self._is_estimated = False
         self._called: set[tuple[int, str]] = set()  # turn and step of the calls of agents of the config
@@ -69,6 +71,8 @@ class Summary:
                 self._waiting, self._paused_since = self._times()[1], ""
             case LlmCall():
                 self._add_call(event)
+            case Validation():
+                self._validations["accepted" if event.valid else "objected"] += 1
             case LlmSettled():
                 self._cost += Decimal(event.cost_nusd) / 10**9
             case AgentStarted() if call := event.place.call:
@@ -93,6 +97,7 @@ class Summary:
             ("cost", self._money()),
             ("tools run", self._tools.in_words()),
             ("agents asked", self._agents.in_words()),
+            ("validations", _counted(self._validations)),
             ("decisions", _counted(self._decisions)),
             ("time", self._time_in_words()),
         )

@@ -14,6 +14,7 @@ _SHOWN = (
     "takes_text",
     "needs_token",
     "edits_arguments",
+    "edits_output",
     "reject_ends_turn",
     "shows_arguments",
     "lists_arguments",

@@ -10,6 +10,7 @@ from mesh.chat.card import card, in_full, keys
 from mesh.chat.transcript import Transcript
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind
 from mesh.core.events import ApprovalKindName, ApprovalRequired, ApprovalResolved, Choice, RemoteQuestion
+from mesh.display.approvals import edited_part, is_prose, with_edited
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 
@@ -109,6 +110,39 @@ def test_only_what_the_asking_agent_takes_can_be_edited_or_said_in_words() -> No
     assert "".join(keys(asked(), False)) == "".join(keys(asked(form="mesh"), False)) == "arev"
     assert "".join(keys(asked(form="text"), False)) == "arwv"
     assert "".join(keys(asked(form="hitl"), False)) == "arv"
+
+
+LISTED = 'Is this answer of main right?\n  output = "Dear \\nAnn"'
+
+
+def test_an_answer_that_waits_is_shown_as_it_reads_and_edited_by_itself() -> None:
+    it = asked(
+        "validation", tool_name="main", asked_by="main", description=LISTED, tool_args={"output": "Dear\nAnn"}
+    )
+    assert read(it) == [
+        "? an answer of main waits to be checked",
+        "  Is this answer of main right?",
+        "  Dear",
+        "  Ann",
+    ]
+    assert keys(it, False) == {"a": "approve", "r": "reject", "e": "edit answer", "v": "view all of it"}
+    assert (is_prose(it), edited_part(it), with_edited(it, "Hi")) == (True, "Dear\nAnn", {"output": "Hi"})
+
+
+def test_an_answer_with_a_schema_is_json_and_the_schema_is_shown_with_all_of_it() -> None:
+    it = asked(
+        "validation",
+        tool_name="main",
+        description="Right?",
+        tool_args={"output": {"total": 5}},
+        output_schema={"type": "object"},
+    )
+    assert read(it)[2:] == ["  {", '  "total": 5', "  }"]
+    assert not is_prose(it)
+    assert [note.text for note in in_full(it)] == [
+        '{\n  "total": 5\n}',
+        'what it has to fit: {\n  "type": "object"\n}',
+    ]
 
 
 def test_a_question_is_shown_to_its_end() -> None:

@@ -30,6 +30,7 @@ from mesh.core.events import (
     ToolResult,
     Trace,
     UserMessage,
+    Validation,
 )
 from mesh.display.text import clean
 
@@ -65,8 +66,8 @@ RESULT = ToolResult(seq=7, step="0/tool/1.0", call_id="c1", tool="add", content=
 MINE = UserMessage(seq=2, turn=1, text="hello")
 
 
-def begun() -> Transcript:
-    transcript = Transcript()
+def begun(names: dict[str, str] | None = None) -> Transcript:
+    transcript = Transcript(names)
     transcript.expect("hello")
     transcript.see(MINE)
     return transcript
@@ -340,6 +341,85 @@ def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:
     assert printed([result], transcript=begun()) == "✓ look(q=1) 0 ms\n"
 
 
+def draft(text: str, step: str = "0/llm/0") -> LlmCall:
+    return LlmCall(step=step, model="m", text=text, draft=True)
+
+
+def verdict(step: str, *, valid: bool = False, **more: Any) -> Validation:
+    return Validation(
+        step=step, **{"name": "critic", "kind": "agent", "number": 1, "of": 3, "valid": valid, **more}
+    )
+
+
+def test_an_answer_that_is_checked_is_printed_once_when_it_has_passed() -> None:
+    events = [
+        draft("no"),
+        verdict("0/validation/0.0", valid=True, name="schema", kind="schema"),
+        verdict("0/validation/0.1", feedback="Too\nlong."),
+        draft("yes", "0/llm/1"),
+        verdict("0/validation/1.0", valid=True, number=2, name="schema", kind="schema"),
+        Completed(response="yes"),
+    ]
+    assert printed(events, transcript=begun()).splitlines() == [
+        "✓ schema accepts run 1 of 3",
+        "✗ critic objects: Too long. run 1 of 3",
+        "✓ schema accepts run 2 of 3",
+        "yes",
+    ]
+
+
+def test_what_a_node_was_let_through_with_is_printed_as_its_text_and_not_again_as_the_answer() -> None:
+    events = [
+        draft("no", "0.1/llm/0"),
+        verdict("0.1/validation/0.0", feedback="No."),
+        NodeCompleted(step="0.1", name="editor", text="no", invalid="No."),
+        Completed(response="no"),
+    ]
+    assert printed(events, TREE, begun(TREE)).splitlines() == [
+        "─ editor",
+        "✗ critic objects: No. run 1 of 3",
+        "no",
+        "⚠ accepted in spite of an objection: No.",
+    ]
+
+
+def test_the_checked_answer_of_a_called_agent_is_below_its_call() -> None:
+    result = ToolResult(step="0/tool/0.0", call_id="c", tool="search", content="cats", invalid="Few.")
+    events = [called(FIRST), draft("cats", f"{FIRST}/llm/0"), result]
+    assert printed(events, {"0": "main"}).splitlines() == [
+        "  ─ search",
+        "  cats",
+        "─ main",
+        "✓ search 0 ms",
+        "⚠ accepted in spite of an objection: Few.",
+    ]
+
+
+def test_the_exit_condition_of_a_loop_is_about_a_round() -> None:
+    events = [
+        verdict("0/validation/1.0", feedback="More."),
+        verdict("0/validation/2.0", valid=True, number=2),
+    ]
+    assert printed(events).splitlines() == [
+        "✗ critic goes on: More. round 1 of 3",
+        "✓ critic ends the loop round 2 of 3",
+    ]
+
+
+def test_a_person_who_gives_another_answer_is_told_to_have_done_so() -> None:
+    asked = ApprovalRequired(
+        step="0/validation/0.0", uuid="u", call_id="", tool_name="main", tool_args={"output": "x"},
+        description="Right?", kind="validation", asked_by="main",
+    )  # fmt: skip
+    decided = ApprovalResolved(
+        step=asked.step, uuid="u", choice="approve", by="ann", edited_args={"output": "y"}
+    )
+    assert printed([asked, decided]).splitlines() == [
+        "⏸ the answer of main waits to be checked",
+        "→ main approved with another answer by ann",
+    ]
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
 
 
@@ -361,6 +441,8 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
         Error(message=HOSTILE),
         Trace(message=HOSTILE),
         ToolResult(step="0/tool/1.0", call_id="c", tool=HOSTILE, content="", arguments={HOSTILE: HOSTILE}),
+        Validation(step="0/validation/0.0", name=HOSTILE, kind="check", feedback=HOSTILE, number=1, of=3),
+        Completed(response="x", invalid=HOSTILE),
         LimitReached(step="0/llm/1", limit=HOSTILE, scope=f"0.{HOSTILE}@0-0", then="stop"),
     ],
     ids=lambda event: type(event).__name__,

@@ -18,6 +18,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.execution import trace_id_of
 from mesh.core.spending import spend_report
@@ -102,6 +103,24 @@ def test_the_call_of_a_tool_node_is_shown_with_the_arguments_that_its_result_tel
 def test_a_model_call_that_was_lost_is_told_and_its_cost_is_unknown() -> None:
     (line,) = lines([*CALLED[:2], LlmLost(turn=1, step="0/llm/0")])[1:]
     assert (line.action, line.cost, line.data) == ("llm_call", None, {"node": "0", "lost": True})
+
+
+def test_a_verdict_is_an_action_of_the_agent_whose_answer_it_is_about() -> None:
+    verdict = Validation(
+        turn=1, step="0/validation/0.1", name="critic", kind="agent", feedback="No.", number=1, of=3
+    )
+    critic = started("0.critic@v0-1", "main", "critic")
+    found = lines([*CALLED[:2], call("0/llm/0", 5, draft=True), critic, verdict])[2:]
+    assert [(line.agent_name, line.action, line.turn) for line in found] == [
+        ("main", "agent_call", 1),
+        ("critic", "agent_start", 0),
+        ("critic", "agent_complete", 0),
+        ("main", "validation", 1),
+    ]
+    assert found[-1].data == {
+        "node": "0", "validator": "critic", "kind": "agent", "valid": False, "feedback": "No.",
+        "number": 1, "of": 3,
+    }  # fmt: skip
 
 
 def test_an_agent_of_another_mesh_is_called_too() -> None:

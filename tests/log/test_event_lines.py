@@ -28,6 +28,7 @@ from mesh.core.events import (
     ToolResult,
     Usage,
     UserMessage,
+    Validation,
 )
 from mesh.llm.prices import Prices
 from mesh.log.event_lines import EventLines
@@ -295,7 +296,14 @@ STRANGERS: list[AnyEvent] = [
     ),
     NodeCompleted(turn=1, step=HOSTILE, name=HOSTILE, status="failed", text=HOSTILE, state={HOSTILE: ""}),
     ToolResult(turn=1, call_id="c", tool=HOSTILE, content=HOSTILE, arguments={HOSTILE: HOSTILE}),
-    Completed(turn=1, response=HOSTILE),
+    Validation(
+        turn=1, step="0/validation/0.0", name=HOSTILE, kind="check", feedback=HOSTILE, number=-1, of=3
+    ),
+    ApprovalRequired(
+        turn=1, uuid=HOSTILE, call_id="", tool_name=HOSTILE, tool_args={"output": HOSTILE},
+        description=HOSTILE, kind="validation",
+    ),
+    Completed(turn=1, response=HOSTILE, invalid=HOSTILE),
     Error(turn=1, message=HOSTILE),
 ]  # fmt: skip
 
@@ -330,6 +338,32 @@ def test_a_model_call_that_was_lost_is_told_with_what_it_counts_as() -> None:
     assert f"node 0 lost a model call with the process that made it  [{bound}]" in text
     text = shown([asked(), LlmLost(**at_step)])
     assert "node 0 lost a model call with the process that made it\n" in text
+
+
+def test_each_verdict_is_told_with_who_says_what_about_which_answer() -> None:
+    answer: dict[str, Any] = {"turn": 1, "time": at(2)}
+    schema = Validation(
+        step="0/validation/0.0", name="schema", kind="schema", valid=True, number=1, of=3, **answer
+    )
+    critic = Validation(
+        step="0/validation/0.1", name="critic", kind="agent", feedback="Too\nlong.", number=1, of=3, **answer
+    )
+    text = shown(
+        [
+            asked(),
+            LlmCall(model="m", text="long", step="0/llm/0", draft=True, **answer),
+            schema,
+            critic,
+            LlmCall(model="m", step="0/llm/1", draft=True, **answer),
+            Completed(turn=1, response="long", invalid="Too\nlong.", time=at(3)),
+        ]
+    )
+    assert "node 0 drafts: long  [m, 0 ms]" in text
+    assert "node 0: schema accepts  [run 1 of 3]" in text
+    assert "node 0: critic objects: Too long.  [run 1 of 3]" in text
+    assert "node 0 drafts an answer  [m, 0 ms]" in text
+    assert "10:00:03  accepted in spite of an objection: Too long.\n" in text
+    assert "validations  2 (accepted 1, objected 1)" in text
 
 
 def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:

@@ -39,7 +39,7 @@ def place(random: Random) -> str:
 
     def part() -> str:
         name, a, b = random.choice(["search", "a-b", "x_1"]), random.randrange(13), random.randrange(1, 13)
-        return random.choice([f"{a}", f"{a}#{b}", f"{name}@{a}-{b}"])
+        return random.choice([f"{a}", f"{a}#{b}", f"{name}@{a}-{b}", f"{name}@v{a}-{b}"])
 
     return ".".join(["0", *(part() for _ in range(random.randrange(6)))])
 

@@ -1,16 +1,16 @@
 // @ts-check
 // Places, at which nodes run: "0" is the root, "0.2" its third child, "0.2#3.1" a child of that in its third
-// iteration, "0.1.search@3-0" the agent search, called by the node "0.1" in its step "0.1/tool/3.0". The rules are
-// those of mesh/core/places.py.
+// iteration, "0.1.search@3-0" the agent search, called by the node "0.1" in its step "0.1/tool/3.0", and
+// "0.1.critic@v3-1" the agent critic in "0.1/validation/3.1". The rules are those of mesh/core/places.py.
 
 const ROOT = "0";
-const CALLED = /^(?:(.*)\.)?([^.@]+)@(\d+)-(\d+)$/;
+const CALLED = /^(?:(.*)\.)?([^.@]+)@(v?)(\d+)-(\d+)$/;
 
 /**
  * The path of the node at a place: it names the node, wherever its agent was called: "search.2".
  * @param {string} place
  */
-export const pathOf = (place) => slotOf(place).replace(/^.*\.([^.@]+)@\d+-\d+/, "$1");
+export const pathOf = (place) => slotOf(place).replace(/^.*\.([^.@]+)@v?\d+-\d+/, "$1");
 
 /**
  * The place without iterations: one line for all iterations of a node, and one for each call of an agent.
@@ -39,8 +39,8 @@ export const calledName = (place) => CALLED.exec(place)?.[2] ?? "";
  * @param {string} place
  */
 export function callOf(place) {
-  const [, caller, , answer, index] = CALLED.exec(place) ?? [];
-  return caller ? `${caller}/tool/${answer}.${index}` : "";
+  const [, caller, , mark, answer, index] = CALLED.exec(place) ?? [];
+  return caller ? `${caller}/${mark ? "validation" : "tool"}/${answer}.${index}` : "";
 }
 
 /**
@@ -69,7 +69,7 @@ export function byPlace(a, b) {
  * @param {string} part
  */
 function rank(part) {
-  const [, answer, index] = /@(\d+)-(\d+)$/.exec(part) ?? [];
+  const [, answer, index] = /@v?(\d+)-(\d+)$/.exec(part) ?? [];
   const [child, iteration] = part.split("#");
   return answer ? [Number(answer), Number(index)] : [Number(iteration ?? 0), Number(child)];
 }
@@ -81,7 +81,13 @@ function rank(part) {
 export const toolStep = (llmStep, index) => `${llmStep.replace("/llm/", "/tool/")}.${index}`;
 
 /**
- * Whether a step is a call of a tool or of an agent. Others are model calls, and the limits of a run.
+ * Whether a step is a call of a tool or of an agent. Others are model calls, validations, and the limits of a run.
  * @param {string} step
  */
 export const isCall = (step) => /\/(?:tool|a2a)\//.test(step);
+
+/**
+ * Whether a step is the validation of an answer, or of a round of a loop.
+ * @param {string} step
+ */
+export const isValidation = (step) => step.includes("/validation/");

@@ -2,7 +2,7 @@
 // One turn: from what the user said to the answer. Pure, like conversation.js.
 import { DEFAULT_KIND } from "../approval-kinds.js";
 import * as exact from "./exact-json.js";
-import { agentOf, calledName, callOf, isCall, parentOf, toolStep } from "./place.js";
+import { agentOf, calledName, callOf, isCall, isValidation, parentOf, toolStep } from "./place.js";
 import { nothing, withPiece } from "./streamed-text.js";
 
 /** @import { Choice } from "../approval-kinds.js" */
@@ -31,14 +31,16 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {number} nusd what the model calls cost whose price is known, in 10⁻⁹ USD
  * @property {Record<string, Spend>} spend by the place of the run that has a budget
  * @property {string} forced the limit for which it had to end, or ""
+ * @property {any} output the answer as JSON, if it has a schema
+ * @property {string} invalid the objection in spite of which the answer was accepted, or ""
  */
 
 /** @typedef {{calls: number, input: number, output: number}} Usage */
-/** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number}} NodeRun */
+/** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number, output?: any, invalid?: string}} NodeRun */
 /** @typedef {Record<string, number>} Amounts by the keys of a budget, in its units */
 /** @typedef {{limits: Amounts, spent: Amounts, unsettled: Amounts, reserved: Amounts, after: number}} Spend `after` is the last event that counts in it */
 /** @typedef {{limit: string, scope: string, then: string}} LimitReached `then` is what follows */
-/** @typedef {TextItem | ToolItem} Item */
+/** @typedef {TextItem | ToolItem | ValidationItem} Item */
 
 /**
  * A model call and its text; or a limit that a person was asked about, without a text.
@@ -49,7 +51,23 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {StreamedText} text
  * @property {boolean} done
  * @property {string} model
+ * @property {boolean} isDraft whether its text is shown only once it passed, as the answer of its node
  * @property {LimitReached} [limit] the limit into which it did not fit
+ */
+
+/**
+ * What a validator says about an answer, or about a round of a loop.
+ * @typedef {object} ValidationItem
+ * @property {"verdict"} kind
+ * @property {string} step
+ * @property {string} node
+ * @property {string} name of the validator
+ * @property {"schema" | "check" | "agent" | "person"} validator
+ * @property {boolean | undefined} valid undefined until it has decided
+ * @property {string} feedback
+ * @property {number} number of the answer or round, from 1
+ * @property {number} of how many there may be
+ * @property {boolean} isRound whether it is about a round
  */
 
 /**
@@ -65,6 +83,9 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {number} ms
  * @property {boolean} edited whether a person changed the arguments
  * @property {string} forced the limit for which a called agent had to answer before it was done, or ""
+ * @property {any} output the answer of a called agent as JSON, if it has a schema
+ * @property {string} invalid the objection in spite of which that was accepted, or ""
+ * @property {{part: number, message: string}} [progress] how far it is, from 0 to 1
  */
 
 /** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped"} Phase */
@@ -89,6 +110,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {string} [reason]
  * @property {object} [edited_args]
  * @property {string} [answer]
+ * @property {any} [output_schema] what an edited output has to fit
  */
 
 const MAX_NOTES = 20;
@@ -115,6 +137,8 @@ export const opened = (event) => ({
   nusd: 0,
   spend: {},
   forced: "",
+  output: undefined,
+  invalid: "",
 });
 
 /** @type {(turn: Turn, event: MeshEvent) => Turn} */
@@ -142,13 +166,26 @@ const CHANGES = {
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
     const forced = event.forced ?? "";
     const args = item.args ?? event.arguments;
-    const next = withItem(turn, { ...item, args, phase, result: event.content, ms: event.duration_ms ?? 0, forced });
+    const end = { result: event.content, ms: event.duration_ms ?? 0, forced, output: event.output, invalid: event.invalid ?? "", progress: undefined };
+    const next = withItem(turn, { ...item, args, phase, ...end });
     return resumed(withAgentEnded(next, event.step, phase === "done" ? "completed" : "failed"));
+  },
+  tool_progress: (turn, event) => {
+    const item = toolAt(turn, event.step);
+    if (!item || item.result !== undefined) return turn;
+    return withItem(turn, { ...item, progress: { part: exact.number(event.progress ?? 0), message: event.message ?? "" } });
+  },
+  validation: (turn, event) => {
+    const { name, kind: validator, valid = false, feedback = "", number = 1, of = 1 } = event;
+    const isRound = !turn.items.some((item) => item.kind === "text" && item.node === event.node);
+    const item = validationAt(turn, event.step) ?? newValidation(event.step, event.node, name);
+    const next = withItem(turn, { ...item, name, validator, valid, feedback, number, of, isRound });
+    return resumed(withAgentEnded(next, event.step, "completed"));
   },
   approval_required: (turn, event) => {
     const approval = /** @type {any} */ ({ kind: DEFAULT_KIND, ...event, decision: "" });
     const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), approval];
-    if (!isCall(event.step)) return { ...withItem(turn, textAt(turn, event.step) ?? newText(event)), approvals };
+    if (!isCall(event.step)) return { ...withItem(turn, itemAbout(turn, event)), approvals };
     const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
     return { ...withItem(turn, { ...item, phase: "waiting" }), approvals };
   },
@@ -183,7 +220,8 @@ const CHANGES = {
     return { ...turn, spend: { ...turn.spend, [event.step]: amounts } };
   },
   node_completed: (turn, event) => {
-    const node = { name: event.name, status: event.status ?? "completed", text: event.text ?? "", ms: event.duration_ms ?? 0 };
+    const { name, status = "completed", text = "", duration_ms: ms = 0, output, invalid = "" } = event;
+    const node = { name, status, text, ms, output, invalid };
     return resumed({ ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } });
   },
   paused: (turn) => ({ ...turn, status: pending(turn).length ? "waiting" : turn.status }),
@@ -192,6 +230,8 @@ const CHANGES = {
     status: event.cancelled ? "cancelled" : "completed",
     response: event.response ?? "",
     forced: event.forced ?? "",
+    output: event.output,
+    invalid: event.invalid ?? "",
   }),
   error: (turn, event) => ({ ...ended(turn, event), status: "failed", error: event.message }),
   trace: (turn, event) => withNote(turn, event.message),
@@ -210,7 +250,8 @@ export function pending(turn) {
 }
 
 /** @type {(turn: Turn, step: string) => boolean} */
-const hasOutcome = (turn, step) => textAt(turn, step)?.done === true || toolAt(turn, step)?.result !== undefined;
+const hasOutcome = (turn, step) =>
+  textAt(turn, step)?.done === true || toolAt(turn, step)?.result !== undefined || validationAt(turn, step)?.valid !== undefined;
 
 /**
  * What to show as the answer of an agent: nothing, if its last text says the same already.
@@ -245,7 +286,7 @@ function withModelAnswer(turn, event) {
   const kept = turn.items.filter((item) => !item.step.startsWith(mine) || steps.includes(item.step));
   const text = { ...nothing, text: event.text ?? "" };
   let next = { ...turn, items: kept, usage: withUsage(turn.usage, event.usage), nusd: turn.nusd + (event.cost_nusd ?? 0) };
-  next = withItem(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model });
+  next = withItem(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model, isDraft: event.draft ?? false });
   toolCalls.forEach((call, index) => {
     const item = toolAt(next, steps[index]) ?? newTool(steps[index], event.node, call.name);
     const isNew = item.phase === "writing";
@@ -278,7 +319,7 @@ function ended(turn, event) {
 }
 
 /** @type {(item: Item) => Item} */
-const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phase) ? { ...item, phase: "stopped" } : item);
+const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phase) ? { ...item, phase: "stopped", progress: undefined } : item);
 
 /** @param {MeshEvent} event */
 const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decision, by, reason, edited_args, answer });
@@ -288,13 +329,28 @@ const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decisio
 const textAt = (turn, step) => turn.items.filter((item) => item.kind === "text").find((item) => item.step === step);
 /** @type {(turn: Turn, step: string) => ToolItem | undefined} */
 export const toolAt = (turn, step) => turn.items.filter((item) => item.kind === "tool").find((item) => item.step === step);
+/** @type {(turn: Turn, step: string) => ValidationItem | undefined} */
+const validationAt = (turn, step) => turn.items.filter((item) => item.kind === "verdict").find((item) => item.step === step);
 /** @type {(event: MeshEvent) => TextItem} */
-const newText = ({ step, node }) => ({ kind: "text", step, node, text: nothing, done: false, model: "" });
+const newText = ({ step, node }) => ({ kind: "text", step, node, text: nothing, done: false, model: "", isDraft: false });
+/** @type {(step: string, node: string, name: string) => ValidationItem} */
+const newValidation = (step, node, name) => ({
+  kind: "verdict", step, node, name, validator: "agent", valid: undefined, feedback: "", number: 0, of: 0, isRound: false,
+});
 /** @type {(step: string, node: string, name: string) => ToolItem} */
 const newTool = (step, node, name) => ({
   kind: "tool", step, node, name, args: undefined, draft: "", phase: "writing", result: undefined, ms: 0, edited: false,
-  forced: "",
+  forced: "", output: undefined, invalid: "",
 });
+
+/**
+ * What an approval is about that is about no call: a validation, or a model call.
+ * @type {(turn: Turn, event: MeshEvent) => Item}
+ */
+function itemAbout(turn, event) {
+  if (!isValidation(event.step)) return textAt(turn, event.step) ?? newText(event);
+  return validationAt(turn, event.step) ?? { ...newValidation(event.step, event.node, "person"), validator: "person" };
+}
 
 /** @type {(turn: Turn, item: Item) => Turn} */
 function withItem(turn, item) {
@@ -311,8 +367,10 @@ function withItem(turn, item) {
 function withCallAbove(turn, place) {
   const agent = agentOf(place);
   const step = callOf(agent);
-  if (!step || toolAt(turn, step)) return turn;
-  return withItem(turn, { ...newTool(step, parentOf(agent), calledName(agent)), phase: "running" });
+  if (!step || turn.items.some((item) => item.step === step)) return turn;
+  const name = calledName(agent);
+  if (isValidation(step)) return withItem(turn, newValidation(step, parentOf(agent), name));
+  return withItem(turn, { ...newTool(step, parentOf(agent), name), phase: "running" });
 }
 
 /** @type {(turn: Turn, step: string, status: string) => Turn} */

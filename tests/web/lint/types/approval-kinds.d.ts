@@ -8,6 +8,7 @@ export interface ApprovalKind {
   isQuestion: boolean;
   needsToken: boolean;
   editsArguments: boolean;
+  editsOutput: boolean;
   rejectEndsTurn: boolean;
   showsArguments: boolean;
   listsArguments: boolean;

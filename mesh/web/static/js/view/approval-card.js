@@ -5,6 +5,7 @@ import { descriptionOf, kindOf, remoteAgentOf } from "../approvals.js";
 import * as exact from "../exact-json.js";
 import { Component, html } from "../html.js";
 import { messageOf } from "../api.js";
+import { problemsOf } from "../schema.js";
 import { AnswerBox } from "./answer-box.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
@@ -30,6 +31,18 @@ import { LongText } from "./long-text.js";
 
 const SKIPPED = "the person skipped the question";
 
+/**
+ * What a person may change: all arguments, or the answer.
+ * @param {Approval} approval
+ */
+const editedPart = (approval) => (kindOf(approval).editsOutput ? approval.tool_args?.output : (approval.tool_args ?? {}));
+
+/**
+ * Whether it is an answer in words, not in JSON.
+ * @param {Approval} approval
+ */
+const isPlainText = (approval) => kindOf(approval).editsOutput && !approval.output_schema && typeof editedPart(approval) === "string";
+
 /** @extends {Component<Props, State>} */
 export class ApprovalCard extends Component {
   /** @type {State} */
@@ -48,7 +61,10 @@ export class ApprovalCard extends Component {
 
   #edit = () => {
     if (this.props.state?.busy) return;
-    this.setState({ mode: "edit", draft: exact.shown(this.props.approval.tool_args ?? {}) }, () => this.#focus("textarea"));
+    const { approval } = this.props;
+    const value = editedPart(approval);
+    const draft = isPlainText(approval) ? String(value) : exact.shown(value);
+    this.setState({ mode: "edit", draft }, () => this.#focus("textarea"));
   };
 
   #look = () => this.setState({ mode: "look" }, () => this.#focus("button.primary"));
@@ -91,10 +107,13 @@ export class ApprovalCard extends Component {
 
   /** @returns {{args?: object, problem: string}} */
   #edited() {
+    const { approval } = this.props;
     if (this.state.mode !== "edit") return { problem: "" };
+    if (isPlainText(approval)) return { args: { output: this.state.draft }, problem: "" };
     try {
-      const args = exact.parse(this.state.draft);
-      return exact.isObject(args) ? { args, problem: "" } : { problem: "Arguments are a JSON object: { … }" };
+      const value = exact.parse(this.state.draft);
+      if (kindOf(approval).editsOutput) return { args: { output: value }, problem: problemsOf(approval.output_schema, value, "output").join(" ") };
+      return exact.isObject(value) ? { args: value, problem: "" } : { problem: "Arguments are a JSON object: { … }" };
     } catch (error) {
       return { problem: `This is not JSON: ${messageOf(error)}` };
     }
@@ -131,6 +150,7 @@ export class ApprovalCard extends Component {
     const tool = exact.visible(approval.tool_name);
     const place = html`<span>in ${exact.visible(where)}</span>`;
     if (kind.takesText) return html`<p class="what"><strong>${agent || "The agent"}</strong> asks ${place}</p>`;
+    if (kind.editsOutput) return html`<p class="what"><span>The answer of </span><strong>${agent || exact.visible(where)}</strong></p>`;
     if (kind.needsToken) return html`<p class="what"><strong>${agent || tool}</strong> wants to know who asks ${place}</p>`;
     return html`<p class="what"><code>${tool}</code> ${place}${agent && html`<span>, asked by ${agent}</span>`}</p>`;
   }
@@ -152,25 +172,31 @@ export class ApprovalCard extends Component {
   }
 
   #arguments() {
+    const { approval } = this.props;
+    const { editsOutput, editsArguments } = kindOf(approval);
+    const what = editsOutput ? "Answer" : "Arguments";
     if (this.state.mode === "edit") {
       const { problem } = this.#edited();
       return html`
         <label class="editor">
-          <span>Arguments, as JSON</span>
+          <span>${what}${isPlainText(approval) ? "" : ", as JSON"}</span>
           <textarea class="code" spellcheck="false" rows=${Math.min(16, this.state.draft.split("\n").length + 1)}
             value=${this.state.draft} aria-invalid=${Boolean(problem)}
             onInput=${(/** @type {Typed} */ event) => this.setState({ draft: event.target.value })}></textarea>
         </label>
         <p class="problem" role="status">${problem}</p>
+        ${approval.output_schema && html`
+          <details class="schema"><summary>What it has to fit</summary><${LongText} text=${exact.shown(approval.output_schema)} label="Schema" /></details>
+        `}
       `;
     }
-    const { approval } = this.props;
+    const value = editedPart(approval);
     return html`
       <div class="arguments">
-        <div class="arguments-head"><h4>Arguments</h4>
-          ${kindOf(approval).editsArguments && html`<button class="link" onClick=${this.#edit}>Edit</button>`}
+        <div class="arguments-head"><h4>${what}</h4>
+          ${editsArguments && html`<button class="link" onClick=${this.#edit}>Edit</button>`}
         </div>
-        <${LongText} text=${exact.shown(approval.tool_args ?? {})} label="Arguments" />
+        <${LongText} text=${isPlainText(approval) ? exact.visible(value) : exact.shown(value)} label=${what} />
       </div>
     `;
   }
@@ -220,11 +246,13 @@ export class ApprovalCard extends Component {
     }
   }
 
+  #approving = () => (kindOf(this.props.approval).editsOutput ? "Approve this answer" : "Approve with these");
+
   /** @param {boolean} isBusy */
   #approveButton(isBusy) {
     return html`
       <button class="primary" aria-disabled=${isBusy} disabled=${Boolean(this.#edited().problem)} onClick=${this.#approve}>
-        <${Icon} name="check" />${this.state.mode === "edit" ? "Approve with these" : "Approve"}
+        <${Icon} name="check" />${this.state.mode === "edit" ? this.#approving() : "Approve"}
       </button>
     `;
   }

@@ -5,7 +5,7 @@ import * as exact from "../exact-json.js";
 import { html } from "../html.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
-import { DECISION, duration, limitName, PHASE } from "./words.js";
+import { DECISION, duration, limitName, percent, PHASE, progressOf } from "./words.js";
 
 /** @import { Approval, Phase, ToolItem } from "../turn.js" */
 
@@ -39,8 +39,9 @@ export function Call({ item, phase, decided, isAgent, name, gist, isOpen, childr
         <${Icon} name=${isAgent ? "agent" : "tool"} />
         <code class="tool-name">${exact.visible(name)}</code>
         <span class="gist">${exact.visible(gist).slice(0, 200)}</span>
-        <span class="phase">${PHASE[phase]}${item.forced && ` at the limit of ${limitName(item.forced)}`}${item.ms > 0 ? `, ${duration(item.ms)}` : ""}</span>
+        <span class="phase">${item.progress ? progressOf(item.progress) : PHASE[phase]}${item.forced && ` at the limit of ${limitName(item.forced)}`}${item.ms > 0 ? `, ${duration(item.ms)}` : ""}</span>
         <${Icon} name="chevron" />
+        ${item.progress && html`<${Progress} name=${name} part=${item.progress.part} />`}
       </summary>
       <div class="fold">
         ${decided.map((one) => html`<${Decided} approval=${one} key=${one.uuid} />`)}
@@ -49,6 +50,11 @@ export function Call({ item, phase, decided, isAgent, name, gist, isOpen, childr
     </details>
   `;
 }
+
+/** @param {{name: string, part: number}} props */
+const Progress = ({ name, part }) => html`
+  <i class="progress" role="progressbar" aria-label=${`Progress of ${exact.visible(name)}`} aria-valuenow=${percent(part)} style=${{ width: `${percent(part)}%` }}></i>
+`;
 
 /** @param {{item: ToolItem}} props */
 export const Arguments = ({ item }) => html`
@@ -69,7 +75,7 @@ export const Decided = ({ approval, about }) => html`
     ${remoteAgentOf(approval) && html`<span>${remoteAgentOf(approval)} asked: ${descriptionOf(approval).slice(0, 300)} </span>`}
     <strong>${approval.decision === "approve" && kindOf(approval).needsToken ? "Token sent" : DECISION[approval.decision]}</strong>
     ${approval.by && ` by ${exact.visible(approval.by)}`}
-    ${approval.edited_args && ", with edited arguments"}
+    ${approval.edited_args && `, with ${kindOf(approval).editsOutput ? "another answer" : "edited arguments"}`}
     ${(approval.answer || approval.reason) && html`: <q>${exact.visible(approval.answer || approval.reason)}</q>`}
   </p>
 `;

@@ -6,16 +6,18 @@ import { isOpen } from "../conversation.js";
 import { agentOf, byPlace, callOf, iterationOf } from "../place.js";
 import { isAtWork, nameAt, statusAt, taskOf, waiting } from "../tree-status.js";
 import { answerOf, pending } from "../turn.js";
-import { visible } from "../exact-json.js";
+import { shown, visible } from "../exact-json.js";
 import { ApprovalCard } from "./approval-card.js";
 import { Icon } from "./icons.js";
+import { LongText } from "./long-text.js";
 import { MarkdownText } from "./markdown-text.js";
 import { Arguments, Call, Decided, Result, Tool } from "./tool.js";
-import { count, dollars, duration, limitReached, limitName } from "./words.js";
+import { Validation } from "./validation.js";
+import { count, dollars, duration, inSpiteOf, limitReached, limitName } from "./words.js";
 
 /** @import { Decision } from "../api.js" */
 /** @import { DecisionState } from "../chat.js" */
-/** @import { Approval, Item, ToolItem, Turn } from "../turn.js" */
+/** @import { Approval, Item, ToolItem, Turn, ValidationItem } from "../turn.js" */
 
 /**
  * @typedef {object} TurnProps
@@ -54,7 +56,8 @@ export class TurnView extends Component {
               position=${asked.length > 1 ? `${index + 1} of ${asked.length}` : ""} />
           `)}
           ${turn.status === "running" && !isSpeaking(turn) && html`<${Working} />`}
-          ${answer && html`<${MarkdownText} key="answer" text=${answer} />`}
+          ${answer && html`<${Answer} key="answer" text=${answer} output=${turn.output} />`}
+          ${turn.invalid && html`<p class="objection">${inSpiteOf(turn.invalid)}</p>`}
           ${turn.error && html`<p class="failure" role="alert"><strong>The turn failed.</strong> ${turn.error}</p>`}
           ${turn.endedAt && html`<${Summary} turn=${turn} />`}
         </div>
@@ -77,7 +80,7 @@ function viewOf(turn, names) {
 }
 
 /** @type {(item: Item, turn: Turn) => boolean} */
-const isShown = (item, turn) => item.kind === "tool" || Boolean(item.text.text || item.limit || decisionsAt(turn, item).length);
+const isShown = (item, turn) => item.kind !== "text" || Boolean(item.text.text || item.limit || decisionsAt(turn, item).length);
 
 /**
  * What happened in an agent, at each place of it. Branches that run side by side keep their order on the page.
@@ -98,6 +101,7 @@ function Group({ place, items, view, children }) {
   const node = turn.nodes[place];
   const ms = node?.ms ?? 0;
   const status = statusAt(turn, place, waits);
+  const passed = checkedAnswer(items, node?.text);
   return html`
     <details class=${`node ${status}`} open=${isAtWork(status)}>
       <summary>
@@ -108,10 +112,31 @@ function Group({ place, items, view, children }) {
         ${ms > 0 && html`<span class="phase">${duration(ms)}</span>`}
         <${Icon} name="chevron" />
       </summary>
-      <div class="fold">${children}</div>
+      <div class="fold">
+        ${children}
+        ${passed && html`<${Answer} text=${passed} output=${node?.output} />`}
+        ${node?.invalid && html`<p class="objection">${inSpiteOf(node.invalid)}</p>`}
+      </div>
     </details>
   `;
 }
+
+/**
+ * The answer of a node that was checked: none of its texts is shown before.
+ * @type {(items: Item[], text?: string) => string}
+ */
+function checkedAnswer(items, text = "") {
+  const last = items.findLast((item) => item.kind === "text");
+  return last?.kind === "text" && last.isDraft ? text : "";
+}
+
+/**
+ * An answer: JSON is laid out, other text is Markdown.
+ * @param {{text: string, output: any}} props
+ */
+const Answer = ({ text, output }) => (output === undefined || typeof output === "string"
+  ? html`<${MarkdownText} text=${text} />`
+  : html`<${LongText} text=${shown(output)} label="Answer" />`);
 
 /** @param {{item: Item, view: View}} props */
 function ItemView({ item, view }) {
@@ -121,6 +146,7 @@ function ItemView({ item, view }) {
   if (item.kind === "tool") {
     return agent ? html`<${AgentCall} ...${{ item, decided, agent, view }} />` : html`<${Tool} ...${{ item, decided }} />`;
   }
+  if (item.kind === "verdict") return html`<${Verdict} ...${{ item, decided, agent, view }} />`;
   return html`
     ${decided.map((one) => html`<${Decided} approval=${one} about=${kindOf(one).title} key=${one.uuid} />`)}
     ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, item.limit.scope === "0" ? "this turn" : nameAt(turn, names, item.limit.scope))}</p>`}
@@ -142,8 +168,23 @@ function AgentCall({ item, decided, agent, view }) {
     <${Call} ...${{ item, phase, decided }} isAgent name=${nameAt(turn, names, agent)} gist=${task} isOpen=${isAtWork(statusAt(turn, agent, waits))}>
       ${task && !item.edited ? html`<p class="task">${visible(task)}</p>` : html`<${Arguments} item=${item} />`}
       <${Agent} place=${agent} view=${view} />
-      ${result && (phase === "failed" ? html`<${Result} item=${item} />` : html`<${MarkdownText} text=${result} />`)}
+      ${result && (phase === "failed" ? html`<${Result} item=${item} />` : html`<${Answer} text=${result} output=${item.output} />`)}
+      ${item.invalid && html`<p class="objection">${inSpiteOf(item.invalid)}</p>`}
     <//>
+  `;
+}
+
+/**
+ * A validation, with all that an agent does for it.
+ * @param {{item: ValidationItem, decided: Approval[], agent?: string, view: View}} props
+ */
+function Verdict({ item, decided, agent, view }) {
+  const { turn, names, waits } = view;
+  const isWaiting = agent ? waits.has(agent) : pending(turn).some((one) => one.step === item.step);
+  const name = agent ? nameAt(turn, names, agent) : item.name;
+  const isOpen = item.valid === undefined && isAtWork(turn.status);
+  return html`
+    <${Validation} ...${{ item, decided, name, isOpen, isWaiting }}>${agent && html`<${Agent} place=${agent} view=${view} />`}<//>
   `;
 }
 

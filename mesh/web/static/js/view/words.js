@@ -3,7 +3,7 @@
 import { visible } from "../exact-json.js";
 
 /** @import { Choice } from "../../approval-kinds.js" */
-/** @import { LimitReached, Phase } from "../turn.js" */
+/** @import { LimitReached, Phase, ToolItem, ValidationItem } from "../turn.js" */
 
 /** @type {Record<string, string>} */
 export const CONVERSATION = { active: "", waiting_approval: "waiting", completed: "closed" };
@@ -52,6 +52,22 @@ const THEN = { answer: "one last answer", stop: "it stops here", fail: "it fails
 /** @type {(reached: LimitReached, scope: string) => string} `scope` is the name of the node that has the limit */
 export const limitReached = ({ limit, then }, scope) =>
   `The limit of ${limitName(limit)} of ${visible(scope)} is reached${THEN[then] ? `: ${THEN[then]}` : ""}.`;
+
+/** @type {(item: ValidationItem, isWaiting: boolean) => string} */
+export function verdict({ valid, isRound }, isWaiting) {
+  if (valid === undefined) return isWaiting ? "waits for you" : "checking";
+  if (isRound) return valid ? "ends the loop" : "goes on";
+  return valid ? "accepted" : "objects";
+}
+
+/** @type {(progress: NonNullable<ToolItem["progress"]>) => string} */
+export const progressOf = ({ part, message }) => [`${percent(part)} %`, visible(message).slice(0, 120)].filter(Boolean).join(", ");
+
+/** @param {number} part from 0 to 1, if the tool keeps to that */
+export const percent = (part) => Math.round(100 * Math.min(1, Math.max(0, part || 0)));
+
+/** @type {(objection: string) => string} */
+export const inSpiteOf = (objection) => `Accepted in spite of an objection: ${visible(objection).slice(0, 4_000)}`;
 
 /** @type {(number: number, one: string, many?: string) => string} */
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;

@@ -1,0 +1,43 @@
+"""What validators say about answers, in words."""
+
+from mesh.core.events import Validation
+from mesh.core.places import Place
+from mesh.display.text import one_line
+
+_MAX_NAME = 60
+_MAX_FEEDBACK = 300
+_MAX_NUMBER = 10**6
+
+
+class Validations:
+    """Tells validations of answers from those of rounds: a loop has no model of its own."""
+
+    def __init__(self) -> None:
+        self._answered: set[Place] = set()
+
+    def answered(self, place: Place) -> None:
+        """Notes that the node at a place has a model."""
+        self._answered.add(place)
+
+    def verdict(self, event: Validation) -> str:
+        """Returns who says what: ``critic objects: too long``."""
+        is_answer = event.place in self._answered
+        if event.valid:
+            words = "accepts" if is_answer else "ends the loop"
+        else:
+            words = "objects" if is_answer else "goes on"
+        return f"{one_line(event.name, _MAX_NAME)} {words}{_because(event)}"
+
+    def run(self, event: Validation) -> str:
+        """Returns which answer or round it is about: ``run 1 of 3``."""
+        what = "run" if event.place in self._answered else "round"
+        return f"{what} {min(event.number, _MAX_NUMBER)} of {min(event.of, _MAX_NUMBER)}"
+
+
+def in_spite_of(objection: str) -> str:
+    """Returns that an answer was accepted in spite of an objection."""
+    return f"accepted in spite of an objection: {one_line(objection, _MAX_FEEDBACK)}"
+
+
+def _because(event: Validation) -> str:
+    return f": {one_line(event.feedback, _MAX_FEEDBACK)}" if event.feedback and not event.valid else ""
