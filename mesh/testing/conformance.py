@@ -16,7 +16,7 @@ import pytest
 # Before the import, so that a failing assertion shows its values.
 pytest.register_assert_rewrite("mesh.testing.provider_promises")
 
-from mesh.servers.llm_stub import LlmStub  # noqa: E402
+from mesh.servers.llm_stub import LlmStub, serve  # noqa: E402
 from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedCall  # noqa: E402
 from mesh.servers.llm_stub.wire import WireFormat, forced_tool, halves, pieces, usage_of  # noqa: E402
 from mesh.testing.provider_promises import KEY, ProviderConformance, answer_of, events_of  # noqa: E402
@@ -34,5 +34,6 @@ __all__ = [
     "forced_tool",
     "halves",
     "pieces",
+    "serve",
     "usage_of",
 ]

@@ -129,12 +129,18 @@ class LlmStub:
         )
 
 
-def serve(host: str, port: int, script: Path | None, latency_s: float) -> None:
+def serve(
+    host: str,
+    port: int,
+    script: Path | None = None,
+    latency_s: float = 0.0,
+    formats: Mapping[str, WireFormat] | None = None,
+) -> None:
     """Runs the stub until SIGINT or SIGTERM. Prints one line with its URL when it is ready.
 
     ``port`` 0 picks a free one; ``latency_s`` is added to every answer. Raises `ConfigError`.
     """
-    stub = LlmStub(load(script) if script else None, host, port, latency_s)
+    stub = LlmStub(load(script) if script else None, host, port, latency_s, formats)
     runner = asyncio.Runner(loop_factory=_fast_loop())
     with runner:
         runner.run(_until_stopped(stub))
