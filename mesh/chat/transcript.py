@@ -40,6 +40,7 @@ from mesh.core.events import (
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
+from mesh.display.outcomes import found_by
 from mesh.display.text import call, clean, duration, one_line
 from mesh.display.validations import Validations, in_spite_of
 
@@ -401,11 +402,12 @@ def _in_spite_of(objection: str) -> Iterator[TranscriptPart]:
 
 def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
     took = duration(event.duration_ms)
+    found = f", {found_by(event.found)}" if event.found else ""
     if event.skipped:
-        return "⊘", "not run", "dim"
+        return "⊘", f"not run{found}", "dim"
     if event.is_error:
         return "✗", f"{took}  {one_line(event.content, _MAX_RESULT)}", "bad"
-    return "✓", took, "good"
+    return "✓", f"{took}{found}", "good"
 
 
 def _waiting_note(asked: ApprovalRequired) -> str:

@@ -32,6 +32,7 @@ from mesh.core.events import (
 )
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
+from mesh.display.outcomes import found_by
 from mesh.display.text import call, one_line
 from mesh.display.validations import Validations, in_spite_of
 from mesh.llm.prices import Prices
@@ -165,7 +166,8 @@ class EventLines:
 
     def _tool_run(self, event: ToolIntent) -> LogLine:
         again = f"try {event.attempt + 1}" if event.attempt else ""
-        return self._node_line(event, f"runs {call(event.tool, event.arguments)}", "plain", again)
+        note = ", ".join(part for part in (again, found_by(event.found)) if part)
+        return self._node_line(event, f"runs {call(event.tool, event.arguments)}", "plain", note)
 
     def _agent_message(self, event: ToolIntent) -> LogLine:
         """A message to another agent, or the decision about what it asked."""
@@ -186,7 +188,8 @@ class EventLines:
         else:
             tool = short_name(event.tool) if event.arguments is None else call(event.tool, event.arguments)
             text = f"{f'agent {agent}' if agent else tool} {how} {content}".rstrip()
-        note = ", ".join(part for part in (milliseconds(event.duration_ms), _in_spite_of(event)) if part)
+        notes = (milliseconds(event.duration_ms), found_by(event.found), _in_spite_of(event))
+        note = ", ".join(part for part in notes if part)
         return self._node_line(event, text, tone, note)
 
     def _approval_required(self, event: ApprovalRequired) -> LogLine:

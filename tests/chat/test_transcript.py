@@ -16,6 +16,7 @@ from mesh.core.events import (
     ApprovalResolved,
     Completed,
     Error,
+    Found,
     LimitReached,
     LlmCall,
     LlmLost,
@@ -334,6 +335,13 @@ def test_what_an_ended_turn_has_spent_is_told_when_it_is_learned() -> None:
         "hi",
         "· model calls 2 of 5",
     ]
+
+
+def test_what_a_check_found_of_a_call_is_told() -> None:
+    found = Found("was_refunded", "applied")
+    result = ToolResult(seq=5, step="0/tool/1.0", call_id="c1", tool="add", content="x", found=found)
+    shown = printed([ASKS, result], transcript=begun())
+    assert shown == "⚙ add(n=1) ✓ 0 ms, was_refunded found that it had its effect\n"
 
 
 def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:

@@ -17,6 +17,7 @@ from mesh.core.events import (
     Completed,
     ConversationCreated,
     Error,
+    Found,
     LimitReached,
     LlmCall,
     LlmLost,
@@ -303,6 +304,7 @@ STRANGERS: list[AnyEvent] = [
         turn=1, uuid=HOSTILE, call_id="", tool_name=HOSTILE, tool_args={"output": HOSTILE},
         description=HOSTILE, kind="validation",
     ),
+    ToolResult(turn=1, call_id="c", tool=HOSTILE, content="", found=Found(HOSTILE, "applied", HOSTILE)),
     Completed(turn=1, response=HOSTILE, invalid=HOSTILE),
     Error(turn=1, message=HOSTILE),
 ]  # fmt: skip
@@ -364,6 +366,19 @@ def test_each_verdict_is_told_with_who_says_what_about_which_answer() -> None:
     assert "node 0 drafts an answer  [m, 0 ms]" in text
     assert "10:00:03  accepted in spite of an objection: Too long.\n" in text
     assert "validations  2 (accepted 1, objected 1)" in text
+
+
+def test_what_a_check_found_of_a_call_is_told() -> None:
+    again = ToolIntent(
+        **WORK, time=at(2), run=2, tool="refund", arguments={}, attempt=1,
+        found=Found("was_refunded", "not_applied"),
+    )  # fmt: skip
+    known = ToolResult(
+        **WORK, time=at(3), call_id="c", tool="refund", content="ok", found=Found("was_refunded", "applied")
+    )
+    text = shown([asked(), again, known])
+    assert "node 0 runs refund()  [try 2, was_refunded found that it had no effect before]" in text
+    assert "node 0 refund → ok  [0 ms, was_refunded found that it had its effect]" in text
 
 
 def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:

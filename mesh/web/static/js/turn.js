@@ -85,7 +85,8 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {string} forced the limit for which a called agent had to answer before it was done, or ""
  * @property {any} output the answer of a called agent as JSON, if it has a schema
  * @property {string} invalid the objection in spite of which that was accepted, or ""
- * @property {{part: number, message: string}} [progress] how far it is, from 0 to 1
+ * @property {{part: number, message: string}} [progress] how far it is, from 0 to 1; 0 also where it does not say
+ * @property {{check: string, outcome: string, text?: string}} [found] what a check found of the call
  */
 
 /** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped"} Phase */
@@ -158,7 +159,7 @@ const CHANGES = {
   llm_call: withModelAnswer,
   tool_intent: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
-    return resumed(withItem(turn, { ...item, args: event.arguments, phase: "running" }));
+    return resumed(withItem(turn, { ...item, args: event.arguments, phase: "running", found: event.found }));
   },
   tool_result: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
@@ -166,7 +167,7 @@ const CHANGES = {
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
     const forced = event.forced ?? "";
     const args = item.args ?? event.arguments;
-    const end = { result: event.content, ms: event.duration_ms ?? 0, forced, output: event.output, invalid: event.invalid ?? "", progress: undefined };
+    const end = { result: event.content, ms: event.duration_ms ?? 0, forced, output: event.output, invalid: event.invalid ?? "", progress: undefined, found: event.found ?? item.found };
     const next = withItem(turn, { ...item, args, phase, ...end });
     return resumed(withAgentEnded(next, event.step, phase === "done" ? "completed" : "failed"));
   },

@@ -5,7 +5,7 @@ import * as exact from "../exact-json.js";
 import { html } from "../html.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
-import { DECISION, duration, limitName, percent, PHASE, progressOf } from "./words.js";
+import { DECISION, duration, foundBy, limitName, percent, PHASE, progressOf } from "./words.js";
 
 /** @import { Approval, Phase, ToolItem } from "../turn.js" */
 
@@ -41,10 +41,11 @@ export function Call({ item, phase, decided, isAgent, name, gist, isOpen, childr
         <span class="gist">${exact.visible(gist).slice(0, 200)}</span>
         <span class="phase">${item.progress ? progressOf(item.progress) : PHASE[phase]}${item.forced && ` at the limit of ${limitName(item.forced)}`}${item.ms > 0 ? `, ${duration(item.ms)}` : ""}</span>
         <${Icon} name="chevron" />
-        ${item.progress && html`<${Progress} name=${name} part=${item.progress.part} />`}
+        ${item.progress && item.progress.part > 0 && html`<${Progress} name=${name} part=${item.progress.part} />`}
       </summary>
       <div class="fold">
         ${decided.map((one) => html`<${Decided} approval=${one} key=${one.uuid} />`)}
+        ${item.found && html`<p class="decision">${foundBy(item.found)}</p>`}
         ${children}
       </div>
     </details>

@@ -61,7 +61,17 @@ export function verdict({ valid, isRound }, isWaiting) {
 }
 
 /** @type {(progress: NonNullable<ToolItem["progress"]>) => string} */
-export const progressOf = ({ part, message }) => [`${percent(part)} %`, visible(message).slice(0, 120)].filter(Boolean).join(", ");
+export const progressOf = ({ part, message }) =>
+  [part > 0 && `${percent(part)} %`, visible(message).slice(0, 120)].filter(Boolean).join(", ") || PHASE.running;
+
+/** @type {Record<string, string>} */
+const FOUND = {
+  applied: "found that it had its effect", not_applied: "found that it had no effect before", unknown: "could not tell",
+};
+
+/** @type {(found: NonNullable<ToolItem["found"]>) => string} */
+export const foundBy = ({ check, outcome, text = "" }) =>
+  `The check ${visible(check)} ${FOUND[outcome] ?? visible(outcome)}${text && `: ${visible(text).slice(0, 1_000)}`}.`;
 
 /** @param {number} part from 0 to 1, if the tool keeps to that */
 export const percent = (part) => Math.round(100 * Math.min(1, Math.max(0, part || 0)));
