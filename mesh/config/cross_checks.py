@@ -4,7 +4,7 @@ The checks read plain data whose types have not been checked yet, so that one ru
 of the wrong shape is skipped here, because the models report it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mesh.config.problem_texts import spelled
@@ -21,6 +21,12 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "model": ("llm",),
     "parameters": ("llm",),
     "prompt": ("llm", "a2a"),
+    "output_schema": ("llm",),
+    "validate": ("llm",),
+    "max_runs": ("llm",),
+    "on_invalid": ("llm",),
+    "show_drafts": ("llm",),
+    "exit_when": ("loop",),
     "can_exit_loop": ("llm",),
     "can_ask_user": ("llm",),
     "can_complete_task": ("llm",),
@@ -103,11 +109,13 @@ def _tree(config: dict[str, Any]) -> Iterator[Problem]:
     if _over(len(nodes), max_nodes):
         yield ("agent",), f"{len(nodes)} nodes, more than {max_nodes}; raise limits.max_tree_nodes"
     yield from _repeated([((*at.loc, "name"), at.node.get("name")) for at in nodes])
+    yield from _past_the_root(nodes)
     callable_names = {at.node.get("name") for at in nodes if at.is_callable}
     shared = [*_named(config.get("a2a"), ("a2a",))]
     for at in nodes:
         yield from _node(at)
         yield from _references(at, callable_names)
+        yield from _validation(at, callable_names)
         own = [*_named(at.node.get("a2a"), (*at.loc, "a2a"))]
         yield from _repeated([*shared, *own], of=own)
 
@@ -124,11 +132,59 @@ def _references(at: "_At", callable_names: set[Any]) -> Iterator[Problem]:
         if at.node.get("type") in _CHILDREN:
             yield loc, "only an llm node calls agents by their names; expected a node"
         elif name not in callable_names:
-            known = ", ".join(sorted(each for each in callable_names if isinstance(each, str)))
-            yield loc, f"no agent has this name; expected one of agents: {known or '(there are none)'}"
+            yield loc, _no_such_agent(callable_names)
         elif name in seen:
             yield loc, "the same agent twice; remove one of them"
         seen.add(name)
+
+
+_VALIDATORS = ("check", "agent", "person")
+_EXITS = ("check", "schema", "agent")
+_OF_VALIDATION = ("max_runs", "on_invalid", "show_drafts")
+"""Keys that say nothing unless answers are checked."""
+
+
+def _validation(at: "_At", callable_names: set[Any]) -> Iterator[Problem]:
+    """What checks answers, and what ends a loop."""
+    for loc, entry in _entries(at.node.get("validate"), (*at.loc, "validate")):
+        yield from _condition(loc, entry, _VALIDATORS, callable_names)
+    if isinstance(exit_when := at.node.get("exit_when"), dict):
+        yield from _condition((*at.loc, "exit_when"), exit_when, _EXITS, callable_names)
+    if not _is_checked(at.node):
+        for key in _OF_VALIDATION:
+            if key in at.node and at.node.get("type") == "llm":
+                yield (*at.loc, key), "nothing is checked here; expected output_schema or validate beside it"
+
+
+def _condition(
+    loc: Loc, entry: dict[str, Any], kinds: Sequence[str], callable_names: set[Any]
+) -> Iterator[Problem]:
+    given = [kind for kind in kinds if kind in entry]
+    if len(given) != 1:
+        wrong = f"{' and '.join(given)} exclude each other" if given else "says nothing"
+        yield loc, f"{wrong}; expected one of {', '.join(kinds)}"
+    name = entry.get("agent")
+    if isinstance(name, str) and name not in callable_names:
+        yield (*loc, "agent"), _no_such_agent(callable_names)
+
+
+def _is_checked(node: dict[str, Any]) -> bool:
+    return node.get("output_schema") is not None or bool(node.get("validate"))
+
+
+def _past_the_root(nodes: Sequence["_At"]) -> Iterator[Problem]:
+    """What would end the turn without the checks of the root node, which hold for the whole turn."""
+    if not nodes or not _is_checked(nodes[0].node) or nodes[0].is_callable:
+        return
+    for at in nodes[1:]:
+        if at.node.get("can_return_to_user") is True:
+            why = "ends the turn past the checks of the root node"
+            yield (*at.loc, "can_return_to_user"), f"{why}; remove it, or the checks of the root"
+
+
+def _no_such_agent(callable_names: set[Any]) -> str:
+    known = ", ".join(sorted(each for each in callable_names if isinstance(each, str)))
+    return f"no agent has this name; expected one of agents: {known or '(there are none)'}"
 
 
 def _over(count: int, bound: Any) -> bool:

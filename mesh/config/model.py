@@ -196,6 +196,24 @@ class TurnBudget(Budget):
     unpriced_peers: Literal["allow", "refuse"] = "allow"
 
 
+class ExitCondition(ConfigSection):
+    """What says, after each round of a loop, whether that was the last: a ``check`` (a function or a
+    read-only tool), a ``schema`` that the response fits, or an ``agent``; one of them."""
+
+    check: ToolName | None = None
+    accepted: dict[str, Any] | None = Field(default=None, alias="schema")
+    agent: Name | None = None
+
+
+class Validator(ConfigSection):
+    """What checks an answer: a ``check`` (a function or a read-only tool), an ``agent``, or a ``person``; one
+    of them."""
+
+    check: ToolName | None = None
+    agent: Name | None = None
+    person: Literal[True] | None = None
+
+
 class AgentNode(ConfigSection):
     """A node of the agent's tree, or an agent that others may call. `mesh.config.cross_checks` says which key
     goes with which type.
@@ -207,6 +225,12 @@ class AgentNode(ConfigSection):
     ``can_complete_task`` and ``can_return_to_user`` give it the tools ``complete_task`` and
     ``return_to_user``. ``budget`` bounds one run of it and everything below it. ``destructive``: a person is
     asked before each message to the agent of an a2a node, and before an agent that can be called starts.
+
+    The answer of an llm node has to fit ``output_schema`` and to pass the ``validate`` list, in its order.
+    The first validator that objects speaks to the model, which answers again, at most ``max_runs`` times in
+    all; then ``on_invalid`` says what follows: the node fails, the answer is accepted and marked, or a person
+    is asked. With ``show_drafts`` clients see answers before they have passed. ``exit_when`` ends a loop
+    after a round.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
@@ -225,6 +249,11 @@ class AgentNode(ConfigSection):
     parameters: ModelParameters = ModelParameters()
     prompt: str = ""
     output_key: Identifier | None = None
+    output_schema: dict[str, Any] | None = None
+    validators: Many[Validator] = Field(default=(), alias="validate")
+    max_runs: Annotated[int, Field(ge=1, le=20)] = 3
+    on_invalid: Literal["fail", "accept", "ask"] = "fail"
+    show_drafts: bool = False
     can_exit_loop: bool = False
     can_ask_user: bool = False
     can_complete_task: bool = False
@@ -233,6 +262,7 @@ class AgentNode(ConfigSection):
     input_schema: dict[str, Any] | None = None
     budget: Budget = Budget()
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
+    exit_when: ExitCondition | None = None
     url: Url | None = None
     key: ApiKey = ""
     card_url: Url | None = None
@@ -256,6 +286,22 @@ class AgentNode(ConfigSection):
     def children(self) -> "tuple[AgentNode, ...]":
         """The nodes that run as a part of this one."""
         return () if self.type == "llm" else self.agents
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The names of the agents of the config that it may call: as tools, or to check answers."""
+        own = [agent.name for agent in self.agents] if self.type == "llm" else []
+        return (*dict.fromkeys([*own, *(each.agent for each in self.conditions if each.agent)]),)
+
+    @property
+    def conditions(self) -> "tuple[Validator | ExitCondition, ...]":
+        """What checks its answers, or ends it."""
+        return (*self.validators, *((self.exit_when,) if self.exit_when else ()))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its answers are checked before they count."""
+        return self.output_schema is not None or bool(self.validators)
 
     def as_agent(self) -> A2aAgent:
         """Returns the other agent that a node of type a2a hands its work to."""
@@ -461,6 +507,11 @@ class Config(ConfigSection):
         """The agents that can be called, by name: `agents`, and those that are written in llm nodes."""
         written = [a for _, node in self.nodes() if node.type == "llm" for a in node.agents]
         return {agent.name: agent for agent in (*self.agents, *written) if agent.type != "agent"}
+
+    @property
+    def validating_agents(self) -> frozenset[str]:
+        """The names of the agents that check answers, or end loops."""
+        return frozenset(each.agent for _, node in self.nodes() for each in node.conditions if each.agent)
 
     def models(self) -> Iterator[tuple[Loc, str]]:
         """Yields each model that a node uses, with the location of the key that names it."""

@@ -89,6 +89,10 @@ class LlmError(MeshError):
         self.status = status
 
 
+class ValidatorError(MeshError):
+    """A validator gave no verdict about an answer: it failed, took too long, or answered nonsense."""
+
+
 class ToolSessionError(MeshError):
     """A tool call ended without an outcome: the server died, hung, or broke the protocol.
 

@@ -217,6 +217,15 @@ class StepKey(msgspec.Struct, frozen=True):
         place, _, number = self.text.partition("/llm/")
         return StepKey(f"{place}/tool/{number}.{index}")
 
+    @property
+    def number(self) -> int:
+        """The number of a model call.
+
+        >>> StepKey("0.1/llm/3").number
+        3
+        """
+        return int(self.text.rpartition("/")[2])
+
     def validation(self, index: int) -> "StepKey":
         """The key of a validation of the answer that this model call gave, by the validator at a position.
 
@@ -235,6 +244,16 @@ class StepKey(msgspec.Struct, frozen=True):
         """
         place, is_validation, number = self.text.partition("/validation/")
         return StepKey(f"{place}/llm/{number.partition('.')[0]}") if is_validation else None
+
+    @property
+    def asked_by(self) -> "StepKey":
+        """The model call that asked for this tool call.
+
+        >>> StepKey("0.1/tool/3.0").asked_by.text
+        '0.1/llm/3'
+        """
+        place, _, call = self.text.partition("/tool/")
+        return StepKey(f"{place}/llm/{call.partition('.')[0]}")
 
     def called_agent(self, name: str) -> Place:
         """The place of an agent that this tool call or validation calls.

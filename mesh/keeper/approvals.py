@@ -18,6 +18,7 @@ from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
+from mesh.llm.outputs import problem_of_edit
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
 
@@ -107,6 +108,10 @@ class Approvals:
             return
         if APPROVAL_KINDS[asked.kind].raises_limit:
             if found := problem_of_raise(asked, edited):
+                raise BadRequest(f"edited_args: {found}")
+            return
+        if APPROVAL_KINDS[asked.kind].edits_output:
+            if found := problem_of_edit(asked.output_schema, edited):
                 raise BadRequest(f"edited_args: {found}")
             return
         found = await self._tree.problems(conversation.digest, asked.node, asked.tool_name, edited)

@@ -151,7 +151,9 @@ class Driver:
         if returned is None or loaded.turn_to_cancel == turn:
             end = _cancelled(turn)
         else:
-            end = Completed(turn=turn, response=returned.content)
+            end = Completed(
+                turn=turn, response=returned.content, output=returned.output, invalid=returned.invalid
+            )
         await loaded.append([*results, end], only_if=lambda: loaded.is_open(turn))
 
     async def _settle_all(self, loaded: LoadedConversation) -> list[ToolResult]:
@@ -263,6 +265,8 @@ def _closing(output: PassOutput, turn: PassInput, returned: ToolResult | None) -
                     stopped_by_person=is_stopped,
                     state=state,
                     forced=output.forced,
+                    output=output.output,
+                    invalid=output.invalid,
                 )
             )
         case "failed":

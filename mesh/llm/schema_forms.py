@@ -335,8 +335,12 @@ def as_arguments(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the input schema of a tool whose arguments are the answer; or, if that need not be an object,
     have it as their `RESULT`."""
     schema = {key: value for key, value in with_resolved_root(schema).items() if key != "$schema"}
-    if has_object_root(schema):
-        return schema
+    return schema if has_object_root(schema) else as_result(schema)
+
+
+def as_result(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the input schema of a tool that has the answer as its `RESULT`."""
+    schema = {key: value for key, value in schema.items() if key != "$schema"}
     if "$id" in schema:  # its references are relative to that
         return _wrapped(schema)
     # The providers want definitions at the root. What else refers to the root has moved.

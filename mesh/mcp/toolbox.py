@@ -97,11 +97,35 @@ def check_size(tools: Mapping[str, Tool], most: int) -> None:
         )
 
 
+def check_problem(name: str, listed: Sequence[Tool]) -> str:
+    """Returns why answers cannot be checked by a tool; an empty string if they can."""
+    found = [tool for tool in listed if tool.name == name]
+    if not found:
+        known = ", ".join(sorted({tool.name for tool in listed if _only_reads(tool)})) or "none"
+        return f"check: no MCP server offers {name!r}; there are: {known}"
+    if len(found) > 1:
+        servers = " and ".join(tool.server for tool in found)
+        return f"check: {name!r} is offered by MCP servers {servers}; rename it on one of them"
+    (tool,) = found
+    if not _only_reads(tool):
+        return (
+            f"check: {name!r} of {tool.server} may change something, so that it cannot check answers; "
+            "expected a tool with readOnlyHint: true"
+        )
+    why = refusal(tool.input_schema)
+    return f"check: {name!r} of {tool.server} cannot be called: {why}" if why else ""
+
+
+def _only_reads(tool: Tool) -> bool:
+    return tool.repeatable and not tool.destructive
+
+
 class Toolbox:
     """See the module.
 
     ``offered``: names or glob patterns of the tools to offer; None for all.
     ``reserved``: see `merge`.
+    ``checks``: the names of functions that check answers. They only read, and are not offered to a model.
     ``max_bytes``: bounds what a model is shown of the tools; None for no bound.
     ``start_timeout_s``: bounds the loading of all catalogues together.
     ``call_timeout_s``: for calls without a bound of their own; None for the server's.
@@ -113,6 +137,7 @@ class Toolbox:
         offered: Sequence[str] | None = None,
         *,
         reserved: Mapping[str, str] = _NONE,
+        checks: Sequence[str] = (),
         max_bytes: int | None = None,
         start_timeout_s: float = 60.0,
         call_timeout_s: float | None = None,
@@ -120,6 +145,7 @@ class Toolbox:
         self._sessions = tuple(sessions)
         self._offered = offered
         self._reserved = reserved
+        self._check_names = tuple(checks)
         self._max_bytes = max_bytes
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
@@ -129,7 +155,13 @@ class Toolbox:
         self._replacing = asyncio.Lock()
         self._refused: Mapping[str, str] = MappingProxyType({})
         self._tools: Mapping[str, Tool] = MappingProxyType({})
+        self._checks: Mapping[str, Tool] = MappingProxyType({})
         self._specs: tuple[ToolSpec, ...] = ()
+
+    @property
+    def checks(self) -> Mapping[str, Tool]:
+        """The functions that check answers, by name."""
+        return self._checks
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -169,6 +201,7 @@ class Toolbox:
         tools = merge(self._catalogues, self._reserved)
         if missing := [name for name in self._offered or () if not fnmatch.filter(tools, name)]:
             raise ConfigError([self._missing(name, tools) for name in missing])
+        self._find_checks()
         await self._replace(tools)
         if asked_for := [name for name in self._offered or () if name in self._refused]:
             raise ConfigError(
@@ -179,6 +212,17 @@ class Toolbox:
             asyncio.create_task(self._watch(index), name=f"toolbox watches {catalogue.server}")
             for index, catalogue in enumerate(self._catalogues)
         ]
+
+    def _find_checks(self) -> None:
+        """Raises `ConfigError` if one is missing, or does not only read."""
+        if not self._check_names:
+            return
+        listed = [tool for catalogue in self._catalogues for tool in catalogue.tools]
+        problems = [problem for name in self._check_names if (problem := check_problem(name, listed))]
+        if problems:
+            raise ConfigError(problems)
+        found = {tool.name: tool for tool in listed if tool.name in self._check_names}
+        self._checks = MappingProxyType(found)
 
     async def call(
         self,
@@ -239,6 +283,7 @@ class Toolbox:
 
     async def _try_replace(self) -> None:
         try:
+            self._find_checks()
             await self._replace(merge(self._catalogues, self._reserved))
         except ConfigError as error:
             logger.error("the changed list of tools is not taken; the old one stays: %s", error)

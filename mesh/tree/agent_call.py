@@ -38,7 +38,7 @@ from mesh.tree.calls import (
 from mesh.tree.children import not_ended
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.turn import RunNode
+from mesh.tree.turn import PassOutput, RunNode
 
 _TASK: dict[str, Any] = {
     "type": "object",
@@ -47,6 +47,7 @@ _TASK: dict[str, Any] = {
     "additionalProperties": False,
 }
 _USE_AGENT = "use_agent"
+_INVALID = "\n[This answer was accepted in spite of an objection: {}]"
 _FORCED = "\n[It had to end here: the limit {} of the budget was reached.]"
 
 
@@ -155,30 +156,18 @@ class _AgentCall(CallDriver):
     async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
         agent = self._agent(arguments)
         given = _without_agent(arguments) if self._calls.is_one_tool else arguments
-        place, turn = self._step.called_agent(agent.name), self._steps.turn
-        path = (*(turn.agent_path or (self._calls.settings.root,)), agent.name)
-        started = self._steps.known(place.step, AgentStarted) or self._steps.record(
-            place.step, AgentStarted(name=agent.name, kind=agent.kind, agent_path=path)
-        )
-        failpoint("agent.called")
-        state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
-        below = self._steps.below(place, state, 0, history=agent.reads_history)
-        output = await self._steps.run_below(
-            agent.run,
-            msgspec.structs.replace(
-                below,
-                user_message=agent.user_message(given),
-                asks=self._calls.settings.asks(turn),
-                at_once=turn.at_once or self._calls.settings.approvals.at_once,
-                agent_path=path,
-                started_at=started.time,
-            ),
-        )
-        failpoint("agent.returned")
+        output = await run_agent(agent, self._steps, self._step, given, self._calls.settings)
         if output.status not in ("completed", "failed"):
             return not_ended(output)
         text = output.text + (_FORCED.format(output.forced) if output.forced else "")
-        return Returned(text, is_error=output.status == "failed", forced=output.forced)
+        text += _INVALID.format(output.invalid) if output.invalid else ""
+        return Returned(
+            text,
+            is_error=output.status == "failed",
+            forced=output.forced,
+            output=output.output,
+            invalid=output.invalid,
+        )
 
     # -- for people
 
@@ -202,6 +191,34 @@ class _AgentCall(CallDriver):
         agent = self._calls.called(self.call.name, arguments)
         assert agent is not None  # a call of no agent has a `problem`, so that it is never made
         return agent
+
+
+async def run_agent(
+    agent: CallableAgent, steps: Steps, step: StepKey, given: Mapping[str, Any], settings: CallSettings
+) -> PassOutput:
+    """Runs an agent below the step that calls it, with what it is given. Raises `Superseded`,
+    `Unavailable`."""
+    place, turn = step.called_agent(agent.name), steps.turn
+    path = (*(turn.agent_path or (settings.root,)), agent.name)
+    started = steps.known(place.step, AgentStarted) or steps.record(
+        place.step, AgentStarted(name=agent.name, kind=agent.kind, agent_path=path)
+    )
+    failpoint("agent.called")
+    state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
+    below = steps.below(place, state, 0, history=agent.reads_history)
+    output = await steps.run_below(
+        agent.run,
+        msgspec.structs.replace(
+            below,
+            user_message=agent.user_message(given),
+            asks=settings.asks(turn),
+            at_once=turn.at_once or settings.approvals.at_once,
+            agent_path=path,
+            started_at=started.time,
+        ),
+    )
+    failpoint("agent.returned")
+    return output
 
 
 def _use_agent(agents: Mapping[str, CallableAgent]) -> ToolSpec:

@@ -6,15 +6,17 @@ To add a type of node, add a case to `build_node`.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import Any
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
-from mesh.config.model import A2aAgent, AgentNode, Config
+from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, Validator
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import ROOT
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm
 from mesh.llm.prices import Prices
+from mesh.llm.schema_forms import as_result
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.a2a import A2aWork
@@ -34,6 +36,15 @@ from mesh.tree.sequential import Sequential
 from mesh.tree.tool import ToolWork
 from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import RunNode
+from mesh.tree.validation import AnswerChecks
+from mesh.tree.validators import (
+    VERDICT,
+    AgentValidator,
+    AnswerValidator,
+    CheckValidator,
+    PersonValidator,
+    SchemaValidator,
+)
 
 AgentFor = Callable[[A2aAgent], RemoteAgent]
 """Makes the client of another agent that the config names."""
@@ -75,9 +86,7 @@ def build_node(config: Config, planned: PlannedNode, environment: Environment) -
                 config, planned, Parallel(_children(planned, environment), planned.node.on_error)
             )
         case "loop":
-            return _composite(
-                config, planned, Loop(_children(planned, environment), planned.node.max_iterations)
-            )
+            return _loop(config, planned, environment)
         case "agent":
             raise AssertionError("a reference to an agent is not a node")
 
@@ -88,16 +97,18 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         environment.sessions,
         offered(planned),
         reserved=reserved(agents_of(config, planned), node.agents),
+        checks=checks_of(planned),
         max_bytes=config.limits.max_tools_bytes,
     )
     call_settings = _call_settings(config, planned)
     agents = _agent_calls(config, planned, call_settings, environment)
+    schema = output_schema(config, planned)
     tools = Tools(
         ToolCalls(toolbox=toolbox, settings=call_settings, agents=tuple(spec.name for spec in agents.specs)),
         _remote_calls(config, planned, agents_of(config, planned), environment),
         agents,
         QuestionCalls(call_settings) if node.can_ask_user else None,
-        _ending_tools(node),
+        _ending_tools(node, schema),
     )
     limits = config.limits
     settings = LlmSettings(
@@ -123,12 +134,78 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
             name=node.name,
             root_agent=config.tree.name,
             expire_after_s=config.approval_timeout_s,
+            output_schema=schema,
+            are_drafts=(schema is not None or node.is_checked) and not node.show_drafts,
         ),
         environment.llm_for(model),
         prices.nusd,
     )
-    work = LlmWork(settings, model_calls, tools)
+    validators = Validators(config, planned, environment, toolbox, schema)
+    work = LlmWork(settings, model_calls, tools, validators.checks)
     return BuiltNode(_node(config, planned, work), tools, toolbox)
+
+
+def _loop(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
+    node, children = planned.node, _children(planned, environment)
+    if node.exit_when is None:
+        return _composite(config, planned, Loop(children, node.max_iterations))
+    toolbox = Toolbox(environment.sessions, [], checks=checks_of(planned))
+    validators = Validators(config, planned, environment, toolbox, None)
+    work = Loop(children, node.max_iterations, validators.exit_condition(node.exit_when))
+    return BuiltNode(_node(config, planned, work), toolbox=toolbox)
+
+
+class Validators:
+    """Makes what checks the answers of one node; ``schema`` is theirs, if they have one."""
+
+    def __init__(
+        self,
+        config: Config,
+        planned: PlannedNode,
+        environment: Environment,
+        toolbox: Toolbox,
+        schema: dict[str, Any] | None,
+    ) -> None:
+        self._config = config
+        self._planned = planned
+        self._environment = environment
+        self._toolbox = toolbox
+        self._schema = schema
+        self._settings = _call_settings(config, planned)
+
+    @property
+    def checks(self) -> AnswerChecks | None:
+        """The checks of an llm node; None if its answers count as they are."""
+        node = self._planned.node
+        if self._schema is None and not node.validators:
+            return None
+        first: list[AnswerValidator] = [] if self._schema is None else [SchemaValidator(self._schema)]
+        return AnswerChecks(
+            validators=[*first, *map(self._validator, node.validators)],
+            settings=self._settings,
+            schema=self._schema,
+            max_runs=node.max_runs,
+            on_invalid=node.on_invalid,
+        )
+
+    def exit_condition(self, condition: ExitCondition) -> AnswerValidator:
+        """What ends a loop."""
+        if condition.accepted is not None:
+            return SchemaValidator(condition.accepted)
+        return self._condition(condition)
+
+    def _validator(self, validator: Validator) -> AnswerValidator:
+        return (
+            PersonValidator(self._settings, self._schema) if validator.person else self._condition(validator)
+        )
+
+    def _condition(self, condition: Validator | ExitCondition) -> AnswerValidator:
+        if condition.check is not None:
+            return CheckValidator(condition.check, self._toolbox, self._settings)
+        roots = {root.path: root for root in callable_agents(self._config)}
+        assert condition.agent is not None  # checked by `mesh.config.cross_checks`
+        agent = _callable_agent(roots[condition.agent], self._environment)
+        return AgentValidator(agent, self._settings, self._config.budget.max_depth)
 
 
 def _a2a_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
@@ -199,14 +276,18 @@ def _callable_agent(root: PlannedNode, environment: Environment) -> CallableAgen
     )
 
 
-def _ending_tools(node: AgentNode) -> list[ToolSpec]:
-    """The tools of an llm node that end something."""
+def _ending_tools(node: AgentNode, schema: dict[str, Any] | None) -> list[ToolSpec]:
+    """The tools of an llm node that end something; ``schema`` is that of its answers."""
     tools = (
         (EXIT_LOOP, node.can_exit_loop),
-        (COMPLETE_TASK, node.can_complete_task),
-        (RETURN_TO_USER, node.can_return_to_user),
+        (_answering(COMPLETE_TASK, schema), node.can_complete_task),
+        (_answering(RETURN_TO_USER, schema), node.can_return_to_user),
     )
     return [tool for tool, is_given in tools if is_given]
+
+
+def _answering(tool: ToolSpec, schema: dict[str, Any] | None) -> ToolSpec:
+    return tool if schema is None else ToolSpec(tool.name, tool.description, as_result(schema))
 
 
 def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
@@ -248,6 +329,20 @@ def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
         if allowed is None or any(fnmatch(f"{AGENT_TOOL_PREFIX}{agent.name}", pattern) for pattern in allowed)
     ]
     return [*shared, *planned.node.a2a]
+
+
+def checks_of(planned: PlannedNode) -> list[str]:
+    """The names of the functions that check the answers of a node, or end a loop."""
+    return [each.check for each in planned.node.conditions if each.check]
+
+
+def output_schema(config: Config, planned: PlannedNode) -> dict[str, Any] | None:
+    """What the answers of a node have to fit. An agent that validates has a schema, whether or not the config
+    gives it one."""
+    node = planned.node
+    if node.output_schema is None and node.type == "llm" and planned.path in config.validating_agents:
+        return VERDICT
+    return node.output_schema
 
 
 def offered(planned: PlannedNode) -> list[str] | None:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.budget import OnLimit
@@ -77,6 +78,8 @@ class Returned(msgspec.Struct, frozen=True):
     artifacts: Sequence[Artifact] = ()
     forced: str = ""
     spent: SpentElsewhere | None = None
+    output: Any = UNSET
+    invalid: str = ""
 
 
 class NotRun(msgspec.Struct, frozen=True):
@@ -391,18 +394,9 @@ class _DurableCall:
 
     def _ask(self, question: ApprovalRequired) -> PassEnd:
         """Records a question; the pass pauses then."""
-        history, settings = self._history, self._settings
-        expires = settings.expire_after_s if APPROVAL_KINDS[question.kind].expires else None
-        question = msgspec.structs.replace(
-            question,
-            uuid=approval_id(self._steps.turn.conversation_id),
-            attempt=self._driver.attempt(question.kind, history),
-            asked_by=settings.name,
-            output_key=settings.output_key,
-            agent_path=tuple(self._steps.turn.agent_path),
-            expires_at="" if expires is None else moment(timedelta(seconds=expires)),
-        )
-        history.check(question)
+        attempt = self._driver.attempt(question.kind, self._history)
+        question = completed_question(question, self._steps.turn, self._settings, attempt)
+        self._history.check(question)
         self._steps.record(self._step, question)
         return PAUSED
 
@@ -413,6 +407,8 @@ class _DurableCall:
             artifacts=returned.artifacts,
             forced=returned.forced,
             spent=returned.spent,
+            output=returned.output,
+            invalid=returned.invalid,
         )
 
     def _not_run(self, ended: NotRun) -> ToolResult:
@@ -429,6 +425,22 @@ class _DurableCall:
         result = result_of(self._call, content, most=most, duration_ms=duration_ms, **more)
         self._history.check(result)
         return self._steps.record(self._step, result)
+
+
+def completed_question(
+    question: ApprovalRequired, turn: PassInput, settings: CallSettings, attempt: int
+) -> ApprovalRequired:
+    """A question of a node, with what does not depend on what is asked."""
+    expires = settings.expire_after_s if APPROVAL_KINDS[question.kind].expires else None
+    return msgspec.structs.replace(
+        question,
+        uuid=approval_id(turn.conversation_id),
+        attempt=attempt,
+        asked_by=settings.name,
+        output_key=settings.output_key,
+        agent_path=tuple(turn.agent_path),
+        expires_at="" if expires is None else moment(timedelta(seconds=expires)),
+    )
 
 
 async def run_to_completion(

@@ -60,6 +60,8 @@ class Children:
                         ends_agent=output.ends_agent,
                         forced=output.forced,
                         duration_ms=round((time.monotonic() - started) * 1000),
+                        output=output.output,
+                        invalid=output.invalid,
                     ),
                 )
             case _:

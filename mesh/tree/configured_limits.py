@@ -49,7 +49,9 @@ def llm_nodes(planned: PlannedNode, agents: Mapping[str, PlannedNode]) -> Iterat
     waiting = [planned]
     while waiting:
         for each in waiting.pop().walk():
-            if each.node.type == "llm" and each.path not in seen:
-                seen.add(each.path)
-                waiting += [agents[called.name] for called in each.node.agents]
+            if each.path in seen:
+                continue
+            seen.add(each.path)
+            waiting += [agents[name] for name in each.node.called]
+            if each.node.type == "llm":
                 yield each

@@ -14,7 +14,7 @@ from mesh.tree.agent_call import agent_spec
 from mesh.tree.ask_user import ASK_USER
 from mesh.tree.build import agents_of, offered
 from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER
-from mesh.tree.plan import PlannedNode, all_nodes, callers
+from mesh.tree.plan import PlannedNode, all_nodes
 from mesh.tree.remote_call import spec_of
 
 Entry = dict[str, Any]
@@ -66,7 +66,8 @@ def _asked_by(config: Config, planned: PlannedNode) -> list[A2aAgent]:
 
 def _called_agents(config: Config, models: Sequence[PlannedNode]) -> Iterator[Entry]:
     for name, agent in config.callable_agents.items():
-        spec, nodes = agent_spec(name, agent.description, agent.input_schema), callers(models, name)
+        spec = agent_spec(name, agent.description, agent.input_schema)
+        nodes = [each.node.name for each in models if name in (called.name for called in each.node.agents)]
         if nodes:
             yield _entry(spec, destructive=agent.destructive, server="", source="agent", nodes=nodes)
 

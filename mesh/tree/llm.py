@@ -1,16 +1,18 @@
 """The llm node asks its model, runs the tools that the model calls, and asks again, until it answers in
-text."""
+text. If its answers are checked, it asks again until one has passed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from mesh.core.events import LlmCall, LlmReserved, ToolCall, ToolResult
-from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
+from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, Result, Results, ToolSpec, User
 from mesh.core.places import ROOT, StepKey
+from mesh.llm.outputs import text_of
+from mesh.llm.schema_forms import as_result
 from mesh.tree.agent_call import AgentCalls
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
 from mesh.tree.branches import Branch, Branches
@@ -21,6 +23,7 @@ from mesh.tree.steps import Steps
 from mesh.tree.template import render
 from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import AbandonedTask, UnsettledCall
+from mesh.tree.validation import AnswerChecks, Objection
 
 EXIT_LOOP = ToolSpec(
     "exit_loop",
@@ -29,12 +32,7 @@ EXIT_LOOP = ToolSpec(
 )
 """The tool of nodes with ``can_exit_loop``."""
 _EXITED = "The loop ends here."
-_RESULT = {
-    "type": "object",
-    "properties": {"result": {"type": "string", "description": "The answer, in full."}},
-    "required": ["result"],
-    "additionalProperties": False,
-}
+_RESULT = as_result({"type": "string", "description": "The answer, in full."})
 COMPLETE_TASK = ToolSpec(
     "complete_task", "Ends your work with this result. Call it when the task is done.", _RESULT
 )
@@ -45,6 +43,9 @@ RETURN_TO_USER = ToolSpec(
     _RESULT,
 )
 """The tool of nodes with ``can_return_to_user``: it ends the turn."""
+
+
+_RunCall = Callable[[Steps, StepKey, ToolCall], Coroutine[Any, Any, ToolResult | PassEnd]]
 
 
 class _KindOfCalls(Protocol):
@@ -116,6 +117,10 @@ class Tools:
         """Whether it is a call of a tool that ends the loop, the agent or the turn."""
         return call.name in self._ending
 
+    def answers(self, call: ToolCall) -> bool:
+        """Whether its result is an answer."""
+        return call.name in ANSWERING_TOOLS and self.ends_something(call)
+
     def exits_loop(self, call: ToolCall) -> bool:
         """Whether it ends the loop around the node."""
         return call.name == EXIT_LOOP.name and self.ends_something(call)
@@ -144,34 +149,64 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LlmWork:
     """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone."""
 
-    def __init__(self, settings: LlmSettings, model_calls: ModelCalls, tools: Tools) -> None:
+    def __init__(
+        self,
+        settings: LlmSettings,
+        model_calls: ModelCalls,
+        tools: Tools,
+        checks: AnswerChecks | None = None,
+    ) -> None:
         self._settings = settings
         self._model_calls = model_calls
         self._tools = tools
+        self._checks = checks
 
     async def __call__(self, steps: Steps) -> PassEnd:
         turn, limit = steps.turn, self._settings.max_iterations
         messages: list[Message] = [*(turn.history if turn.place == ROOT else ()), User(turn.user_message)]
         system = render(self._settings.prompt, turn)
-        for i in range(limit):
+        first = i = 0  # the first model call since an answer was checked, and the next one
+        while i - first < limit:
             step = turn.place.model_call(i)
             prompt = Prompt(system, tuple(messages), self._tools.specs(turn.depth))
             answer = await self._model_calls.make(steps, step, prompt)
             if isinstance(answer, PassEnd):
-                return answer
+                return await self._without_answer(steps, step, answer)
             # What the model was told of its budget stays: later prompts begin as this one did.
             messages = list(told(prompt, _reservation(steps, step, answer)).messages)
+            said = Assistant(answer.text, answer.tool_calls)
             if not answer.tool_calls:
-                return PassEnd("completed", final_text(answer), forced=answer.forced)
-            results = await self._run_calls(steps, step, answer)
-            if isinstance(results, PassEnd):
-                return results
-            messages += [Assistant(answer.text, answer.tool_calls), Results(tuple(results))]
-        return PassEnd(
+                ended = await self._judged(steps, step, answer)
+                if isinstance(ended, PassEnd):
+                    return ended
+                messages += [said, User(ended.feedback)]
+            else:
+                results = await self._run_calls(steps, step, answer)
+                if isinstance(results, PassEnd):
+                    return results
+                messages += [said, Results(tuple(results))]
+            i += 1
+            first = i if self._checks and self._checks.has_judged(steps, step) else first
+        stopped = PassEnd(
             "completed",
             f"I stopped after {limit} model calls without a final answer (limits.max_tool_iterations). "
             f"What the tools did so far stands.",
         )
+        return await self._without_answer(steps, turn.place.model_call(i), stopped)
+
+    async def _judged(self, steps: Steps, step: StepKey, answer: LlmCall) -> PassEnd | Objection:
+        """Whether an answer in text counts. One that a limit has forced is the last one."""
+        text = final_text(answer)
+        if self._checks is None:
+            return PassEnd("completed", text, forced=answer.forced)
+        judged = await self._checks.judge(steps, step, text, is_last=bool(answer.forced))
+        return judged if isinstance(judged, Objection) else _forced(judged, answer.forced)
+
+    async def _without_answer(self, steps: Steps, step: StepKey, ended: PassEnd) -> PassEnd:
+        """How the pass ends that did not come to an answer."""
+        if self._checks is None or ended.status != "completed":
+            return ended
+        return _forced(await self._checks.no_answer(steps, step, ended.text), ended.forced)
 
     async def _run_calls(self, steps: Steps, step: StepKey, answer: LlmCall) -> list[Result] | PassEnd:
         """Runs the tool calls of an answer, in their order; neighbours that may run at the same time do."""
@@ -184,7 +219,8 @@ class LlmWork:
                 return ended
             results += ended
         if not is_too_long and any(self._tools.exits_loop(call) for call in calls):
-            return PassEnd("completed", answer.text, exits=True)
+            # Text beside the call is no answer: where answers are checked, it does not count.
+            return PassEnd("completed", "" if self._checks else answer.text, exits=True)
         return results
 
     def _batches(self, calls: Sequence[ToolCall]) -> list[list[int]]:
@@ -198,10 +234,14 @@ class LlmWork:
     async def _run_batch(
         self, steps: Steps, step: StepKey, calls: Sequence[ToolCall], batch: Sequence[int], *, refuses: bool
     ) -> list[Result] | PassEnd:
-        run = self._refuse if refuses else self._call
         keys = [step.tool_call(position) for position in batch]
         branches = [
-            Branch(partial(run, steps, key, calls[position]), partial(_is_of, key))
+            Branch(
+                partial(
+                    self._refuse if refuses else self._runner(calls, position), steps, key, calls[position]
+                ),
+                partial(_is_of, key),
+            )
             for key, position in zip(keys, batch, strict=True)
         ]
         if len(branches) == 1:
@@ -210,7 +250,7 @@ class LlmWork:
             at_most = self._settings.max_parallel_calls
             ended = await Branches[ToolResult](steps, branches, at_most=at_most).run()
         # What ends more goes first: the turn, then the agent. A pause ends neither, and would hide them.
-        for status in ("stopped", "completed", "paused"):
+        for status in ("stopped", "completed", "failed", "paused"):
             for end in ended.values():
                 if isinstance(end, PassEnd) and end.status == status:
                     return end
@@ -225,7 +265,7 @@ class LlmWork:
         are one plan, and the model can make a smaller one. Calls that began before there was a bound go
         on."""
         if steps.of(step):
-            return await self._call(steps, step, call)
+            return await self._runner((call,), 0)(steps, step, call)
         refusal = (
             f"You made more than {self._settings.max_tool_calls} tool calls in one answer "
             "(limits.max_tool_calls); none of them was run. Make fewer calls at a time."
@@ -233,30 +273,71 @@ class LlmWork:
         result = ToolResult(call_id=call.id, tool=call.name, content=refusal, is_error=True, skipped=True)
         return steps.record(step, result)
 
-    async def _call(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        if self._tools.ends_something(call):
-            return await self._end(steps, step, call)
-        return await self._tools.run(steps, step, call)
+    def _runner(self, calls: Sequence[ToolCall], position: int) -> _RunCall:
+        """What runs a call of an answer."""
+        if not self._tools.ends_something(calls[position]):
+            return self._tools.run
+        if self._checks is None or calls[position].name not in ANSWERING_TOOLS:
+            return self._end
+        is_second = any(self._tools.answers(call) for call in calls[:position])
+        return self._refuse_second if is_second else self._answer
+
+    async def _refuse_second(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """Refuses what would be another answer beside one that did not pass."""
+        text = "This result was not looked at: there is another one before it. Give one at a time."
+        return steps.known(step, ToolResult) or steps.record(
+            step, ToolResult(call_id=call.id, tool=call.name, content=text, is_error=True)
+        )
+
+    async def _answer(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """A call whose result is an answer that is checked."""
+        known, problem = steps.known(step, ToolResult), answer_problem(call)
+        if known is None and not problem:
+            assert self._checks is not None  # see `_runner`
+            text = text_of(self._checks.schema, call.arguments["result"])
+            judged = await self._checks.judge(steps, step.asked_by, text)
+            if isinstance(judged, PassEnd):
+                if judged.status != "completed":
+                    return judged
+                return await self._give(steps, step, call, judged)
+            problem = judged.feedback
+        if known is None:
+            known = steps.record(
+                step, ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True)
+            )
+        return known if known.is_error else _given(known)
+
+    async def _give(self, steps: Steps, step: StepKey, call: ToolCall, end: PassEnd) -> PassEnd:
+        """Records an answer that a call gives to the caller or to the user."""
+        is_for_user = call.name == RETURN_TO_USER.name
+        result = ToolResult(
+            call_id=call.id,
+            tool=call.name,
+            content=end.text,
+            ends_turn=is_for_user,
+            output=end.output,
+            invalid=end.invalid,
+        )
+        if is_for_user:
+            await steps.end_turn(step, result)
+        else:
+            steps.record(step, result)
+        return _given(result)
 
     async def _end(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        """A call of a tool that ends the loop, the agent or the turn."""
+        """A call of a tool that ends the loop, the agent or the turn, with an answer that is not checked."""
+        is_exit = call.name == EXIT_LOOP.name
         if known := steps.known(step, ToolResult):
             result = known
         elif problem := ending_problem(call):
             result = ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True)
             steps.record(step, result)
-        elif call.name == RETURN_TO_USER.name:
-            text = call.arguments["result"]
-            result = ToolResult(call_id=call.id, tool=call.name, content=text, ends_turn=True)
-            await steps.end_turn(step, result)
+        elif is_exit:
+            result = steps.record(step, ToolResult(call_id=call.id, tool=call.name, content=_EXITED))
         else:
-            text = _EXITED if call.name == EXIT_LOOP.name else call.arguments["result"]
-            result = steps.record(step, ToolResult(call_id=call.id, tool=call.name, content=text))
-        if result.is_error or call.name == EXIT_LOOP.name:  # the other calls of the answer run first
-            return result
-        if result.ends_turn:
-            return PassEnd("stopped", result.content)
-        return PassEnd("completed", result.content, ends_agent=True)
+            return await self._give(steps, step, call, PassEnd("completed", call.arguments["result"]))
+        # If the loop is to end, the other calls of the answer run first.
+        return result if result.is_error or is_exit else _given(result)
 
 
 def _reservation(steps: Steps, step: StepKey, answer: LlmCall) -> LlmReserved | None:
@@ -275,6 +356,25 @@ def ending_problem(call: ToolCall) -> str:
     if call.malformed or not isinstance(result, str) or len(call.arguments) > 1:
         return f'Invalid arguments for {call.name}: expected {{"result": "…"}} and nothing else'
     return ""
+
+
+def answer_problem(call: ToolCall) -> str:
+    """What is wrong with the arguments of a call whose result is an answer with a schema; empty if nothing
+    is."""
+    if call.malformed or call.arguments.keys() != {"result"}:
+        return f'Invalid arguments for {call.name}: expected {{"result": …}} and nothing else'
+    return ""
+
+
+def _given(result: ToolResult) -> PassEnd:
+    """How the pass ends in which an answer was given to the caller or to the user."""
+    if result.ends_turn:
+        return PassEnd("stopped", result.content)
+    return PassEnd("completed", result.content, ends_agent=True, output=result.output, invalid=result.invalid)
+
+
+def _forced(end: PassEnd, limit: str) -> PassEnd:
+    return msgspec.structs.replace(end, forced=limit) if limit else end
 
 
 def _is_of(call: StepKey, step: StepKey) -> bool:

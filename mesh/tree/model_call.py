@@ -14,6 +14,7 @@ limit are events of the step, so that a later pass goes on from them.
 """
 
 import asyncio
+from typing import Any
 
 import msgspec
 
@@ -29,7 +30,7 @@ from mesh.core.events import (
     Trace,
     Usage,
 )
-from mesh.core.messages import Assistant, Message, Results, ToolSpec, User
+from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, Results, ToolSpec, User
 from mesh.core.places import StepKey
 from mesh.core.spending import CostOf
 from mesh.llm.parameters import Parameters
@@ -49,7 +50,8 @@ _MILLION = 1_000_000
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a node's model calls. ``timeout_s`` bounds one request to the provider. ``name`` is
     that of the node and ``root_agent`` that of the root agent, for questions; ``expire_after_s`` is how long
-    these wait."""
+    these wait. ``are_drafts``: clients are not shown the answers, which are to be checked. ``output_schema``
+    is what answers have to fit."""
 
     model: str
     max_tokens: int | None = None
@@ -62,6 +64,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     root_agent: str = ""
     expire_after_s: float | None = None
+    output_schema: dict[str, Any] | None = None
+    are_drafts: bool = False
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -194,21 +198,48 @@ class ModelCalls:
             deltas=steps.watched,
             answer_only=reserved is not None and bool(reserved.forced),
             is_reserved=reserved is not None,
+            output_schema=settings.output_schema,
         )
         answer: LlmCall | None = None
+        show = _Shown(steps, step, settings.are_drafts)
         async for event in self._llm.stream(request):
             match event:
                 case LlmCall():
                     answer = event
                 case TextDelta() | ToolCallDelta() | Trace():
-                    steps.show(step, event)
+                    show(event)
         failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {settings.model} ended its stream without an answer")
         # Cut here, so that the journal stays bounded. One call over the bound is kept: a later pass knows by
         # it that there were too many.
         kept = () if request.answer_only else answer.tool_calls[: settings.max_tool_calls + 1]
-        return msgspec.structs.replace(answer, tool_calls=kept, cost_nusd=self._cost_of(answer))
+        return msgspec.structs.replace(
+            answer, tool_calls=kept, cost_nusd=self._cost_of(answer), draft=settings.are_drafts
+        )
+
+
+class _Shown:
+    """What watchers are shown of a model call while it goes on: of a draft, neither text nor the calls that
+    are an answer."""
+
+    def __init__(self, steps: Steps, step: StepKey, is_draft: bool) -> None:
+        self._steps = steps
+        self._step = step
+        self._is_draft = is_draft
+        self._answers: set[str] = set()  # the ids of the calls that are answers
+
+    def __call__(self, event: TextDelta | ToolCallDelta | Trace) -> None:
+        if not (self._is_draft and self._is_answer(event)):
+            self._steps.show(self._step, event)
+
+    def _is_answer(self, event: TextDelta | ToolCallDelta | Trace) -> bool:
+        if isinstance(event, ToolCallDelta):
+            name = event.call.name if event.call else event.name
+            if name in ANSWERING_TOOLS:
+                self._answers.add(event.call_id)
+            return event.call_id in self._answers
+        return isinstance(event, TextDelta)
 
 
 def told(prompt: Prompt, reserved: LlmReserved | None) -> Prompt:

@@ -15,12 +15,13 @@ import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from mesh.core.budget import scope_of, tightest
-from mesh.core.errors import LlmError, Unavailable
+from mesh.core.errors import LlmError, Unavailable, ValidatorError
 from mesh.core.events import NodeStarted, moment
 from mesh.tree.steps import Steps, Superseded
 from mesh.tree.turn import PassInput, PassOutput, PassStatus, Recorder
@@ -39,6 +40,8 @@ class PassEnd(msgspec.Struct, frozen=True):
     exits: bool = False
     ends_agent: bool = False
     forced: str = ""
+    output: Any = UNSET
+    invalid: str = ""
 
 
 PAUSED = PassEnd("paused")
@@ -49,7 +52,7 @@ class Work(Protocol):
     """The part in which the types of nodes differ."""
 
     async def __call__(self, steps: Steps) -> PassEnd:
-        """Raises `Superseded`, `Unavailable`, `LlmError`; may be cancelled at any await."""
+        """Raises `Superseded`, `Unavailable`, `LlmError`, `ValidatorError`; may be cancelled at any await."""
         ...
 
 
@@ -101,6 +104,8 @@ class Node:
             outcome.ends_agent,
             outcome.forced,
             steps.llm_calls_made,
+            outcome.output,
+            outcome.invalid,
         )
 
     def _bounded(self, turn: PassInput) -> PassInput:
@@ -128,7 +133,7 @@ class Node:
             return PassEnd("failed", f"{self._name} took longer than {self._timeout_s:g} s (timeout_s)")
         except Unavailable as problem:
             return PassEnd("interrupted", str(problem))
-        except LlmError as problem:
+        except (LlmError, ValidatorError) as problem:
             return PassEnd("failed", f"{self._name}: {problem}")
 
     def _written(self, outcome: PassEnd) -> Mapping[str, str]:

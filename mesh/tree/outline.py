@@ -76,8 +76,7 @@ def agents(config: Config) -> list[AgentInfo]:
 def _outline(config: Config, planned: PlannedNode) -> Outline:
     node, model = planned.node, _model(config, planned)
     below = tuple(_outline(config, child) for child in planned.children)
-    calls = tuple(agent.name for agent in node.agents) if node.type == "llm" else ()
-    return Outline(node.name, node.type, planned.path, node.description, model, below, calls)
+    return Outline(node.name, node.type, planned.path, node.description, model, below, node.called)
 
 
 def _model(config: Config, planned: PlannedNode) -> str:

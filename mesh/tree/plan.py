@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.places import ROOT, Place
-from mesh.tree.template import BUILT_IN, placeholders, placeholders_in
+from mesh.tree.template import BUILT_IN, placeholders, placeholders_in, plain_placeholders
 from mesh.tree.turn import PassInput
 
 _AT_ONCE = ("parallel", "loop")
@@ -56,8 +56,8 @@ class PlannedNode:
 
     @property
     def placeholders(self) -> set[str]:
-        """The names of the placeholders in its prompt and its arguments."""
-        return placeholders(self.prompt) | placeholders_in(self.node.args)
+        """The names of the placeholders in its prompt and its arguments, as far as these are no code."""
+        return plain_placeholders(self.prompt) | placeholders_in(self.node.args)
 
     def walk(self) -> Iterator["PlannedNode"]:
         """This node and all below it, each before its children."""
@@ -85,11 +85,7 @@ def all_nodes(config: Config) -> Iterator[PlannedNode]:
 
 def callers(nodes: Iterable[PlannedNode], agent: str) -> list[str]:
     """The names of those of these nodes that may call an agent of the config."""
-    return [
-        planned.node.name
-        for planned in nodes
-        if planned.node.type == "llm" and agent in (called.name for called in planned.node.agents)
-    ]
+    return [planned.node.name for planned in nodes if agent in planned.node.called]
 
 
 def _readers(config: Config) -> frozenset[str]:
@@ -106,8 +102,8 @@ def _readers(config: Config) -> frozenset[str]:
 def _reads_history(config: Config, node: AgentNode, readers: frozenset[str]) -> bool:
     if "history" in placeholders(_prompt(config, node)) | placeholders_in(node.args):
         return True
-    if node.type == "llm":
-        return any(called.name in readers for called in node.agents)
+    if any(name in readers for name in node.called):
+        return True
     return any(_reads_history(config, child, readers) for child in node.children)
 
 

@@ -1,5 +1,9 @@
 """The sequential node: its children in order, each with what those before it wrote."""
 
+from typing import Any
+
+from msgspec import UNSET
+
 from mesh.tree.children import Children
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
@@ -13,7 +17,8 @@ class Sequential:
 
     async def __call__(self, steps: Steps) -> PassEnd:
         written: dict[str, str] = {}
-        text = forced = ""
+        text = forced = invalid = ""
+        output: Any = UNSET
         for index in range(len(self._children)):
             done = await self._children.run(steps, index, {**steps.turn.state, **written})
             if isinstance(done, PassEnd):
@@ -22,8 +27,18 @@ class Sequential:
                 return PassEnd("failed", done.text)
             written |= done.state
             if done.ends_agent:
-                return PassEnd("completed", done.text, written, ends_agent=True, forced=done.forced)
+                return PassEnd(
+                    "completed",
+                    done.text,
+                    written,
+                    ends_agent=True,
+                    forced=done.forced,
+                    output=done.output,
+                    invalid=done.invalid,
+                )
+            if done.text or not done.exits:
+                text, output, invalid = done.text, done.output, done.invalid
             if done.exits:  # the loop around this node ends: the rest of this iteration does not run
-                return PassEnd("completed", done.text or text, written, exits=True)
-            text, forced = done.text, done.forced or forced
-        return PassEnd("completed", text, written, forced=forced)
+                return PassEnd("completed", text, written, exits=True, output=output, invalid=invalid)
+            forced = done.forced or forced
+        return PassEnd("completed", text, written, forced=forced, output=output, invalid=invalid)

@@ -4,6 +4,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.events import (
@@ -113,6 +114,8 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     journaled already; it is set when the pass paused. ``llm_calls`` counts the model calls of this pass,
     here and below. ``state`` is what it wrote into the session state. ``exits``: the loop around it is to
     end; ``ends_agent``: the agent that it is a part of. ``forced``: the limit for which it had to end.
+    ``output`` is the answer as a JSON value, where it has a schema; ``invalid`` the objection in spite of
+    which it was accepted.
 
     ``stopped``: a person rejected what the turn was about, and gave no reason to go on with.
     ``superseded``: a newer pass runs, and this one counts for nothing. ``interrupted``: something did not
@@ -128,6 +131,8 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     ends_agent: bool = False
     forced: str = ""
     llm_calls: int = 0
+    output: Any = UNSET
+    invalid: str = ""
 
 
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,135 @@
+"""Checks the answers of an llm node before anybody relies on them, and says when a loop ends.
+
+    answer ── the validators, in their order ──► all agree: it counts
+                 │ the first that objects
+                 ▼
+              the model is told, and answers again      (at most `max_runs` answers)
+                 │ no runs left
+                 ▼
+              on_invalid: the node fails, the answer is accepted and marked, or a person decides
+
+Each verdict is a step of its own, journaled as a `Validation`: a later pass takes it from the journal. An
+answer that no further model call can follow, such as the last one that a budget allows, is checked too.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from mesh.core.errors import ValidatorError
+from mesh.core.events import Validation
+from mesh.core.places import StepKey
+from mesh.runtime.failpoints import failpoint
+from mesh.tree.calls import CallSettings, bounded
+from mesh.tree.node import PassEnd
+from mesh.tree.steps import Steps
+from mesh.tree.validators import Answer, AnswerValidator, PersonValidator
+
+_MOST_MARK = 2_000
+
+
+class Objection(msgspec.Struct, frozen=True):
+    """What the model is told, which may answer again."""
+
+    feedback: str
+
+
+class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks of one node. ``settings`` are those of its questions to people, ``schema`` is that of its
+    answers, if they have one."""
+
+    validators: Sequence[AnswerValidator]
+    settings: CallSettings
+    schema: dict[str, Any] | None = None
+    max_runs: int = 3
+    on_invalid: Literal["fail", "accept", "ask"] = "fail"
+
+    async def judge(
+        self, steps: Steps, step: StepKey, text: str, *, is_last: bool = False
+    ) -> PassEnd | Objection:
+        """Whether the answer of a model call counts. ``is_last``: no further model call may follow. Raises
+        `ValidatorError`, `Superseded`, `Unavailable`."""
+        number = self._number(steps, step)
+        answer = Answer(text)
+        for index, validator in enumerate(self.validators):
+            key = step.validation(index)
+            verdict = await verdict_of(validator, steps, key, answer, number, self.max_runs)
+            if isinstance(verdict, PassEnd):
+                return verdict
+            if not verdict.valid:
+                if number < self.max_runs and not is_last:
+                    return Objection(verdict.feedback)
+                told = bounded(f"{verdict.name}: {verdict.feedback}", _MOST_MARK)
+                return await self._at_last(steps, step, answer, told, number)
+            answer = validator.taken(steps, key, answer)
+        return _counts(answer)
+
+    def has_judged(self, steps: Steps, step: StepKey) -> bool:
+        """Whether the answer of a model call has been checked."""
+        return steps.known(step.validation(0), Validation) is not None
+
+    async def no_answer(self, steps: Steps, step: StepKey, why: str) -> PassEnd:
+        """What follows if the model gave no answer: ``why`` stands in its place. Raises as `judge`."""
+        return await self._at_last(steps, step, Answer(why), "there is no answer", self._number(steps, step))
+
+    def _number(self, steps: Steps, step: StepKey) -> int:
+        """The number of an answer among those of the node that were checked, from 1."""
+        place, last = step.place, step.number
+        return 1 + sum(self.has_judged(steps, place.model_call(number)) for number in range(last))
+
+    async def _at_last(
+        self, steps: Steps, step: StepKey, answer: Answer, objection: str, number: int
+    ) -> PassEnd:
+        """What follows an objection that the model is not told any more."""
+        match self.on_invalid:
+            case "accept":
+                return _counts(answer, objection)
+            case "fail":
+                run = f"run {number} of {self.max_runs}"
+                raise ValidatorError(f"the answer did not pass ({run}): {objection}")
+            case "ask":
+                return await self._asked(steps, step, answer, objection, number)
+
+    async def _asked(
+        self, steps: Steps, step: StepKey, answer: Answer, objection: str, number: int
+    ) -> PassEnd:
+        about = f"The answer did not pass (run {number} of {self.max_runs}): {objection}"
+        person = PersonValidator(self.settings, self.schema, about)
+        key = step.validation(len(self.validators))
+        verdict = await verdict_of(person, steps, key, answer, number, self.max_runs)
+        if isinstance(verdict, PassEnd):
+            return verdict
+        if not verdict.valid:
+            why = f"{objection}. A person rejected it: {verdict.feedback}"
+            raise ValidatorError(f"the answer did not pass: {why}")
+        taken = person.taken(steps, key, answer)
+        return _counts(taken, "" if taken is not answer else objection)
+
+
+async def verdict_of(
+    validator: AnswerValidator, steps: Steps, key: StepKey, answer: Answer, number: int, of: int
+) -> Validation | PassEnd:
+    """The verdict of a validator, recorded; or how the pass ends if there is none yet. Raises
+    `ValidatorError`, `Superseded`, `Unavailable`."""
+    if known := steps.known(key, Validation):
+        return known
+    verdict = await validator.verdict(steps, key, answer)
+    if isinstance(verdict, PassEnd):
+        return verdict
+    failpoint("validate.returned")
+    return steps.record(
+        key,
+        Validation(
+            name=validator.name,
+            kind=validator.kind,
+            number=number,
+            of=of,
+            valid=verdict.valid,
+            feedback=verdict.feedback,
+        ),
+    )
+
+
+def _counts(answer: Answer, invalid: str = "") -> PassEnd:
+    return PassEnd("completed", answer.text, output=answer.output, invalid=invalid)

@@ -1,0 +1,290 @@
+"""What checks an answer: its schema, a check (a function or read-only tool), an agent, a person.
+
+A validator gives a verdict, or pauses for a person, or raises `ValidatorError`: then the answer is not taken,
+whatever it is. It journals nothing itself; `mesh.tree.validation` does.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from mesh.core.durable_call import History, State
+from mesh.core.errors import ToolSessionError, ValidatorError
+from mesh.core.events import ApprovalRequired, ApprovalResolved, ValidatorKind
+from mesh.core.places import StepKey
+from mesh.core.strict_json import parsed
+from mesh.llm.answer_check import checked
+from mesh.llm.outputs import problem_of_edit, text_of
+from mesh.mcp.port import Tool, ToolOutcome
+from mesh.mcp.schema import problems
+from mesh.mcp.toolbox import Toolbox
+from mesh.tree.agent_call import CallableAgent, run_agent
+from mesh.tree.calls import (
+    MOST_SHOWN,
+    CallSettings,
+    bounded,
+    completed_question,
+    listed,
+    too_deep,
+)
+from mesh.tree.children import not_ended
+from mesh.tree.node import PAUSED, REJECTED, PassEnd
+from mesh.tree.steps import Steps
+from mesh.tree.turn import PassOutput
+
+VERDICT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"valid": {"type": "boolean"}, "feedback": {"type": "string"}},
+    "required": ["valid", "feedback"],
+    "additionalProperties": False,
+}
+"""The ``output_schema`` of agents that validate and have none of their own."""
+_MOST_FEEDBACK = 8_000
+_REPEATED_WITHIN_S = 5.0
+"""A check whose server died in this time is made once more: that is harmless, and the server starts again."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An answer that is checked. ``output`` is its JSON value, once its schema has said so."""
+
+    text: str
+    output: Any = UNSET
+
+    @property
+    def value(self) -> Any:
+        """What functions and agents are given."""
+        return self.text if self.output is UNSET else self.output
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """``feedback`` is what a model is told if the answer is not ``valid``."""
+
+    valid: bool
+    feedback: str = ""
+
+
+class AnswerValidator(Protocol):
+    """One validator of a node."""
+
+    name: str
+    kind: ValidatorKind
+
+    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+        """Its verdict, or how the pass ends if there is none yet. Raises `ValidatorError`, `Superseded`,
+        `Unavailable`."""
+        ...
+
+    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+        """The answer as it is after a valid verdict."""
+        ...
+
+
+class SchemaValidator:
+    """The schema of the answer."""
+
+    name = "schema"
+    kind: ValidatorKind = "schema"
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+
+    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+        problem = checked(self._schema, answer.text).problem
+        return Verdict(not problem, problem)
+
+    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+        return Answer(answer.text, checked(self._schema, answer.text).value)
+
+
+class CheckValidator:
+    """A function or tool that is given the answer as ``output``, and says ``true`` or why not. It only reads,
+    so that a call which was lost is made again."""
+
+    kind: ValidatorKind = "check"
+
+    def __init__(self, name: str, toolbox: Toolbox, settings: CallSettings) -> None:
+        self.name = name
+        self._toolbox = toolbox
+        self._settings = settings
+
+    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+        tool = self._toolbox.checks.get(self.name)
+        if tool is None:
+            raise ValidatorError(f"there is no check {self.name} any more; the answer was not checked")
+        given = fitting(tool.input_schema, answer, steps.turn.user_message)
+        if found := problems(tool.input_schema, given):
+            raise ValidatorError(f"the check {self.name} does not take this answer: {found}")
+        return self._verdict_of(await self._called(steps, step, tool, given))
+
+    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+        return answer
+
+    async def _called(self, steps: Steps, step: StepKey, tool: Tool, given: dict[str, Any]) -> ToolOutcome:
+        remaining = await steps.remaining(self._settings.on_limit)
+        context = msgspec.structs.replace(
+            steps.turn.context(step, self._settings.root), spent=remaining.used, left=remaining.left
+        )
+        began, attempts = time.monotonic(), 0
+        while True:
+            attempts += 1
+            try:
+                return await self._toolbox.call(tool, given, context=context)
+            except ToolSessionError as problem:
+                if attempts > 1 or time.monotonic() - began > _REPEATED_WITHIN_S:
+                    raise ValidatorError(f"the check {self.name} could not be made: {problem}") from None
+
+    def _verdict_of(self, outcome: ToolOutcome) -> Verdict:
+        said = _unwrapped(outcome.content)
+        if outcome.is_error:
+            raise ValidatorError(f"the check {self.name} failed: {bounded(str(said), MOST_SHOWN)}")
+        if said is True:
+            return Verdict(True)
+        if said is False:
+            return Verdict(False, f"The check {self.name} does not accept this answer.")
+        if not isinstance(said, str) or not said.strip():
+            raise ValidatorError(f"the check {self.name} answered neither true nor why not")
+        return Verdict(False, bounded(said, _MOST_FEEDBACK))
+
+
+class AgentValidator:
+    """An agent that ends with ``{valid, feedback}``."""
+
+    kind: ValidatorKind = "agent"
+
+    def __init__(self, agent: CallableAgent, settings: CallSettings, max_depth: int) -> None:
+        self.name = agent.name
+        self._agent = agent
+        self._settings = settings
+        self._max_depth = max_depth
+
+    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+        if is_too_deep := too_deep(self.name, steps.turn.depth, self._max_depth):
+            raise ValidatorError(is_too_deep)
+        output = await run_agent(self._agent, steps, step, self._given(steps, answer), self._settings)
+        if output.status not in ("completed", "failed"):
+            return not_ended(output)
+        return self._verdict_of(output)
+
+    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+        return answer
+
+    def _given(self, steps: Steps, answer: Answer) -> dict[str, Any]:
+        asked = steps.turn.user_message
+        schema = self._agent.input_schema
+        if schema is None:
+            task = f"Check this answer.\n\nThe message:\n{asked}\n\nThe answer:\n{answer.text}"
+            return {"task": task, "output": answer.text, "request": asked}
+        given = fitting(schema, answer, asked)
+        if found := problems(schema, given):
+            raise ValidatorError(f"the agent {self.name} does not take this answer: {found}")
+        return given
+
+    def _verdict_of(self, output: PassOutput) -> Verdict:
+        if output.status == "failed":
+            raise ValidatorError(f"the agent {self.name} failed: {bounded(output.text, MOST_SHOWN)}")
+        said = output.output if output.output is not UNSET else _json(output.text)
+        match said:
+            case {"valid": True}:
+                return Verdict(True)
+            case {"valid": False, "feedback": str(feedback)} if feedback.strip():
+                return Verdict(False, bounded(feedback, _MOST_FEEDBACK))
+            case {"valid": False}:
+                return Verdict(False, f"The agent {self.name} does not accept this answer.")
+            case _:
+                shown = bounded(output.text, 200)
+                raise ValidatorError(
+                    f"the agent {self.name} answered nonsense; expected {{valid, feedback}}: {shown}"
+                )
+
+
+class PersonValidator:
+    """A person, who approves the answer, puts another one in its place, or rejects it. ``about`` is what
+    else the person is told."""
+
+    name = "person"
+    kind: ValidatorKind = "person"
+
+    def __init__(self, settings: CallSettings, schema: dict[str, Any] | None, about: str = "") -> None:
+        self._settings = settings
+        self._schema = schema
+        self._about = about
+
+    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+        history = History(steps.of(step))
+        match history.state:
+            case State.NEW:
+                steps.record(step, self._question(steps, answer))
+                return PAUSED
+            case State.DECIDED:
+                decision = history.decision_on(history.asked)
+                assert decision is not None  # that is what DECIDED means
+                return self._decided(history.asked, decision)
+            case _:
+                return PAUSED
+
+    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+        decision = steps.known(step, ApprovalResolved)
+        if decision is None or decision.edited_args is None:
+            return answer
+        # The keeper has checked it; an imported journal may say anything.
+        if found := problem_of_edit(self._schema, decision.edited_args):
+            raise ValidatorError(f"the answer of a person does not fit: {found}")
+        output = decision.edited_args["output"]
+        return Answer(text_of(self._schema, output), UNSET if self._schema is None else output)
+
+    def _decided(self, asked: ApprovalRequired, decision: ApprovalResolved) -> Verdict | PassEnd:
+        if decision.choice == "approve":
+            return Verdict(True)
+        if not decision.reason:
+            return REJECTED
+        if asked.expires_at and decision.time >= asked.expires_at and decision.by == "mesh":
+            raise ValidatorError(f"no person checked the answer: {decision.reason}")
+        return Verdict(False, decision.reason)
+
+    def _question(self, steps: Steps, answer: Answer) -> ApprovalRequired:
+        given = {"output": answer.value}
+        about = f"{bounded(self._about, MOST_SHOWN)}\n" if self._about else ""
+        question = ApprovalRequired(
+            uuid="",
+            call_id="",
+            tool_name=self._settings.name,
+            tool_args=given,
+            description=f"{about}Is this answer of {self._settings.name} right?\n{listed(given)}",
+            kind="validation",
+            output_schema=self._schema,
+        )
+        return completed_question(question, steps.turn, self._settings, 0)
+
+
+def fitting(schema: Mapping[str, Any], answer: Answer, request: str) -> dict[str, Any]:
+    """What a function or agent with this input schema is given: the answer as ``output``, as a value or as
+    text, whichever it takes; and the message that is answered as ``request``, if it asks for it."""
+    known = schema.get("properties")
+    asks = isinstance(known, dict) and "request" in known
+    more = {"request": request} if asks else {}
+    given = {"output": answer.value, **more}
+    if answer.output is not UNSET and problems(dict(schema), given):
+        return {"output": answer.text, **more}
+    return given
+
+
+def _unwrapped(content: str) -> Any:
+    """What a check said: servers return a truth value as text, as JSON, or as ``{"result": …}``."""
+    said = _json(content.strip())
+    if isinstance(said, dict) and said.keys() == {"result"}:
+        said = said["result"]
+    if isinstance(said, str):
+        word = said.strip().lower()
+        return {"true": True, "false": False}.get(word, said)
+    return said if isinstance(said, bool) else content
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text; a text that is none, as it is."""
+    try:
+        return parsed(text)
+    except ValueError:
+        return text
