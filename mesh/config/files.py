@@ -107,6 +107,40 @@ def resolve(data: Any, files: Files) -> Iterator[Problem]:
     for index, server in enumerate(servers if isinstance(servers, list) else ()):
         if isinstance(server, dict) and "python" in server:
             yield from _resolve_python(server, ("mcp_servers", index, "python"), files)
+    if isinstance(data, dict):
+        for loc, holder, key in _schemas(data):
+            yield from _resolve_schema(holder, key, (*loc, key), files)
+
+
+def _schemas(config: dict[str, Any]) -> Iterator[tuple[Loc, dict[str, Any], str]]:
+    """Yields each part of a config that may name a schema, with its location and the key."""
+    roots: list[tuple[Loc, Any]] = [(("agent",), config.get("agent"))]
+    waiting = [*roots, *_listed((), config)]
+    while waiting:
+        loc, node = waiting.pop(0)
+        if not isinstance(node, dict):
+            continue
+        yield loc, node, "output_schema"
+        if isinstance(node.get("exit_when"), dict):
+            yield (*loc, "exit_when"), node["exit_when"], "schema"
+        waiting += _listed(loc, node)
+
+
+def _listed(loc: Loc, node: dict[str, Any]) -> list[tuple[Loc, Any]]:
+    agents = node.get("agents")
+    listed = agents if isinstance(agents, list) else []
+    return [((*loc, "agents", index), agent) for index, agent in enumerate(listed)]
+
+
+def _resolve_schema(holder: dict[str, Any], key: str, loc: Loc, files: Files) -> Iterator[Problem]:
+    reference = holder.get(key)
+    if not isinstance(reference, str):
+        return
+    try:
+        holder[key] = files.schema(loc, reference)
+    except UnusableFile as problem:
+        yield loc, str(problem)
+        holder[key] = {}
 
 
 def _resolve_python(server: dict[str, Any], loc: Loc, files: Files) -> Iterator[Problem]:

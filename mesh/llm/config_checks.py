@@ -1,21 +1,33 @@
-"""What a config asks of its models that their providers do not offer.
+"""What a config asks of its models that their providers do not offer, or that no answer can be checked by.
 
 These checks are here and not in `mesh.config`, which knows no providers. `mesh.cli.shared.loaded` makes them
 for every command that reads a config.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from mesh.config.model import Config, ModelParameters
 from mesh.config.read_model import Problem
 from mesh.config.yaml_tree import Loc
 from mesh.core.errors import ConfigError
+from mesh.llm.answer_check import schema_problems
 from mesh.llm.models import provider_of, resolve
 
 
 def model_problems(config: Config) -> list[str]:
     """Returns the problems as `Config.parse` reports its own."""
-    return config.told([*_unusable_models(config), *_refused_parameters(config)])
+    return config.told([*_unusable_models(config), *_refused_parameters(config), *_unusable_schemas(config)])
+
+
+def _unusable_schemas(config: Config) -> Iterator[Problem]:
+    for loc, node in config.nodes():
+        schemas: dict[Loc, dict[str, Any] | None] = {("output_schema",): node.output_schema}
+        if node.exit_when is not None:
+            schemas["exit_when", "schema"] = node.exit_when.accepted
+        for key, schema in schemas.items():
+            if schema is not None:
+                yield from (((*loc, *key, *at), problem) for at, problem in schema_problems(schema))
 
 
 def _unusable_models(config: Config) -> Iterator[Problem]:

@@ -194,10 +194,15 @@ class _AgentCall(CallDriver):
 
 
 async def run_agent(
-    agent: CallableAgent, steps: Steps, step: StepKey, given: Mapping[str, Any], settings: CallSettings
+    agent: CallableAgent,
+    steps: Steps,
+    step: StepKey,
+    given: Mapping[str, Any],
+    settings: CallSettings,
+    message: str = "",
 ) -> PassOutput:
-    """Runs an agent below the step that calls it, with what it is given. Raises `Superseded`,
-    `Unavailable`."""
+    """Runs an agent below the step that calls it, with what it is given. ``message`` is what it is told, if
+    that is not made of what it is given. Raises `Superseded`, `Unavailable`."""
     place, turn = step.called_agent(agent.name), steps.turn
     path = (*(turn.agent_path or (settings.root,)), agent.name)
     started = steps.known(place.step, AgentStarted) or steps.record(
@@ -210,7 +215,7 @@ async def run_agent(
         agent.run,
         msgspec.structs.replace(
             below,
-            user_message=agent.user_message(given),
+            user_message=message or agent.user_message(given),
             asks=settings.asks(turn),
             at_once=turn.at_once or settings.approvals.at_once,
             agent_path=path,

@@ -44,6 +44,8 @@ from mesh.tree.turn import Grant
 DEFAULT_OUTPUT = 4096
 """The most tokens of an answer under a budget, where no key of the config bounds it: a reservation needs a
 bound."""
+_FORM_BYTES = 400
+"""What is around a schema of answers in a request: the name and the description of a tool, for instance."""
 _MILLION = 1_000_000
 
 
@@ -140,7 +142,7 @@ class ModelCalls:
 
     def _request(self, steps: Steps, step: StepKey, prompt: Prompt, attempt: int, forced: str) -> CallRequest:
         settings, turn = self._settings, steps.turn
-        size = size_of(prompt)
+        size = size_of(prompt) + _schema_size(settings.output_schema)
         nusd_input, nusd_output = rates(self._cost_of, settings.model, size)
         can_warn = bool(prompt.messages) and isinstance(prompt.messages[-1], Results) and not forced
         return CallRequest(
@@ -289,6 +291,11 @@ def rates(cost_of: CostOf, model: str, size: int) -> tuple[int | None, int | Non
     if read is None or total is None:
         return None, None
     return -(-read * _MILLION // tokens), total - read
+
+
+def _schema_size(schema: dict[str, Any] | None) -> int:
+    """The most bytes that the schema of the answer adds to a prompt, in whichever form it goes out."""
+    return 0 if schema is None else len(msgspec.json.encode(schema)) + _FORM_BYTES
 
 
 def size_of(prompt: Prompt) -> int:

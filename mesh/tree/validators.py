@@ -42,6 +42,7 @@ VERDICT: dict[str, Any] = {
     "additionalProperties": False,
 }
 """The ``output_schema`` of agents that validate and have none of their own."""
+_TASK = "Check this answer.\n\nThe message:\n{}\n\nThe answer:\n{}"
 _MOST_FEEDBACK = 8_000
 _REPEATED_WITHIN_S = 5.0
 """A check whose server died in this time is made once more: that is harmless, and the server starts again."""
@@ -163,7 +164,10 @@ class AgentValidator:
     async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
         if is_too_deep := too_deep(self.name, steps.turn.depth, self._max_depth):
             raise ValidatorError(is_too_deep)
-        output = await run_agent(self._agent, steps, step, self._given(steps, answer), self._settings)
+        given, message = self._given(steps, answer), ""
+        if self._agent.input_schema is None:
+            message = _TASK.format(given["request"], given["output"])
+        output = await run_agent(self._agent, steps, step, given, self._settings, message)
         if output.status not in ("completed", "failed"):
             return not_ended(output)
         return self._verdict_of(output)
@@ -175,8 +179,7 @@ class AgentValidator:
         asked = steps.turn.user_message
         schema = self._agent.input_schema
         if schema is None:
-            task = f"Check this answer.\n\nThe message:\n{asked}\n\nThe answer:\n{answer.text}"
-            return {"task": task, "output": answer.text, "request": asked}
+            return {"output": answer.text, "request": asked}
         given = fitting(schema, answer, asked)
         if found := problems(schema, given):
             raise ValidatorError(f"the agent {self.name} does not take this answer: {found}")

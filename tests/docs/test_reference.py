@@ -22,6 +22,7 @@ from mesh.config.model import (
     Cluster,
     Config,
     Cors,
+    ExitCondition,
     Limits,
     LlmOptions,
     McpServer,
@@ -30,6 +31,7 @@ from mesh.config.model import (
     PythonFile,
     ServerOptions,
     TurnBudget,
+    Validator,
     parse,
 )
 from mesh.gateway.app import http_app
@@ -92,7 +94,9 @@ def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> N
 
 
 def test_every_part_of_the_config_has_a_table() -> None:
-    assert _parts(Config) - {Budget, ModelPrice, PythonFile, ServerOptions} <= set(SECTIONS.values())
+    assert _parts(Config) - {Budget, ExitCondition, ModelPrice, PythonFile, ServerOptions, Validator} <= set(
+        SECTIONS.values()
+    )
 
 
 def test_the_keys_of_a_node_are_all_described() -> None:

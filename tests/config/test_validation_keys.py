@@ -1,0 +1,118 @@
+"""The keys of checked answers: what goes with what, and what is said of mistakes, with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from mesh.config.model import load, parse
+from mesh.core.errors import ConfigError
+from mesh.llm.config_checks import model_problems
+
+
+def said(text: str) -> list[str]:
+    try:
+        return model_problems(parse(text, "agent.yaml", {}))
+    except ConfigError as error:
+        return error.problems
+
+
+def node(*lines: str, kind: str = "llm") -> str:
+    return "\n".join(["agent:", "  name: main", f"  type: {kind}", *(f"  {line}" for line in lines), ""])
+
+
+NOTHING = "nothing is checked here; expected output_schema or validate beside it"
+NOBODY = "no agent has this name; expected one of agents: (there are none)"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (node("validate:", "- agent: critic"), f"5: agent.validate[0].agent: {NOBODY}"),
+        (
+            node("agents: [{name: a, type: llm}]", "exit_when: {agent: critic}", kind="loop"),
+            f"5: agent.exit_when.agent: {NOBODY}",
+        ),
+        (
+            node("validate:", "- {}"),
+            "5: agent.validate[0]: says nothing; expected one of check, agent, person",
+        ),
+        (
+            node("validate:", "- {check: a, person: true}"),
+            "5: agent.validate[0]: check and person exclude each other; expected one of check, agent, person",
+        ),
+        (
+            node("agents: [{name: a, type: llm}]", "exit_when: {}", kind="loop"),
+            "5: agent.exit_when: says nothing; expected one of check, schema, agent",
+        ),
+        (node("max_runs: 2"), f"4: agent.max_runs: {NOTHING}"),
+        (node("on_invalid: ask"), f"4: agent.on_invalid: {NOTHING}"),
+        (node("show_drafts: true"), f"4: agent.show_drafts: {NOTHING}"),
+        (
+            node("agents: [{name: a, type: llm}]", "validate: [{person: true}]", kind="sequential"),
+            "5: agent.validate: does not go with type: sequential; expected type: llm",
+        ),
+        (
+            node("exit_when: {check: a}"),
+            "4: agent.exit_when: does not go with type: llm; expected type: loop",
+        ),
+        (
+            node("output_schema: {type: object}", "max_runs: 21"),
+            "5: agent.max_runs: is too large; expected 20 or less",
+        ),
+        (
+            node("output_schema:", "  type: object", "  properties:", "    n: {type: many}"),
+            "7: agent.output_schema.properties.n.type: is not a type of JSON Schema",
+        ),
+        (
+            node("output_schema:", "  properties:", "    n: {$ref: 'https://example.com/n'}"),
+            "6: agent.output_schema.properties.n.$ref: refers to 'https://example.com/n'",
+        ),
+        (
+            node("agents: [{name: a, type: llm}]", "exit_when: {schema: {type: 3}}", kind="loop"),
+            "5: agent.exit_when.schema.type: is not",
+        ),
+        (
+            node(
+                "output_schema: {type: object}",
+                "agents:",
+                "- {name: a, type: llm, can_return_to_user: true}",
+            ),
+            "6: agent.agents[0].can_return_to_user: ends the turn past the checks of the root node",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, problem: str) -> None:
+    assert [each for each in said(text) if each.startswith(f"agent.yaml:{problem}")], said(text)
+
+
+def test_a_schema_may_be_in_a_file_whose_text_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text('{"type": "object", "properties": {"total": {"type": "integer"}}}')
+    loop = "{name: a, type: loop, exit_when: {schema: order.json}, agents: [{name: b, type: llm}]}"
+    text = node("output_schema: order.json", f"agents: [{loop}]")
+    (tmp_path / "agent.yaml").write_text(text)
+    config = load(tmp_path / "agent.yaml", {})
+    (tmp_path / "order.json").unlink()
+    again = parse(config.source, config.origin, {}, config.files)
+    assert again.digest == config.digest
+    assert again.tree.output_schema == config.tree.output_schema
+    assert again.tree.output_schema is not None
+    assert again.tree.output_schema["properties"] == {"total": {"type": "integer"}}
+    assert again.tree.agents[0].exit_when is not None
+    assert again.tree.agents[0].exit_when.accepted == again.tree.output_schema
+
+
+def test_a_file_that_is_no_schema_is_told_once_with_the_line_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text("[]")
+    (tmp_path / "agent.yaml").write_text(node("output_schema: order.json", "max_runs: 2"))
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "agent.yaml", {})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/agent.yaml:4: agent.output_schema: ")
+    assert "order.json:1: expected a JSON object" in problem
+
+
+def test_an_agent_that_validates_is_one_that_the_node_may_call() -> None:
+    text = node("validate: [{agent: critic}]") + "agents: [{name: critic, type: llm}]\n"
+    config = parse(text, "agent.yaml", {})
+    assert config.tree.called == ("critic",)
+    assert config.validating_agents == {"critic"}

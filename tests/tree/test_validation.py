@@ -1,0 +1,614 @@
+"""Answers that are checked: by a schema, a function, an agent, a person; and what follows an objection."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalRequired,
+    Completed,
+    Error,
+    Event,
+    LlmCall,
+    ToolResult,
+    Validation,
+)
+from mesh.core.messages import Assistant, Results, User
+from mesh.llm.port import LlmRequest
+from mesh.mcp.memory import MemorySession, ToolFunction
+from mesh.mcp.port import Tool
+from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.trees import config, llm, loop, sequential
+
+ORDER = {
+    "type": "object",
+    "properties": {"total": {"type": "integer", "minimum": 0}},
+    "required": ["total"],
+    "additionalProperties": False,
+}
+GOOD, BAD = '{"total": 7}', '{"total": -1}'
+
+
+class Answers:
+    """An `Llm` that gives each node its answers, one after the other; the last one for ever."""
+
+    def __init__(self, **script: list[str | LlmCall]) -> None:
+        self.script = {name: [*answers] for name, answers in script.items()}
+        self.requests: dict[str, list[LlmRequest]] = {name: [] for name in script}
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        name = request.system.partition(":")[0]
+        self.requests[name].append(request)
+        answers = self.script[name]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        yield says(answer) if isinstance(answer, str) else answer
+
+    async def close(self) -> None:
+        return None
+
+
+class CheckedMesh(LocalMesh):
+    """A mesh whose server has a check for each function."""
+
+    def __init__(self, model: Answers, tree: dict[str, Any], *agents: dict[str, Any], **more: Any) -> None:
+        self.checks: dict[str, ToolFunction] = more.pop("checks", {})
+        more = {"agents": list(agents), **more} if agents else more
+        super().__init__(model, config=config(tree, **more))
+        pairs = [*self.ledger.pairs(), *((_check(name), run) for name, run in self.checks.items())]
+        assert isinstance(self.ledger.offered, MemorySession)
+        self.ledger.offered.offer(pairs)
+
+    async def lived(self, message: str = "go") -> tuple[dict[str, Any], list[AnyEvent]]:
+        _, body = await self.create(message)
+        return body, await self.journal.read(body["conversation"]["id"])
+
+
+def _check(name: str) -> Tool:
+    schema = {"type": "object", "properties": {"output": {}}, "required": ["output"]}
+    return Tool(
+        name=name,
+        description="",
+        input_schema=schema,
+        server="ledger",
+        destructive=False,
+        repeatable=True,
+        is_check=True,
+    )
+
+
+def validations(events: list[AnyEvent]) -> list[tuple[str, bool, int]]:
+    return [(e.name, e.valid, e.number) for e in events if isinstance(e, Validation)]
+
+
+async def polite(arguments: dict[str, Any]) -> str:
+    return "true" if "please" in str(arguments["output"]) else "Say please."
+
+
+# -- the schema
+
+
+async def test_an_answer_that_fits_its_schema_is_the_output_of_the_turn() -> None:
+    model = Answers(main=[GOOD])
+    async with CheckedMesh(model, llm("main", output_schema=ORDER)) as world:
+        body, events = await world.lived()
+    assert body["result"]["output"] == {"total": 7}
+    assert body["result"]["response"] == GOOD
+    assert "invalid" not in body["result"]
+    assert validations(events) == [("schema", True, 1)]
+    assert model.requests["main"][0].output_schema == ORDER
+    assert [e.output for e in events if isinstance(e, Completed)] == [{"total": 7}]
+
+
+@pytest.mark.parametrize("wrong", ["prose", BAD, '{"total": "7"}', "[]", '```json\n{"total": 1}\n```', ""])
+async def test_the_model_is_told_what_does_not_fit_as_its_next_message(wrong: str) -> None:
+    model = Answers(main=[wrong, GOOD])
+    async with CheckedMesh(model, llm("main", output_schema=ORDER)) as world:
+        body, events = await world.lived()
+    assert body["result"]["output"] == {"total": 7}
+    assert validations(events) == [("schema", False, 1), ("schema", True, 2)]
+    objection = next(e.feedback for e in events if isinstance(e, Validation))
+    assert model.requests["main"][1].messages[1:] == (Assistant(wrong), User(objection))
+
+
+async def test_after_max_runs_the_node_fails_and_says_who_objected_to_what() -> None:
+    model = Answers(main=[BAD])
+    async with CheckedMesh(model, llm("main", output_schema=ORDER, max_runs=2)) as world:
+        body, events = await world.lived()
+    assert "main: the answer did not pass (run 2 of 2): schema: " in body["error"]
+    assert "-1 is less than the minimum of 0" in body["error"]
+    assert len(model.requests["main"]) == 2
+    assert isinstance(events[-1], Error)
+
+
+async def test_an_accepted_answer_is_marked() -> None:
+    tree = llm("main", validate=[{"check": "polite"}], on_invalid="accept", max_runs=1)
+    model = Answers(main=["prose"])
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, _ = await world.lived()
+        shown = await world.show(body["conversation"]["id"])
+    assert body["result"]["response"] == "prose"
+    assert body["result"]["invalid"] == "polite: Say please."
+    assert "output" not in body["result"]
+    assert shown["turn"]["invalid"] == "polite: Say please."
+    # The next turn sees what was answered, once.
+    assert [m["content"] for m in shown["messages"]] == ["go", "prose"]
+
+
+async def test_what_the_next_turn_reads_alternates_and_has_the_answer_once() -> None:
+    model = Answers(main=["rude", "please", "done, please"])
+    tree = llm("main", validate=[{"check": "polite"}])
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, _ = await world.lived()
+        await world.say(body["conversation"]["id"], "more")
+    told = model.requests["main"][-1].messages
+    assert told == (User("go"), Assistant("rude"), User("Say please."), Assistant("please"), User("more"))
+
+
+# -- checks
+
+
+@pytest.mark.parametrize("yes", ["true", "True", '{"result": true}', '"true"'])
+async def test_a_check_that_says_true_lets_the_answer_pass(yes: str) -> None:
+    async def check(arguments: dict[str, Any]) -> str:
+        return yes
+
+    async with CheckedMesh(
+        Answers(main=["hi"]), llm("main", validate=[{"check": "fine"}]), checks={"fine": check}
+    ) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "hi"
+    assert validations(events) == [("fine", True, 1)]
+
+
+@pytest.mark.parametrize(
+    ("no", "told"),
+    [
+        ("Too long.", "Too long."),
+        ('"Too long."', "Too long."),
+        ('{"result": "Too long."}', "Too long."),
+        ("false", "The check fine does not accept this answer."),
+    ],
+)
+async def test_a_check_that_says_anything_else_says_what_the_model_is_told(no: str, told: str) -> None:
+    answers = [no, "true"]
+
+    async def check(arguments: dict[str, Any]) -> str:
+        return answers.pop(0)
+
+    model = Answers(main=["hi", "hello"])
+    tree = llm("main", validate=[{"check": "fine"}])
+    async with CheckedMesh(model, tree, checks={"fine": check}) as world:
+        body, _ = await world.lived()
+    assert model.requests["main"][1].messages[-1] == User(told)
+    assert body["result"]["response"] == "hello"
+
+
+async def test_a_check_gets_the_value_of_an_answer_with_a_schema_or_its_text_if_it_takes_only_text() -> None:
+    seen: list[Any] = []
+
+    async def check(arguments: dict[str, Any]) -> str:
+        seen.append(arguments)
+        return "true"
+
+    tree = llm("main", output_schema=ORDER, validate=[{"check": "any"}, {"check": "text"}])
+    async with CheckedMesh(Answers(main=[GOOD]), tree, checks={"any": check, "text": check}) as world:
+        texts = {"output": {"type": "string"}, "request": {"type": "string"}}
+        schema = {"type": "object", "properties": texts, "required": ["output"]}
+        functions = world.ledger.offered._functions
+        tools = [_check("any"), msgspec.structs.replace(_check("text"), input_schema=schema)]
+        world.ledger.offered.offer([(tool, functions[tool.name]) for tool in tools])
+        await world.tree.close()
+        await world.tree.start()
+        await world.lived()
+    assert seen == [{"output": {"total": 7}}, {"output": GOOD, "request": "go"}]
+
+
+async def _raises(arguments: dict[str, Any]) -> str:
+    raise ZeroDivisionError("it broke")
+
+
+async def _says_nothing(arguments: dict[str, Any]) -> str:
+    return " "
+
+
+@pytest.mark.parametrize(
+    ("check", "why"),
+    [(_raises, "main: the check odd failed: it broke"), (_says_nothing, "answered neither true nor why not")],
+)
+async def test_a_check_that_raises_or_answers_nonsense_fails_the_node_and_is_named(
+    check: ToolFunction, why: str
+) -> None:
+    tree = llm("main", validate=[{"check": "odd"}], on_invalid="accept")
+    async with CheckedMesh(Answers(main=["hi"]), tree, checks={"odd": check}) as world:
+        body, events = await world.lived()
+    assert why in body["error"]
+    assert "odd" in body["error"]
+    assert validations(events) == []
+
+
+async def test_the_first_validator_that_objects_speaks_and_the_others_are_not_asked() -> None:
+    asked: list[str] = []
+
+    def check(name: str, *says: str) -> ToolFunction:
+        left = [*says]
+
+        async def run(arguments: dict[str, Any]) -> str:
+            asked.append(name)
+            return left.pop(0)
+
+        return run
+
+    checks = {"a": check("a", "true", "true"), "b": check("b", "no", "true"), "c": check("c", "true")}
+    tree = llm("main", validate=[{"check": name} for name in checks])
+    async with CheckedMesh(Answers(main=["x", "y"]), tree, checks=checks) as world:
+        _, events = await world.lived()
+    assert asked == ["a", "b", "a", "b", "c"]
+    assert [e.step for e in events if isinstance(e, Validation)] == [
+        "0/validation/0.0",
+        "0/validation/0.1",
+        "0/validation/1.0",
+        "0/validation/1.1",
+        "0/validation/1.2",
+    ]
+
+
+async def test_the_model_has_its_tools_when_it_is_told() -> None:
+    model = Answers(main=["rude", calls(("look", {})), "please"])
+    tree = llm("main", validate=[{"check": "polite"}])
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "please"
+    assert {tool.name for tool in model.requests["main"][1].tools} == {"add", "look"}
+    assert world.ledger.lines == ["look"]
+    assert validations(events) == [("polite", False, 1), ("polite", True, 2)]
+
+
+async def test_a_check_is_never_shown_to_a_model_and_cannot_be_called_by_it() -> None:
+    model = Answers(main=[calls(("polite", {"output": "please"})), "please"])
+    tree = llm("main", validate=[{"check": "polite"}])
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        _, events = await world.lived()
+    assert "polite" not in {tool.name for tool in model.requests["main"][0].tools}
+    assert [e.is_error for e in events if isinstance(e, ToolResult)] == [True]
+
+
+# -- agents
+
+
+CRITIC = llm("critic", "Be strict about {output}, an answer to {request}.")
+
+
+def verdict(valid: bool, feedback: str = "") -> str:
+    return json.dumps({"valid": valid, "feedback": feedback})
+
+
+async def test_an_agent_that_validates_is_given_the_answer_and_a_schema_for_its_verdict() -> None:
+    model = Answers(main=["v1", "v2"], critic=[verdict(False, "Too short."), verdict(True)])
+    tree = llm("main", validate=[{"agent": "critic"}])
+    async with CheckedMesh(model, tree, CRITIC) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "v2"
+    assert model.requests["main"][1].messages[-1] == User("Too short.")
+    (first, second) = model.requests["critic"]
+    assert first.system == "critic: Be strict about v1, an answer to go."
+    assert "The answer:\nv1" in first.messages[0].text  # type: ignore[union-attr]
+    assert second.system.startswith("critic: Be strict about v2")
+    assert first.output_schema is not None
+    assert set(first.output_schema["properties"]) == {"valid", "feedback"}
+    assert [(e.step, e.name) for e in events if isinstance(e, Validation)] == [
+        ("0.critic@v0-0/validation/0.0", "schema"),
+        ("0/validation/0.0", "critic"),
+        ("0.critic@v1-0/validation/0.0", "schema"),
+        ("0/validation/1.0", "critic"),
+    ]
+
+
+@pytest.mark.parametrize("said", ["fine by me", '{"ok": true}', '{"valid": "yes", "feedback": ""}'])
+async def test_an_agent_that_answers_nonsense_is_told_and_then_fails_the_node_and_is_named(said: str) -> None:
+    model = Answers(main=["hi"], critic=[said])
+    tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
+    async with CheckedMesh(model, tree, CRITIC) as world:
+        body, _ = await world.lived()
+    assert "main: the agent critic failed: critic: the answer did not pass (run 3 of 3)" in body["error"]
+    assert len(model.requests["critic"]) == 3
+
+
+async def test_a_tree_that_validates_has_to_end_with_a_verdict() -> None:
+    critics = sequential(llm("one"), llm("two"), name="critics")
+    model = Answers(main=["hi"], one=["hm"], two=[verdict(True)])
+    tree = llm("main", validate=[{"agent": "critics"}])
+    async with CheckedMesh(model, tree, critics) as world:
+        body, _ = await world.lived()
+    assert body["result"]["response"] == "hi"
+    model = Answers(main=["hi"], one=["hm"], two=["looks good"])
+    async with CheckedMesh(model, tree, critics) as world:
+        body, _ = await world.lived()
+    assert "main: the agent critics answered nonsense" in body["error"]
+
+
+async def test_an_agent_is_not_asked_below_the_greatest_depth_and_nothing_passes() -> None:
+    tree = llm("main", validate=[{"agent": "critic"}])
+    model = Answers(main=["hi"], critic=[verdict(True)])
+    async with CheckedMesh(model, tree, CRITIC, budget={"max_depth": 1}) as world:
+        body, _ = await world.lived()
+    assert "budget.max_depth" in body["error"]
+    assert model.requests["critic"] == []
+
+
+async def test_a_tool_that_a_validating_agent_calls_waits_for_a_person_as_ever() -> None:
+    model = Answers(main=["hi"], critic=[calls(("add", {"n": 1})), verdict(True)])
+    tree = llm("main", validate=[{"agent": "critic"}])
+    async with CheckedMesh(model, tree, CRITIC) as world:
+        body, _ = await world.lived()
+        approval = body["result"]["approval"]
+        assert (approval["kind"], approval["agent_path"]) == ("tool_call", ["main", "critic"])
+        _, body = await world.decide(approval["uuid"], "approve")
+    assert body["result"]["response"] == "hi"
+    assert world.ledger.lines == ["add 1"]
+
+
+# -- people
+
+
+PERSON = [{"person": True}]
+
+
+async def test_a_person_is_shown_the_answer_and_approves_it() -> None:
+    async with CheckedMesh(Answers(main=["hi"]), llm("main", validate=PERSON)) as world:
+        body, events = await world.lived()
+        approval = body["result"]["approval"]
+        asked = next(e for e in events if isinstance(e, ApprovalRequired))
+        shown = await world.show(body["conversation"]["id"])
+        assert "hi" not in [m["content"] for m in shown["messages"]]
+        _, body = await world.decide(approval["uuid"], "approve")
+    assert (asked.kind, asked.step, asked.tool_args) == ("validation", "0/validation/0.0", {"output": "hi"})
+    assert "output_schema" not in approval
+    assert body["result"]["response"] == "hi"
+    assert [m["content"] for m in body["conversation"]["messages"]] == ["go", "hi"]
+
+
+async def test_a_person_puts_another_answer_in_its_place_which_has_to_fit_the_schema() -> None:
+    tree = llm("main", output_schema=ORDER, validate=PERSON)
+    async with CheckedMesh(Answers(main=[GOOD, '{"total": 1}']), tree) as world:
+        body, _ = await world.lived()
+        approval = body["result"]["approval"]
+        assert approval["output_schema"] == ORDER
+        for wrong in ({"output": {"total": -1}}, {"total": 8}, {"output": {"total": 8}, "x": 1}):
+            status, refused = await world.decide(approval["uuid"], "approve", edited=wrong)
+            assert status == 400, refused
+            assert refused["error"].startswith("edited_args: ")
+        _, body = await world.decide(approval["uuid"], "approve", edited={"output": {"total": 8}})
+        assert body["result"]["output"] == {"total": 8}
+        assert body["result"]["response"] == '{"total": 8}'
+        await world.say(body["conversation"]["id"], "more")
+    told = world.llm.requests["main"][-1].messages  # type: ignore[attr-defined]
+    assert [type(m) for m in told] == [User, Assistant, User, Assistant, User]
+    assert told[3] == Assistant('{"total": 8}')
+
+
+async def test_a_rejection_with_a_reason_is_told_to_the_model_and_one_without_ends_the_turn() -> None:
+    model = Answers(main=["hi", "hello"])
+    async with CheckedMesh(model, llm("main", validate=PERSON)) as world:
+        body, _ = await world.lived()
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "reject", reason="Longer.")
+        assert model.requests["main"][1].messages[-1] == User("Longer.")
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "reject")
+    assert body["result"]["response"] == "Operation cancelled by user."
+
+
+async def test_a_text_has_to_be_edited_into_a_text() -> None:
+    async with CheckedMesh(Answers(main=["hi"]), llm("main", validate=PERSON)) as world:
+        body, _ = await world.lived()
+        uuid = body["result"]["approval"]["uuid"]
+        status, _ = await world.decide(uuid, "approve", edited={"output": {"a": 1}})
+        assert status == 400
+        _, body = await world.decide(uuid, "approve", edited={"output": "hello"})
+    assert body["result"]["response"] == "hello"
+
+
+async def test_what_a_person_wrote_is_checked_by_those_who_come_after() -> None:
+    tree = llm("main", validate=[{"person": True}, {"check": "polite"}])
+    model = Answers(main=["please", "yes please"])
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, _ = await world.lived()
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve", edited={"output": "now"})
+        assert body["result"]["waiting_approval"]
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert body["result"]["response"] == "yes please"
+
+
+async def test_nobody_who_decides_in_time_fails_the_node() -> None:
+    tree = llm("main", validate=PERSON)
+    async with CheckedMesh(Answers(main=["hi"]), tree, approval_timeout_s=0.05) as world:
+        body, _ = await world.lived()
+        events = await world.journal.read(body["conversation"]["id"])
+        while not isinstance(events[-1], Completed | Error):
+            await world.show(body["conversation"]["id"])
+            events = await world.journal.read(body["conversation"]["id"])
+    assert isinstance(events[-1], Error)
+    assert "main: no person checked the answer: nobody decided before" in events[-1].message
+
+
+# -- at last
+
+
+ASK = {"on_invalid": "ask", "max_runs": 1}
+
+
+async def test_at_last_a_person_approves_edits_or_rejects() -> None:
+    tree = llm("main", output_schema=ORDER, **ASK)
+    for edited, reason, end in (
+        (None, "", {"response": BAD, "invalid": "schema: "}),
+        ({"output": {"total": 3}}, "", {"response": '{"total": 3}', "output": {"total": 3}}),
+        (None, "no way", None),
+    ):
+        async with CheckedMesh(Answers(main=[BAD]), tree) as world:
+            body, events = await world.lived()
+            approval = body["result"]["approval"]
+            assert approval["kind"] == "validation"
+            assert "The answer did not pass (run 1 of 1): schema: " in approval["description"]
+            choice = "reject" if reason else "approve"
+            _, body = await world.decide(approval["uuid"], choice, edited=edited, reason=reason)
+            events = await world.journal.read(body["conversation"]["id"])
+        assert validations(events)[0] == ("schema", False, 1)
+        assert validations(events)[1] == ("person", end is not None, 1)
+        if end is None:
+            assert "A person rejected it: no way" in body["error"]
+        else:
+            result = body["result"]
+            assert result["response"] == end["response"]
+            assert result.get("invalid", "").startswith(end.get("invalid", ""))
+            assert result.get("output") == end.get("output")
+
+
+async def test_a_model_that_never_comes_to_an_answer_has_not_answered() -> None:
+    model = Answers(main=[calls(("look", {}))])
+    tree = llm("main", validate=[{"check": "polite"}])
+    limits = {"limits": {"max_tool_iterations": 3}}
+    async with CheckedMesh(model, tree, checks={"polite": polite}, **limits) as world:
+        body, events = await world.lived()
+    assert "I stopped after 3 model calls" not in str(body.get("result"))
+    assert "main: the answer did not pass" in body["error"]
+    assert validations(events) == []
+
+
+async def test_each_run_has_its_own_model_calls() -> None:
+    look = calls(("look", {}))
+    model = Answers(main=[look, "rude", look, "rude", look, "please"])
+    tree = llm("main", validate=[{"check": "polite"}])
+    limits = {"limits": {"max_tool_iterations": 2}}
+    async with CheckedMesh(model, tree, checks={"polite": polite}, **limits) as world:
+        body, _ = await world.lived()
+    assert body["result"]["response"] == "please"
+
+
+# -- calls that are answers
+
+
+DONE = {"can_complete_task": True}
+
+
+async def test_the_result_of_complete_task_has_the_schema_and_is_checked() -> None:
+    def done(value: Any) -> LlmCall:
+        return calls(("complete_task", {"result": value}))
+
+    model = Answers(main=[done({"total": -1}), done({"total": 4})])
+    async with CheckedMesh(model, llm("main", output_schema=ORDER, **DONE)) as world:
+        body, events = await world.lived()
+    offered = {tool.name: tool for tool in model.requests["main"][0].tools}
+    assert offered["complete_task"].input_schema["properties"]["result"] == ORDER
+    assert body["result"]["output"] == {"total": 4}
+    assert validations(events) == [("schema", False, 1), ("schema", True, 2)]
+    (objection,) = (e for e in events if isinstance(e, ToolResult) and e.is_error)
+    assert "-1 is less than the minimum" in objection.content
+    results = model.requests["main"][1].messages[-1]
+    assert isinstance(results, Results)
+    assert results.results[0].is_error
+
+
+async def test_of_two_results_in_one_answer_the_second_is_not_looked_at() -> None:
+    both = calls(("complete_task", {"result": "rude"}), ("complete_task", {"result": "please"}))
+    model = Answers(main=[both, calls(("complete_task", {"result": "yes please"}))])
+    tree = llm("main", validate=[{"check": "polite"}], **DONE)
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "yes please"
+    contents = [e.content for e in events if isinstance(e, ToolResult)]
+    assert contents == [
+        "Say please.",
+        "This result was not looked at: there is another one before it. Give one at a time.",
+        "yes please",
+    ]
+
+
+async def test_what_is_returned_to_the_user_is_checked() -> None:
+    def end(text: str) -> LlmCall:
+        return calls(("return_to_user", {"result": text}))
+
+    model = Answers(main=[end("rude"), end("please")])
+    tree = llm("main", validate=[{"check": "polite"}], can_return_to_user=True)
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "please"
+    assert validations(events) == [("polite", False, 1), ("polite", True, 2)]
+
+
+# -- where the output goes
+
+
+async def test_prompts_read_parts_of_an_output() -> None:
+    tree = sequential(
+        llm("one", output_key="order", output_schema=ORDER), llm("two", "{order.total} of {order}")
+    )
+    model = Answers(one=[GOOD], two=["done"])
+    async with CheckedMesh(model, tree) as world:
+        body, _ = await world.lived()
+    assert model.requests["two"][0].system == f"two: 7 of {GOOD}"
+    assert "output" not in body["result"]
+
+
+async def test_the_output_of_the_last_child_is_that_of_a_sequential_node() -> None:
+    tree = sequential(llm("one"), llm("two", output_schema=ORDER))
+    async with CheckedMesh(Answers(one=["x"], two=[GOOD]), tree) as world:
+        body, _ = await world.lived()
+    assert body["result"]["output"] == {"total": 7}
+
+
+async def test_a_called_agent_is_checked_and_its_output_is_in_the_result_of_its_call() -> None:
+    shop = llm("shop", output_schema=ORDER, on_invalid="accept", max_runs=2)
+    model = Answers(main=[calls(("shop", {"task": "x"})), "done"], shop=[BAD])
+    async with CheckedMesh(model, llm("main", agents=["shop"]), shop) as world:
+        _, events = await world.lived()
+    (result,) = (e for e in events if isinstance(e, ToolResult))
+    assert result.invalid.startswith("schema: ")
+    assert result.output is UNSET
+    assert "[This answer was accepted in spite of an objection: schema: " in result.content
+    model = Answers(main=[calls(("shop", {"task": "x"})), "done"], shop=[GOOD])
+    async with CheckedMesh(model, llm("main", agents=["shop"]), shop) as world:
+        _, events = await world.lived()
+    assert [e.output for e in events if isinstance(e, ToolResult)] == [{"total": 7}]
+
+
+# -- loops
+
+
+def rounds(**more: Any) -> dict[str, Any]:
+    return loop(llm("writer", output_key="draft"), max_iterations=5, **more)
+
+
+async def test_a_check_ends_a_loop_after_a_round() -> None:
+    model = Answers(writer=["a", "b", "please", "never"])
+    tree = rounds(exit_when={"check": "polite"})
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "please"
+    found = [(e.step, e.valid, e.number, e.of) for e in events if isinstance(e, Validation)]
+    assert found == [
+        ("0/validation/1.0", False, 1, 5),
+        ("0/validation/2.0", False, 2, 5),
+        ("0/validation/3.0", True, 3, 5),
+    ]
+
+
+async def test_a_schema_or_an_agent_ends_a_loop() -> None:
+    model = Answers(writer=["a", GOOD])
+    async with CheckedMesh(model, rounds(exit_when={"schema": ORDER})) as world:
+        body, _ = await world.lived()
+    assert body["result"]["response"] == GOOD
+    model = Answers(writer=["a", "b", "c"], critic=[verdict(False, "no"), verdict(True)])
+    async with CheckedMesh(model, rounds(exit_when={"agent": "critic"}), CRITIC) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "b"
+    assert "0.critic@v2-0" in [e.step for e in events]
+
+
+async def test_a_loop_whose_condition_fails_fails() -> None:
+    tree = rounds(exit_when={"check": "odd"})
+    async with CheckedMesh(Answers(writer=["a"]), tree, checks={"odd": _raises}) as world:
+        body, _ = await world.lived()
+    assert body["error"] == "rounds: the check odd failed: it broke"
