@@ -1,11 +1,12 @@
 """``mesh tools``."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.shared import FAILED, ConfigArgument, errors_as_lines, exit_with, loaded
+from mesh.cli.shared import FAILED, WRONG_USE, errors_as_lines, exit_with, loaded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,19 +16,47 @@ if TYPE_CHECKING:
 
 
 def tools(
-    config: ConfigArgument,
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="The agent's YAML file, or a Python file with tools.")
+    ],
+    arguments: Annotated[
+        str, typer.Argument(metavar="ARGUMENTS", help="The arguments of --call, as JSON.", show_default=True)
+    ] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    call: Annotated[
+        str | None,
+        typer.Option(metavar="TOOL", help="Call a tool of a Python file now, without asking anybody."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Pass this environment variable on to the Python file."),
+    ] = None,
 ) -> None:
     """List everything that an agent may call, and what needs an approval.
 
     Starts the MCP servers of the config and lists their tools, the other agents that it may call, the agents
     of the config that its nodes may call, and their built-in tools.
 
+    Of a Python file it lists the tools and the checks, and --call calls one of them.
+
     "approval" says whether a person is asked before each call.
 
     Example: mesh tools config/agent.yaml --json
+
+    Example: mesh tools tools/shop.py --call refund '{"order": "A-1", "cents": 5}'
     """
     with errors_as_lines():
+        if config.suffix == ".py":
+            from mesh.cli.tool_file import call_tool, list_tools, passed_on
+
+            variables = passed_on(env or [])
+            if call is None:
+                list_tools(config, variables, as_json=as_json)
+            else:
+                call_tool(config, variables, call, arguments)
+            return
+        if call is not None:
+            exit_with(["--call takes a Python file; the tools of a config wait for approvals"], WRONG_USE)
         import asyncio
         import json
         import logging
@@ -56,7 +85,6 @@ def tools(
 
 async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     """Returns the tools that are offered, and why others are not."""
-    from pathlib import Path
     from tempfile import TemporaryDirectory
 
     from mesh.mcp.python_file import launched

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
+from mesh.core.strict_json import checked
 from mesh.processes.bounded import run_bounded
 
 MAX_BYTES = 256 * 1024
@@ -183,7 +184,7 @@ def _schema_of_type(file: FileText, name: str) -> FileText:
 
 def _json_object(file: FileText) -> dict[str, Any]:
     try:
-        found = json.loads(file.text, parse_constant=_refuse)
+        found = checked(json.loads(file.text, parse_constant=_refuse))
     except json.JSONDecodeError as error:
         raise UnusableFile(f"{file.path}:{error.lineno}: not valid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
@@ -51,9 +51,9 @@ class Parameter(NamedTuple):
 
 
 class Arguments:
-    """The arguments of a function. Raises `UnusableArgument`."""
+    """The arguments of a function. ``extra`` says whether others are refused. Raises `UnusableArgument`."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], extra: Literal["forbid", "ignore"] = "forbid") -> None:
         self.description, described = read_docstring(function.__doc__)
         hints = type_hints(function)
         self.context_name = ""
@@ -63,7 +63,7 @@ class Arguments:
                 self.context_name = parameter.name
             else:
                 self.parameters.append(_parameter(parameter, hints))
-        self._model = self._make_model(function.__name__, described)
+        self._model = self._make_model(function.__name__, described, extra)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -86,9 +86,14 @@ class Arguments:
                 named[parameter.name] = value
         return positional, named
 
-    def _make_model(self, name: str, described: Mapping[str, str]) -> type[BaseModel]:
+    def _make_model(
+        self, name: str, described: Mapping[str, str], extra: Literal["forbid", "ignore"]
+    ) -> type[BaseModel]:
+        fields: dict[str, Any] = {
+            f"argument_{index}": _field(each, described) for index, each in enumerate(self.parameters)
+        }
         try:
-            model = _model(name, [_field(each, described) for each in self.parameters])
+            model = create_model(name, __config__=ConfigDict(extra=extra), **fields)
             with warnings.catch_warnings(action="ignore"):
                 model.model_json_schema()
         except Exception:
@@ -171,11 +176,6 @@ def _description(parameter: Parameter) -> str | None:
 
 def _metadata(hint: Any) -> tuple[Any, ...]:
     return hint.__metadata__ if get_origin(hint) is Annotated else ()
-
-
-def _model(name: str, fields: list[tuple[Any, Any]]) -> type[BaseModel]:
-    named: dict[str, Any] = {f"argument_{index}": each for index, each in enumerate(fields)}
-    return create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **named)
 
 
 def _evaluate(name: str, hint: Any, function: Callable[..., Any]) -> None:

@@ -52,13 +52,13 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
     if not found["problems"]:
         for each in file.functions:
             kind = "checks" if each.declared.is_check else "tools"
-            found[kind].append({**each.described(), "line": file.line(each.declared.function)})
+            found[kind].append({**each.described(), "line": file.line(each)})
     for name in dict.fromkeys([*_own_types(module), *schemas]):
         try:
             found["schemas"][name] = schema_of(module, name)
         except UnusableArgument as error:
             if name in schemas:
-                problem(file.line_of_class(name), f"{name}: {error}")
+                problem(file.lines.class_(name), f"{name}: {error}")
     return found
 
 

@@ -1,8 +1,7 @@
 """The functions of one file of tools, and what is wrong with them."""
 
-import ast
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -10,8 +9,10 @@ from typing import Any, NamedTuple
 
 from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.mcp.meta import CHECKED_BY, IS_CHECK
-from mesh.tools.arguments import Arguments, UnusableArgument
+from mesh.tools.arguments import Arguments, UnusableArgument, type_hints
+from mesh.tools.check_signatures import answer_check_problems, outcome_check_problems
 from mesh.tools.declare import DECLARED, Declared, declared_of
+from mesh.tools.source_lines import SourceLines
 
 
 class FileProblem(NamedTuple):
@@ -23,9 +24,10 @@ class FileProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class ToolFunction:
-    """A function that a file offers."""
+    """A function that a file offers. ``checks`` are the tools whose outcomes it finds out."""
 
     declared: Declared
+    checks: "tuple[ToolFunction, ...]" = ()
 
     @property
     def name(self) -> str:
@@ -34,10 +36,11 @@ class ToolFunction:
     @cached_property
     def arguments(self) -> Arguments:
         """Raises `UnusableArgument`."""
-        return Arguments(self.declared.function)
+        # A check of an outcome is given all arguments of the tool, and may do without some of them.
+        return Arguments(self.declared.function, extra="ignore" if self.checks else "forbid")
 
     def described(self) -> dict[str, Any]:
-        """The tool as MCP lists it."""
+        """The tool as MCP lists it. Raises `UnusableArgument`."""
         meta: dict[str, Any] = {IS_CHECK: True} if self.declared.is_check else {}
         if self.declared.check is not None:
             meta[CHECKED_BY] = self.declared.check.__name__
@@ -49,67 +52,66 @@ class ToolFunction:
             **({"_meta": meta} if meta else {}),
         }
 
+    def problems(self) -> Iterator[str]:
+        """Yields what is wrong with it as a whole. Raises `UnusableArgument`."""
+        if self.name in BUILT_IN_TOOLS:
+            yield "is the name of a built-in tool; choose another"
+        elif not self.name.isascii():
+            yield "a tool's name has letters from A to Z only"
+        schema, returned = self.arguments.schema, type_hints(self.declared.function).get("return")
+        for tool in self.checks:
+            with suppress(UnusableArgument):  # that is a problem of the tool, and is told there
+                yield from outcome_check_problems(schema, returned, tool.name, tool.arguments.schema)
+        if self.declared.is_check and not self.checks:
+            yield from answer_check_problems(schema, returned)
+
 
 class ToolFile:
     """The functions of a module."""
 
     def __init__(self, module: ModuleType, code: str) -> None:
-        self._tree = ast.parse(code)
-        self.functions = [ToolFunction(each) for each in _declared_in(module)]
+        self.lines = SourceLines(code, str(module.__file__))
+        self.functions = [*_functions(_declared_in(module))]
 
     def problems(self) -> Iterator[FileProblem]:
         """Yields what is wrong, function by function."""
         first: dict[str, int] = {}
         for function in self.functions:
-            line = self.line(function.declared.function)
+            line = self.line(function)
             if function.name in first:
-                before = first[function.name]
-                yield FileProblem(line, f"{function.name}: a second tool of this name; see line {before}")
-            elif function.name in BUILT_IN_TOOLS:
-                yield FileProblem(line, f"{function.name}: is the name of a built-in tool; choose another")
-            elif not function.name.isascii():
-                yield FileProblem(line, f"{function.name}: a tool's name has letters from A to Z only")
+                why = f"a second tool of this name; the first is on line {first[function.name]}"
+                yield FileProblem(line, f"{function.name}: {why}")
             first.setdefault(function.name, line)
-            yield from self._argument_problems(function, line)
+            try:
+                yield from (FileProblem(line, f"{function.name}: {why}") for why in function.problems())
+            except UnusableArgument as problem:
+                line = self.lines.function(function.declared.function, problem.argument)
+                where = f"{function.name}: {problem.argument}".removesuffix(": ")
+                yield FileProblem(line, f"{where}: {problem}")
 
-    def line(self, function: Callable[..., Any], argument: str = "") -> int:
-        """The line of a function's ``def``, or that of one of its arguments; 1 if it is in another file."""
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _starts(node) == (
-                code and code.co_firstlineno
-            ):
-                every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                every += [each for each in (node.args.vararg, node.args.kwarg) if each]
-                return next((each.lineno for each in every if each.arg == argument), node.lineno)
-        return 1
-
-    def line_of_class(self, name: str) -> int:
-        """The line of a class; 1 if it is in another file."""
-        classes = (node for node in ast.walk(self._tree) if isinstance(node, ast.ClassDef))
-        return next((node.lineno for node in classes if node.name == name), 1)
-
-    def _argument_problems(self, function: ToolFunction, line: int) -> Iterator[FileProblem]:
-        try:
-            function.described()
-        except UnusableArgument as problem:
-            at = self.line(function.declared.function, problem.argument) if problem.argument else line
-            where = f"{function.name}: {problem.argument}".removesuffix(": ")
-            yield FileProblem(at, f"{where}: {problem}")
+    def line(self, function: ToolFunction) -> int:
+        return self.lines.function(function.declared.function)
 
 
-def _starts(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+def _functions(declared: list[Declared]) -> Iterator[ToolFunction]:
+    tools = [ToolFunction(each) for each in declared]
+    for tool in tools:
+        checks = tuple(other for other in tools if other.declared.check is tool.declared.function)
+        yield ToolFunction(tool.declared, checks) if checks else tool
 
 
 def _declared_in(module: ModuleType) -> list[Declared]:
     """What the file declares, and what it imports by name from others; and the checks that these name."""
     own = [each for each in DECLARED if each.function.__module__ == module.__name__]
-    imported = [
-        found for value in vars(module).values() if (found := declared_of(value)) and found not in own
-    ]
-    every = [*own, *imported]
-    for each in [*every]:
-        if each.check is not None and declared_of(each.check) is None:
-            every.append(Declared(each.check, {"readOnlyHint": True}, is_check=True))
+    imported = [found for value in vars(module).values() if (found := declared_of(value)) is not None]
+    tools = [*own, *imported]
+    checks = [_as_check(each.check) for each in tools if each.check is not None]
+    every: list[Declared] = []
+    for declared in [*tools, *checks]:
+        if all(declared.function is not other.function for other in every):
+            every.append(declared)
     return every
+
+
+def _as_check(function: Any) -> Declared:
+    return declared_of(function) or Declared(function, {"readOnlyHint": True}, is_check=True)

@@ -3,16 +3,19 @@
 import functools
 import inspect
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError
 
 from mesh.tools.context import Context
 from mesh.tools.declare import ToolError
 from mesh.tools.file import ToolFunction
+from mesh.tools.results import as_text, explained, without_half_characters
 
 logger = logging.getLogger("mesh.tools")
 
@@ -31,7 +34,7 @@ async def run_call(
     except ToolError as error:
         return failed(str(error) or "the tool failed")
     except (Exception, SystemExit) as error:
-        logger.exception("tool %s failed", function.name)
+        logger.error("tool %s failed", function.name, exc_info=_from_tool(error))
         return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
     return result_of(value)
 
@@ -49,31 +52,30 @@ async def _returned(function: Any, positional: list[Any], named: dict[str, Any],
         raise
 
 
+def _from_tool(error: BaseException) -> Any:
+    """The error with its traceback from the tool on, without what called it."""
+    here, tail = str(Path(__file__).parent), error.__traceback__
+    while tail is not None and tail.tb_next is not None and _is_ours(tail.tb_frame.f_code.co_filename, here):
+        tail = tail.tb_next
+    return type(error), error, tail
+
+
+def _is_ours(path: str, here: str) -> bool:
+    return path.startswith(here) or f"{os.sep}anyio{os.sep}" in path
+
+
 def result_of(value: Any) -> types.CallToolResult:
-    """A value that a tool returned: a text as it is, parts of MCP as they are, anything else as JSON."""
+    """What a tool returned: parts of MCP as they are, anything else as text."""
     parts = value if isinstance(value, list | tuple) and value else [value]
     if all(isinstance(part, types.ContentBlock) for part in parts):
         return types.CallToolResult(content=[*parts])
-    if value is None:
-        return types.CallToolResult(content=[])
     try:
-        return types.CallToolResult(content=[types.TextContent(text=as_text(value))])
+        text = as_text(value)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         return failed(f"the tool ran, but JSON cannot express what it returned: {error}")
-
-
-def as_text(value: Any) -> str:
-    """Raises `PydanticSerializationError`."""
-    text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
-    return text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no text
+    return types.CallToolResult(content=[types.TextContent(text=text)] if text else [])
 
 
 def failed(text: str) -> types.CallToolResult:
-    text = text.encode("utf-8", "replace").decode()
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
-
-
-def explained(error: ValidationError) -> str:
-    """What is wrong with arguments, in one line."""
-    found = error.errors(include_url=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in found)
+    content = types.TextContent(text=without_half_characters(text))
+    return types.CallToolResult(content=[content], is_error=True)

@@ -1,0 +1,133 @@
+"""``mesh tools FILE.py`` and ``mesh new tool``."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mesh.cli import app
+
+SHOP = '''import os
+from mesh.tools import ToolError, check, tool
+
+@tool(destructive=True)
+def refund(order: str, cents: int = 5) -> str:
+    """Pays money back."""
+    print("asking the bank")
+    if order == "none":
+        raise ToolError("no such order")
+    return f"{order} {cents} {os.environ.get('BANK')}"
+
+@check
+def is_polite(output: str) -> bool:
+    return True
+'''
+
+
+def mesh(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(SHOP)
+    logger = logging.getLogger("mesh.mcp")
+    handlers, level = [*logger.handlers], logger.level
+    yield tmp_path
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def test_the_tools_and_checks_of_a_file_are_listed(here: Path) -> None:
+    result = mesh("tools", "shop.py")
+    assert result.exit_code == 0, result.stderr
+    lines = [line.split("│") for line in result.stdout.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in line[1:5]] for line in lines] == [
+        ["refund", "order [cents]", "yes", "destructive"],
+        ["is_polite", "output", "no", "check"],
+    ]
+    shown = json.loads(mesh("tools", "shop.py", "--json").stdout)
+    assert [each["line"] for each in (*shown["tools"], *shown["checks"])] == [5, 13]
+
+
+def test_a_call_prints_the_result_and_what_the_tool_prints(here: Path) -> None:
+    result = mesh("tools", "shop.py", "--call", "refund", '{"order": "A-1"}')
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "A-1 5 None\n", "asking the bank\n")
+
+
+def test_a_call_gets_the_variables_that_are_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANK", "north")
+    result = mesh("tools", "shop.py", "--env", "BANK", "--call", "refund", '{"order": "A-1"}')
+    assert result.stdout == "A-1 5 north\n"
+    refused = mesh("tools", "shop.py", "--env", "NONE")
+    assert refused.stderr == "mesh: --env NONE: the environment variable is not set\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (["refund", '{"order": "none"}'], 1, "no such order"),
+        (["refund", '{"cents": "x"}'], 1, 'cents: "x" is not of type "integer"'),
+        (["refnd", "{}"], 2, "mesh: shop.py: no tool refnd; expected one of: refund, is_polite"),
+        (["refund", "{"], 2, "mesh: the arguments cannot be read: it is not JSON:"),
+        (["refund", "[1]"], 2, 'mesh: expected the arguments as a JSON object, such as {"order": "A-1"}'),
+    ],
+)
+def test_a_call_that_cannot_be_made_says_why(
+    here: Path, arguments: list[str], code: int, problem: str
+) -> None:
+    result = mesh("tools", "shop.py", "--call", *arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert problem in result.stderr
+
+
+def test_a_file_with_problems_is_told_with_its_lines(here: Path) -> None:
+    (here / "shop.py").write_text(SHOP.replace("order: str", "order"))
+    result = mesh("tools", "shop.py")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "mesh: shop.py:5: refund: order: has no type; write one, such as order: str\n",
+    )
+    assert mesh("tools", "none.py").stderr == "mesh: none.py cannot be read: No such file or directory\n"
+
+
+def test_the_tools_of_a_config_are_not_called_from_here(here: Path) -> None:
+    (here / "a.yaml").write_text("llm: {model: offline}\n")
+    result = mesh("tools", "a.yaml", "--call", "refund")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "mesh: --call takes a Python file; the tools of a config wait for approvals\n",
+    )
+
+
+def test_a_new_tool_passes_its_test_and_can_be_called(here: Path) -> None:
+    result = mesh("new", "tool", "refund")
+    assert result.exit_code == 0, result.stderr
+    assert "mesh tools tools/refund.py --call refund" in result.stdout
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tools/refund.py"]
+    ran = subprocess.run(command, capture_output=True, check=False)
+    assert b"1 passed" in ran.stdout, ran.stdout
+    assert mesh("tools", "tools/refund.py", "--call", "refund", '{"text": "hello"}').stdout == "hello hello\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("shop", "tools/shop.py: there is a file already; choose another name, or remove it"),
+        ("class", "class: is not the name of a Python function; expected one such as refund"),
+        ("../x", "../x: is not the name of a Python function; expected one such as refund"),
+        ("ask_user", "ask_user: is the name of a built-in tool; choose another"),
+    ],
+)
+def test_a_new_tool_that_cannot_be_written_says_why(here: Path, name: str, problem: str) -> None:
+    (here / "tools").mkdir()
+    (here / "tools/shop.py").write_text("")
+    result = mesh("new", "tool", name)
+    assert (result.exit_code, result.stderr) == (2, f"mesh: {problem}\n")
+    assert (here / "tools/shop.py").read_text() == ""

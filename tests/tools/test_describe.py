@@ -1,0 +1,146 @@
+"""What is in a file, and what is wrong in it, with the line."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from mesh.config.files import Description, FileText, describe
+from tests.tools.serving import IMPORTS
+
+
+def described(code: str, path: str = "/nowhere/shop.py") -> Description:
+    return describe(FileText(path, IMPORTS + dedent(code)), {})
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "problem"),
+    [
+        (
+            "@tool\ndef refund(order):\n    pass",
+            3,
+            "refund: order: has no type; write one, such as order: str",
+        ),
+        (
+            "@tool(\n    destructive=True\n)\nasync def refund(\n    order: str,\n    *rest: int\n): ...",
+            7,
+            "refund: rest: *rest has no usable type; give each argument a name and a type",
+        ),
+        (
+            "@tool\ndef pay(a: int) -> None: ...\n\n@tool\ndef pay(a: int) -> None: ...",
+            6,
+            "pay: a second tool of this name; the first is on line 3",
+        ),
+        (
+            "@tool\ndef ask_user(a: int) -> None: ...",
+            3,
+            "ask_user: is the name of a built-in tool; choose another",
+        ),
+        (
+            "@tool\ndef payé(a: int) -> None: ...",
+            3,
+            "payé: a tool's name has letters from A to Z only",
+        ),
+        (
+            "@tool\ndef pay(a: int) -> Nothing: ...",
+            3,
+            "cannot be imported:\n    Traceback (most recent call last):",
+        ),
+        ("@tool(read_only=True, destructive=True)\ndef pay(a: int) -> None: ...", 2, "cannot be imported:"),
+        ("x = [\n", 2, "cannot be imported:\n"),
+        ("import none_such", 2, "cannot be imported:"),
+        (
+            "@check\ndef polite(a: str, b: str) -> bool: ...",
+            3,
+            "polite: a check takes one argument, the answer, and this one takes 2; "
+            "expected (output: str) -> bool | str",
+        ),
+        (
+            "@check\ndef polite(output: str) -> int: ...",
+            3,
+            "polite: a check returns True, or a text that says what is wrong; "
+            "expected (output: str) -> bool | str",
+        ),
+        (
+            "def was(other: str) -> str: ...\n\n@tool(check=was)\ndef pay(a: int) -> None: ...",
+            2,
+            "was: other is no argument of pay, whose outcome it checks; expected those of pay",
+        ),
+        (
+            "def was(a: str) -> str: ...\n\n@tool(check=was)\ndef pay(a: int) -> None: ...",
+            2,
+            "was: a has another type than in pay, whose outcome it checks",
+        ),
+        (
+            "def was(a: int) -> bool: ...\n\n@tool(check=was)\ndef pay(a: int) -> None: ...",
+            2,
+            'was: it returns no outcome; expected "applied", "not_applied" or "unknown"',
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_has_its_line(code: str, line: int, problem: str) -> None:
+    [found] = described(code).problems
+    assert (found.path, found.line) == ("/nowhere/shop.py", line)
+    assert found.message.startswith(problem)
+
+
+def test_a_file_that_does_not_import_shows_the_end_of_the_traceback() -> None:
+    [found] = described("def total(n: int) -> float:\n    return 1 / n\n\nTOTAL = total(0)").problems
+    assert found.line == 3
+    assert found.message.splitlines()[-4:] == [
+        '      File "/nowhere/shop.py", line 3, in total',
+        "        return 1 / n",
+        "               ~~^~~",
+        "    ZeroDivisionError: division by zero",
+    ]
+
+
+def test_an_error_in_a_file_beside_it_is_told_there(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text("\nraise RuntimeError('closed')\n")
+    [found] = described("import bank", str(tmp_path / "shop.py")).problems
+    assert (found.path, found.line) == (str(tmp_path / "bank.py"), 2)
+    assert found.message.endswith("RuntimeError: closed")
+
+
+def test_tools_that_a_file_imports_by_name_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(
+        "from mesh.tools import tool\n@tool\ndef pay(a: int) -> None: ...\n@tool\ndef other() -> None: ...\n"
+    )
+    found = described("from bank import pay\n@tool\ndef mine() -> None: ...", str(tmp_path / "shop.py"))
+    assert found.problems == ()
+    assert [each["name"] for each in found.tools] == ["mine", "pay"]
+
+
+def test_a_check_of_an_outcome_is_offered_without_a_decorator_and_may_take_fewer_arguments() -> None:
+    code = """
+        def was_paid(a: int, ctx: Context) -> str: ...
+
+        @tool(destructive=True, check=was_paid)
+        def pay(a: int, b: int) -> None: ...
+
+        @tool(destructive=True, check=was_paid)
+        def pay_again(a: int) -> None: ...
+    """
+    found = described(code)
+    assert found.problems == ()
+    assert [each["_meta"] for each in found.tools] == [{"mesh/checkedBy": "was_paid"}] * 2
+    [check] = found.checks
+    assert (check["name"], check["_meta"]) == ("was_paid", {"mesh/check": True})
+    assert "additionalProperties" not in check["inputSchema"]
+
+
+def test_annotations_may_be_texts() -> None:
+    code = "from __future__ import annotations\nfrom pydantic import BaseModel\n" + IMPORTS
+    code += (
+        "@tool\ndef pay(a: list[Money], ctx: Context) -> None: ...\nclass Money(BaseModel):\n    cents: int"
+    )
+    found = describe(FileText("/nowhere/shop.py", code), {})
+    assert found.problems == ()
+    [argument] = found.tools[0]["inputSchema"]["properties"].values()
+    assert argument == {"type": "array", "items": {"$ref": "#/$defs/Money"}}
+
+
+@pytest.mark.parametrize("name", ["json.py", "mesh.py", "two words.py", "calendar.py"])
+def test_a_file_may_have_the_name_of_another_module(tmp_path: Path, name: str) -> None:
+    found = described("import json, mesh.tools\n@tool\ndef pay(a: int) -> None: ...", str(tmp_path / name))
+    assert (found.problems, len(found.tools)) == ((), 1)
