@@ -33,7 +33,7 @@ from mesh.core.errors import ToolSessionError
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stderr import StderrLog
 from mesh.processes import guard
-from mesh.processes.groups import signal_group
+from mesh.processes.groups import is_running, signal_group
 
 logger = logging.getLogger("mesh.mcp")
 
@@ -148,6 +148,7 @@ class StdioTransport:
                 await self._stop()
             finally:
                 self._signal(signal.SIGKILL)  # for what the server left behind in its group
+                await self._group_ended()
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -266,6 +267,16 @@ class StdioTransport:
         self._signal(signal.SIGKILL)
         if not await self._exited(KILL_GRACE_S):
             logger.error("MCP server %s: process %d survives SIGKILL", self.name, self._process.pid)
+
+    async def _group_ended(self) -> None:
+        """Waits for the end of what was killed: it ends a moment after the signal, and what it does until
+        then must be seen by whoever finds out what came of a call."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILL_GRACE_S):
+                while await asyncio.to_thread(is_running, self._process.pid):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+                return
+        logger.error("MCP server %s: processes of its group survive SIGKILL", self.name)
 
     async def _exited(self, timeout_s: float) -> bool:
         with suppress(TimeoutError):

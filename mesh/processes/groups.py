@@ -50,6 +50,17 @@ def members(group: int, started: str) -> Iterator[psutil.Process]:
             continue  # it ended meanwhile, or belongs to somebody else
 
 
+def is_running(group: int) -> bool:
+    """Whether processes of a group run whose leader has ended."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False  # which is so nearly always, and costs less than to look at every process
+    except PermissionError:
+        pass
+    return next(members(group, UNKNOWN), None) is not None
+
+
 def kill(process: psutil.Process) -> None:
     """Kills a process, if it is there and may be killed."""
     # One of another user cannot be killed. Whoever waits for its end reports that it does not end.

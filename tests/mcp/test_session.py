@@ -20,6 +20,7 @@ import uvloop
 
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp import session as session_module
+from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.mcp.session import McpSession
 from tests.worlds.tool_servers import Spec, hostile
@@ -119,6 +120,37 @@ async def test_a_server_that_loses_a_call_but_answers_a_ping_is_kept() -> None:
         with pytest.raises(ToolSessionError):
             await session.call("ignore", {}, timeout_s=0.1)
         assert await pids(session) == before
+
+
+# `ignore` answers pings while it is lost; `hang` does not.
+@pytest.mark.parametrize("tool", ["ignore", "hang"])
+async def test_a_call_that_is_given_up_has_ended_before_its_check_is_asked(tool: str) -> None:
+    meta = f"meta={tool}={json.dumps({CHECKED_BY: 'peek'})}"
+    async with opened(hostile(meta, believes_checks=True)) as session:
+        server, guard = await pids(session)
+        claim = Claim(await session.identity(), "step", 0)
+        with pytest.raises(ToolSessionError, match="may have run"):
+            await session.call(tool, {}, timeout_s=0.1, claim=claim)
+        with pytest.raises(ToolSessionError, match="may have run") as raised:
+            await session.settle(claim)
+        assert raised.value.may_have_run
+        assert not alive(server)
+        assert not alive(guard)
+        assert (await pids(session))[0] != server
+
+
+async def test_what_a_server_says_of_checks_counts_where_the_config_says_so() -> None:
+    said = [f'meta=drop={{"{CHECKED_BY}": "plain"}}', f'meta=plain={{"{IS_CHECK}": true}}']
+    async with opened(hostile(*said, believes_checks=True)) as session:
+        tools = {tool.name: tool for tool in (await session.catalogue()).tools}
+        assert (tools["drop"].checked_by, tools["drop"].is_check) == ("plain", False)
+        assert tools["plain"].is_check
+        assert tools["plain"].repeatable
+        assert not tools["plain"].destructive
+    async with opened(hostile(*said)) as session:
+        tools = {tool.name: tool for tool in (await session.catalogue()).tools}
+        assert (tools["drop"].checked_by, tools["plain"].is_check) == ("", False)
+        assert tools["plain"].destructive
 
 
 async def test_a_server_that_stops_reading_is_replaced() -> None:

@@ -125,6 +125,9 @@ def main():
             time.sleep(3600)
         if argument.startswith("tool="):
             TOOLS.append({"name": argument[5:], "inputSchema": ANY, "annotations": OPEN})
+        if argument.startswith("meta="):  # meta=TOOL={…}
+            name, _, meta = argument[5:].partition("=")
+            next(tool for tool in TOOLS if tool["name"] == name)["_meta"] = json.loads(meta)
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message or "method" not in message:
