@@ -122,9 +122,11 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         problem = f"it gave no answer within {_CHECK_WITHIN_S:g} s"
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHECK_WITHIN_S):
-                # Again, because what ended the session during the call may end it during the check, too.
+                # Again, because what ended the session during the call may end it during the check, too. Each
+                # time it is waited for first.
                 for _ in range(_MOST_CHECKS):
                     try:
+                        await self.toolbox.identity(check)
                         outcome = await self.toolbox.call(check, arguments, context=context)
                     except ToolSessionError as failure:
                         problem = str(failure)

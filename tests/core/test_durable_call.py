@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from mesh.core.durable_call import (
     MESSAGE_REFUSED,
+    Accept,
     Action,
     Answer,
     Ask,
+    AskWhatToDo,
     Done,
     History,
     IllegalTransition,
@@ -25,6 +27,7 @@ from mesh.core.durable_call import (
     Stop,
     Wait,
     action_after_not_begun,
+    action_after_unknown,
     next_action,
 )
 from mesh.core.events import (
@@ -33,6 +36,8 @@ from mesh.core.events import (
     ApprovalRequired,
     ApprovalResolved,
     Choice,
+    Found,
+    Outcome,
     RemoteQuestion,
     ToolIntent,
     ToolResult,
@@ -277,6 +282,88 @@ def test_what_follows_a_claim_that_never_began(
     assert action_after_not_begun(History(events), recovered, tool) == expected
 
 
+def found(outcome: Outcome) -> Found:
+    return Found("was_added", outcome, "as it says")
+
+
+UNKNOWN: list[tuple[str, list[AnyEvent], Found | None, Tool, Action]] = [
+    ("without a check a person is asked", [claimed()], None, Tool(), AskWhatToDo(claimed())),
+    (
+        "a person is asked what the check does not know either",
+        [claimed()],
+        found("unknown"),
+        Tool(),
+        AskWhatToDo(claimed(), found("unknown")),
+    ),
+    (
+        "what was applied is the result",
+        [required(), resolved("approve"), claimed()],
+        found("applied"),
+        Tool(asks="tool_call"),
+        Accept(found("applied")),
+    ),
+    (
+        "what was applied is the result, whatever the tool is by now",
+        [claimed()],
+        found("applied"),
+        Tool(wrong="gone"),
+        Accept(found("applied")),
+    ),
+    (
+        "what was not applied is claimed again, as it was approved",
+        [required(), resolved("approve", edited_args=EDITED), claimed()],
+        found("not_applied"),
+        Tool(asks="tool_call"),
+        MakeClaim(EDITED, found=found("not_applied")),
+    ),
+    (
+        "what was not applied is claimed again after a retry, too",
+        [claimed(), required(kind="unknown_outcome"), resolved("retry"), claimed(1)],
+        found("not_applied"),
+        Tool(asks="tool_call"),
+        MakeClaim(ARGUMENTS, found=found("not_applied")),
+    ),
+    (
+        "what was not applied and is destructive by now is asked about",
+        [claimed()],
+        found("not_applied"),
+        Tool(asks="tool_call"),
+        Ask("tool_call", ARGUMENTS),
+    ),
+    (
+        "what was not applied is asked about again if its tool has changed",
+        [required(), resolved("approve"), claimed()],
+        found("not_applied"),
+        Tool(changed="schema"),
+        Ask("tool_call", ARGUMENTS, "schema"),
+    ),
+    (
+        "what was not applied and cannot be made any more was not run",
+        [claimed()],
+        found("not_applied"),
+        Tool(wrong="gone"),
+        Refuse("gone", was_allowed=True),
+    ),
+    (
+        "what was not applied is not run without a claim",
+        [claimed()],
+        found("not_applied"),
+        Tool(is_repeatable=True),
+        MakeClaim(ARGUMENTS, found=found("not_applied")),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "told", "tool", "expected"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN]
+)
+def test_what_follows_a_claim_of_which_nobody_knows_what_came(
+    events: list[AnyEvent], told: Found | None, tool: Tool, expected: Action
+) -> None:
+    history = History(events)
+    assert action_after_unknown(history, Recover(history.last_claim), tool, told) == expected
+
+
 def test_no_two_approvals_of_a_step_and_kind_have_the_same_number() -> None:
     history = History([required("a", attempt=0), resolved("approve", "a"), required("b", attempt=3)])
     assert history.next_attempt("tool_call") == 4
@@ -385,3 +472,58 @@ def test_a_callee_that_needs_a_person_is_never_claimed_without_one(
     history = History(events)
     if isinstance(next_action(history, tool), MakeClaim | Run):
         assert any(history.decision_on(asked) is not None for asked in history.approvals)
+
+
+FOUND = st.one_of(st.none(), st.sampled_from(["applied", "not_applied", "unknown"]).map(found))
+
+
+@settings(deadline=None)
+@given(EVENTS.filter(lambda events: any(isinstance(e, ToolIntent) for e in events)), TOOLS, FOUND)
+def test_whatever_the_journal_and_the_check_say_a_claim_follows_only_what_was_not_applied(
+    events: list[AnyEvent], tool: Tool, told: Found | None
+) -> None:
+    history = History(events)
+    recovering = next_action(history, tool)
+    if not isinstance(recovering, Recover):
+        return
+    follows = action_after_unknown(history, recovering, tool, told)
+    assert isinstance(follows, AskWhatToDo) == (told is None or told.outcome == "unknown")
+    assert isinstance(follows, Accept) == (told is not None and told.outcome == "applied")
+    match follows:
+        case MakeClaim(found=why):
+            assert why == told
+            history.check(claimed(history.last_claim.attempt + 1))
+        case AskWhatToDo() | Ask():
+            history.check(required())
+        case Accept() | Refuse():
+            history.check(RESULT)
+
+
+Fate = Literal["dies before", "dies after", "runs"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["dies before", "dies after", "runs"]), max_size=8), TOOLS)
+def test_with_a_check_that_knows_the_truth_a_call_has_its_effect_once_and_nobody_is_asked(
+    fates: list[Fate], tool: Tool
+) -> None:
+    """The life of a call that was approved, with a session that dies at any point, driven by hand."""
+    tool.wrong, tool.changed, tool.lacks_token = "", "", False
+    events: list[AnyEvent] = [required(), resolved("approve")]
+    effects = 0
+    action = next_action(History(events), tool)
+    for fate in [*fates, "runs"]:
+        assert isinstance(action, MakeClaim)
+        claim = claimed(sum(isinstance(e, ToolIntent) for e in events))
+        History(events).check(claim)
+        events.append(claim)
+        effects += fate != "dies before"
+        if fate == "runs":
+            break
+        recovering = next_action(History(events), tool)
+        assert recovering == Recover(claim)
+        truth = found("applied" if effects else "not_applied")
+        action = action_after_unknown(History(events), recovering, tool, truth)
+        if isinstance(action, Accept):
+            break
+    assert effects == 1

@@ -3,11 +3,12 @@
 import itertools
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from hypothesis import strategies as st
 
 from mesh.core.places import Place
+from tests.worlds.dying_session import Death
 from tests.worlds.trees import Node, config, tool
 
 Verdict = Literal["approve", "edit", "reason", "reject"]
@@ -60,13 +61,16 @@ class Case:
 class Trouble:
     """What happens besides: at these moments the process crashes, or the pass is lost while its nodes live
     on; ``delays``: how long (in turns of the event loop) each moment takes. ``eager``: people decide while
-    the turn still runs. ``sent_at_once``: outcomes are sent ahead at once, not after a while."""
+    the turn still runs. ``sent_at_once``: outcomes are sent ahead at once, not after a while. ``checked``:
+    what adds a line has a check. ``deaths``: whether the tool server dies in these calls."""
 
     crashes: tuple[int, ...] = ()
     losses: tuple[int, ...] = ()
     delays: tuple[int, ...] = (0,)
     eager: bool = False
     sent_at_once: bool = False
+    checked: bool = False
+    deaths: tuple[Death, ...] = ()
 
 
 class _Growing:
@@ -179,4 +183,6 @@ def troubles(*, crash: bool = True, eager: bool = True) -> st.SearchStrategy[Tro
         delays=st.lists(st.integers(0, 40), min_size=1, max_size=12).map(tuple),
         eager=st.booleans() if eager else st.just(False),
         sent_at_once=st.booleans(),
+        checked=st.booleans(),
+        deaths=st.lists(st.sampled_from(get_args(Death)), max_size=4).map(tuple) if crash else st.just(()),
     )

@@ -1,94 +1,56 @@
-"""Calls of which nobody knows whether they ran, of tools with a check: it is asked, and then a person.
-
-Each session here loses what it knew of a call, once for each of its ``deaths``: before the tool ran, or
-after.
-"""
+"""Calls of which nobody knows whether they ran, of tools with a check: it is asked, and then a person."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from mesh.core.errors import ToolSessionError
 from mesh.core.events import ApprovalRequired, Found, ToolIntent, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.keeper.requests import Cancel
-from mesh.mcp.call_records import ClaimedCalls
-from mesh.mcp.memory import MemorySession, ToolFunction, execution
-from mesh.mcp.port import Claim, Tool, ToolOutcome
+from mesh.mcp.memory import ToolFunction, execution
+from mesh.mcp.port import Tool, ToolOutcome
 from mesh.tree.local import LocalTree
 from tests.tree.test_claims import Held
-from tests.worlds.mesh import NUMBER, LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.dying_session import Death, DyingSession
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
 
 ADD = ("add", {"n": 1})
-BEFORE, AFTER = "before", "after"
-
-
-class DyingSession(MemorySession):
-    """A session whose server dies in its next claimed calls, before the tool has run or after."""
-
-    deaths: list[str]
-
-    async def call(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        timeout_s: float | None = None,
-        claim: Claim | None = None,
-        context: ExecutionContext | None = None,
-    ) -> ToolOutcome:
-        if claim is None or not self.deaths:
-            return await super().call(name, arguments, timeout_s, claim, context)
-        if self.deaths.pop(0) == AFTER:
-            await super().call(name, arguments, timeout_s, claim, context)
-        self.forget()
-        raise ToolSessionError("its server died", may_have_run=True)
-
-    def forget(self) -> None:
-        """From now on it is as a session that has just started."""
-        self._claimed = ClaimedCalls()
+BEFORE: Death = "before"
+AFTER: Death = "after"
 
 
 class CheckedMesh(LocalMesh):
     """A mesh whose tool ``add`` has a check: ``finds``, or the truth."""
 
     def __init__(
-        self, *deaths: str, finds: ToolFunction | None = None, config: str | None = None, **changed: Any
+        self, *deaths: Death, finds: ToolFunction | None = None, config: str | None = None, **changed: Any
     ) -> None:
         llm = ScriptedLlm(calls(ADD), says("Done."))
         super().__init__(llm, **({"config": config} if config else {}))
         self.llm = llm
-        self.finds = finds or self.look
+        self.finds = finds or self.ledger.was_added
         self.asked: list[dict[str, Any]] = []
         self.contexts: list[ExecutionContext | None] = []
-        self.changed = {"checked_by": "was_added", **changed}
-        self.session = DyingSession("ledger", self.pairs())
-        self.session.deaths = list(deaths)
+        self.changed = changed
+        self.ledger.is_checked = True
+        self.session = DyingSession("ledger", self.pairs(), deaths)
         self.tree = LocalTree(self.config, [self.session], lambda _: llm, self)
 
     def pairs(self, **changed: Any) -> list[tuple[Tool, ToolFunction]]:
-        add, look = self.ledger.pairs()
-        tool = Tool(name="was_added", description="", input_schema=NUMBER, server="ledger", is_check=True)
-        check = replace(tool, destructive=False, repeatable=True)
-        changed = {**self.changed, **changed}
-        return [(replace(add[0], **changed), self._add), look, (check, self._check)]
+        (add, _), look, (check, _) = self.ledger.pairs()
+        return [(replace(add, **{**self.changed, **changed}), self._add), look, (check, self._check)]
 
     async def _add(self, arguments: dict[str, Any]) -> ToolOutcome | str:
         self.contexts.append(execution.get())
-        return await self.ledger._add(arguments)
+        return await self.ledger.add(arguments)
 
     async def _check(self, arguments: dict[str, Any]) -> ToolOutcome | str:
         self.asked.append(arguments)
         self.contexts.append(execution.get())
         return await self.finds(arguments)
-
-    async def look(self, arguments: dict[str, Any]) -> str:
-        """The truth."""
-        ran = f"add {arguments['n']}" in self.ledger.lines
-        return json.dumps({"outcome": "applied" if ran else "not_applied", "text": f"{self.ledger.lines}"})
 
     async def run_add(self) -> dict[str, Any]:
         """The conversation after its call was approved."""
@@ -219,12 +181,12 @@ async def test_a_check_may_be_a_read_only_tool_like_any_other() -> None:
 async def test_a_check_whose_session_dies_is_asked_again() -> None:
     deaths = 2
 
-    async def dies(arguments: dict[str, Any]) -> str:
+    async def dies(arguments: dict[str, Any]) -> ToolOutcome | str:
         nonlocal deaths
         deaths -= 1
         if deaths >= 0:
             await asyncio.Event().wait()
-        return await mesh.look(arguments)
+        return await mesh.ledger.was_added(arguments)
 
     async with CheckedMesh(AFTER, finds=dies) as mesh:
         mesh.session._timeout_s = 0.05

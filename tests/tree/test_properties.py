@@ -19,6 +19,7 @@ from mesh.core.events import (
     LlmCall,
     NodeCompleted,
     ToolIntent,
+    ToolResult,
     decode,
     encode,
 )
@@ -153,7 +154,19 @@ def test_nothing_is_done_twice(case: Case, trouble: Trouble) -> None:
     assert len(asked) == len(set(asked))
     unknown = [e for e in run.events if isinstance(e, ApprovalRequired) and e.kind == "unknown_outcome"]
     event(f"unknown outcomes: {len(unknown)}")
-    assert bool(unknown) <= bool(trouble.crashes or trouble.losses)
+    assert bool(unknown) <= bool(trouble.crashes or trouble.losses or trouble.deaths)
+
+
+@examples(40)
+@given(ANY, troubles(eager=False))
+def test_where_a_check_knows_nobody_is_asked_what_came_of_a_call(case: Case, trouble: Trouble) -> None:
+    run = live(case, replace(trouble, checked=True))
+    kinds = Counter(e.kind for e in run.events if isinstance(e, ApprovalRequired))
+    asked_checks = [e for e in run.events if isinstance(e, ToolIntent | ToolResult) and e.found]
+    event(f"checks that told: {len(asked_checks)}")
+    assert kinds["unknown_outcome"] == 0
+    assert max(Counter(run.final.ledger).values(), default=1) == 1
+    assert run.final == live(case).final
 
 
 @examples(20)

@@ -40,6 +40,7 @@ from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, PassInput, PassOutput
 from tests.tree.generated import AGENTS, Case, Script, Trouble
+from tests.worlds.dying_session import DyingSession
 from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
 
 T = TypeVar("T")
@@ -130,7 +131,9 @@ class World(LocalMesh):
         journal, model = _Journal(), _Model(says("never said"))
         super().__init__(model, journal, self.case.yaml)
         journal.world = model.world = self
-        self.tree = _Tree(self.config, [self.ledger.session()], lambda _: model, self)
+        self.ledger.is_checked = trouble.checked
+        session = DyingSession("ledger", self.ledger.pairs(), trouble.deaths)
+        self.tree = _Tree(self.config, [session], lambda _: model, self)
         self.ledger.before_add = self.moment
         self._delays = itertools.cycle(self.trouble.delays)
         self._crashing, self._losing = asyncio.Event(), asyncio.Event()

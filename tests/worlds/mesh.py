@@ -30,7 +30,7 @@ from mesh.keeper.replies import (
 from mesh.keeper.requests import Caller, Complete, Create, Decide, Import, Page, Request, SendMessage, Show
 from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
-from mesh.mcp.port import Tool
+from mesh.mcp.port import Tool, ToolOutcome
 from mesh.net.http_status import retry_after_of, status_of
 from mesh.push.delivery import RetryPolicy
 from mesh.push.memory import MemoryPushStore
@@ -73,10 +73,12 @@ def calls(*names_and_arguments: tuple[str, dict[str, Any]]) -> LlmCall:
 
 
 class Ledger:
-    """Two tools that write down that they ran: ``add`` asks a person, ``look`` does not."""
+    """Two tools that write down that they ran: ``add`` asks a person, ``look`` does not. ``is_checked``:
+    ``add`` has a check, ``was_added``."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.is_checked = False
         self.before_add: Callable[[], Awaitable[None]] | None = None
 
     def session(self) -> MemorySession:
@@ -95,9 +97,19 @@ class Ledger:
             destructive=False,
             repeatable=True,
         )
-        return [(add, self._add), (look, self._look)]
+        if not self.is_checked:
+            return [(add, self.add), (look, self._look)]
+        check = msgspec.structs.replace(look, name="was_added", input_schema=NUMBER, is_check=True)
+        add = msgspec.structs.replace(add, checked_by=check.name)
+        return [(add, self.add), (look, self._look), (check, self.was_added)]
 
-    async def _add(self, arguments: dict[str, Any]) -> str:
+    async def was_added(self, arguments: dict[str, Any]) -> ToolOutcome | str:
+        """What came of a call of ``add``."""
+        was_added = f"add {arguments['n']}" in self.lines
+        return json.dumps({"outcome": "applied" if was_added else "not_applied", "text": str(self.lines)})
+
+    async def add(self, arguments: dict[str, Any]) -> ToolOutcome | str:
+        """Adds a line."""
         if self.before_add:
             await self.before_add()
         self.lines.append(f"add {arguments['n']}")
