@@ -529,7 +529,16 @@ class Spend(Event, frozen=True):
     reserved: dict[str, float] = {}
 
 
-Live = NodeStarted | Spend | TextDelta | ToolCallDelta | Trace | CutOff
+class ToolProgress(Event, frozen=True):
+    """How far a tool call has come, from 0 to 1; 0 also if the tool does not say of how much. ``message`` is
+    the tool's, bounded. There are at most 10 a second of one step."""
+
+    tool: str
+    progress: float = 0.0
+    message: str = ""
+
+
+Live = NodeStarted | Spend | TextDelta | ToolCallDelta | ToolProgress | Trace | CutOff
 """Events for watchers; they are never journaled."""
 
 AnyEvent = (

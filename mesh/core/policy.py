@@ -13,21 +13,23 @@ Unannotated = Literal["ask", "allow"]
 
 
 class Hints(NamedTuple):
-    """``destructive``: a person approves each call. ``repeatable``: running it twice is harmless."""
+    """``destructive``: a person approves each call. ``repeatable``: running it twice is harmless.
+    ``read_only``: it changes nothing, so that it may be broken off."""
 
     destructive: bool
     repeatable: bool
+    read_only: bool = False
 
 
 def hints_of(tool: Mapping[str, Any], unannotated: Unannotated = "ask") -> Hints:
     """The hints of a tool as its server describes it.
 
     >>> hints_of({"annotations": {"readOnlyHint": True}})
-    Hints(destructive=False, repeatable=True)
+    Hints(destructive=False, repeatable=True, read_only=True)
     >>> hints_of({})
-    Hints(destructive=True, repeatable=False)
+    Hints(destructive=True, repeatable=False, read_only=False)
     >>> hints_of({}, unannotated="allow")
-    Hints(destructive=False, repeatable=False)
+    Hints(destructive=False, repeatable=False, read_only=False)
     """
     sources = [tool.get("annotations") or {}, tool]
 
@@ -42,4 +44,4 @@ def hints_of(tool: Mapping[str, Any], unannotated: Unannotated = "ask") -> Hints
     else:
         destructive = not is_read_only and not (unannotated == "allow" and not read_only)
     idempotent = values("idempotentHint")
-    return Hints(destructive, is_read_only or (bool(idempotent) and all(idempotent)))
+    return Hints(destructive, is_read_only or (bool(idempotent) and all(idempotent)), is_read_only)

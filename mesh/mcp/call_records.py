@@ -30,6 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Claim, ToolOutcome
+from mesh.mcp.progress import PacedProgress
 
 MAX_CALLS = 5_000
 MAX_BYTES = 64 * 1024 * 1024
@@ -59,7 +60,9 @@ class SessionCall:
         self.arguments = arguments
         self.claim = claim
         self.context = context
+        self.progress = PacedProgress()
         self.answer: asyncio.Future[ToolOutcome] = asyncio.get_running_loop().create_future()
+        self.answer.add_done_callback(lambda _: self.progress.end())
 
     @property
     def has_begun(self) -> bool:

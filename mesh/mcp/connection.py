@@ -20,6 +20,7 @@ import mcp_types as types
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.client.subscriptions import listen as sdk_listen
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -31,6 +32,7 @@ from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpTransport
 from mesh.mcp.meta import ToolMeta, meta_of, tool_meta
 from mesh.mcp.port import Tool, ToolOutcome
+from mesh.mcp.progress import OnProgress, progress_of
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stdio import StdioTransport
 
@@ -125,6 +127,7 @@ class ReceivedTool(BaseModel):
             server=server.name,
             destructive=hints.destructive and not said.is_check,
             repeatable=hints.repeatable or said.is_check,
+            read_only=hints.read_only or said.is_check,
             is_check=said.is_check,
             checked_by=said.checked_by,
         )
@@ -168,7 +171,11 @@ class McpConnection:
         raise McpConnectionLost(f"its list of tools has more than {MAX_PAGES} pages")
 
     async def call(
-        self, name: str, arguments: dict[str, Any], context: ExecutionContext | None = None
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         """Calls a tool and waits as long as the server takes. Raises `McpConnectionLost`.
 
@@ -180,7 +187,9 @@ class McpConnection:
         request = types.CallToolRequest(params=params)
         self.transport.begin_call()
         try:
-            result = await self.session.send_request(request, CALL_RESULT)
+            result = await self.session.send_request(
+                request, CALL_RESULT, progress_callback=_received_by(on_progress)
+            )
         except MCPError as error:
             return self._refused(error)
         except ValidationError as error:
@@ -271,6 +280,17 @@ class McpConnection:
         if self.has_ended or transport.session_expired or not transport.is_from_server(error.error):
             raise McpConnectionLost(self.transport.problem or error.message) from error
         return ToolOutcome(content=f"the server refused the call: {error.message}", is_error=True)
+
+
+def _received_by(on_progress: OnProgress | None) -> ProgressFnT | None:
+    """The SDK's form of a listener; None, and the server is not asked for progress."""
+    if on_progress is None:
+        return None
+
+    async def receive(progress: float, total: float | None, message: str | None) -> None:
+        on_progress(progress_of(progress, total, message))
+
+    return receive
 
 
 def first_problem(error: ValidationError) -> str:

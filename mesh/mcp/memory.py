@@ -11,6 +11,7 @@ from mesh.core.execution import ExecutionContext
 from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome
+from mesh.mcp.progress import OnProgress
 
 logger = logging.getLogger("mesh.mcp")
 
@@ -18,6 +19,8 @@ ToolFunction = Callable[[dict[str, Any]], Awaitable[ToolOutcome | str]]
 
 execution: ContextVar[ExecutionContext | None] = ContextVar("execution", default=None)
 """The context of the call that a function serves; None if its caller gave none."""
+progress: ContextVar[OnProgress] = ContextVar("progress")
+"""What a function tells how far it has come."""
 
 
 class _MemoryCall(SessionCall):
@@ -76,6 +79,7 @@ class MemorySession:
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         self._must_be_open()
         call = self._claimed.find(claim) if claim else None
@@ -88,6 +92,8 @@ class MemorySession:
             )
             if claim is not None:
                 self._claimed.add(claim, call)
+        if on_progress is not None:
+            call.progress.add(on_progress)
         try:
             return await asyncio.shield(call.answer)
         except asyncio.CancelledError:
@@ -109,6 +115,7 @@ class MemorySession:
                 self._must_be_open()
                 call.is_running = True
                 execution.set(call.context)  # a call has a task of its own
+                progress.set(call.progress.tell)
                 call.succeed(await self._run(call.name, call.arguments))
         except TimeoutError:
             why = f"server {self._name}: tool {call.name!r} gave no answer within {bound:g} s"

@@ -11,6 +11,7 @@ import msgspec
 
 from mesh.core.events import Artifact
 from mesh.core.execution import ExecutionContext
+from mesh.mcp.progress import OnProgress
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more than
     running it once, because it is read-only or declared idempotent, so that its calls need no claim.
+    ``read_only``: it changes nothing, so that a call may be broken off.
 
     ``is_check``: it is there for the mesh to ask, and models neither see nor call it. ``checked_by`` names
     the tool of the same server that tells what came of a call of this one (see `mesh.mcp.checks`).
@@ -29,6 +31,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     destructive: bool = True
     repeatable: bool = False
+    read_only: bool = False
     is_check: bool = False
     checked_by: str = ""
 
@@ -112,10 +115,13 @@ class ToolSession(Protocol):
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         """Calls a tool. Without ``timeout_s``, the server's configured bound applies. A call with a ``claim``
-        goes on when its caller is cancelled, and a second call with the same claim joins it. The server is
-        told the ``context`` with the call.
+        goes on when its caller is cancelled, and a second call with the same claim joins it. One without a
+        claim is cancelled on the server, too. The server is told the ``context`` with the call.
+        ``on_progress`` is told how far the call has come, if the server says so; without it, the server is
+        not asked.
 
         Raises `ToolSessionError`; `CallRevoked` if the claim is no longer valid, and the call did not run.
         """

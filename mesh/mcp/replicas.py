@@ -26,6 +26,7 @@ from mesh.core.errors import CallRevoked, ToolSessionError, Unavailable
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome, ToolSession
+from mesh.mcp.progress import OnProgress
 
 logger = logging.getLogger("mesh.mcp")
 
@@ -117,6 +118,7 @@ class ReplicatedSession:
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         if claim is None:
             replica = await self._least_busy()
@@ -125,7 +127,7 @@ class ReplicatedSession:
             replica.keep_promise()
         replica.calls += 1
         try:
-            return await replica.session.call(name, arguments, timeout_s, claim, context)
+            return await replica.session.call(name, arguments, timeout_s, claim, context, on_progress)
         finally:
             replica.calls -= 1
 

@@ -29,6 +29,7 @@ from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.catalogue import LatestCatalogue
 from mesh.mcp.connection import McpConnection, McpConnectionLost, ServerSpec, open_connection
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
+from mesh.mcp.progress import OnProgress
 from mesh.mcp.session_file import SessionFile
 from mesh.net.backoff import Backoff
 
@@ -114,6 +115,7 @@ class McpSession:
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         await self._start()
         call = self._claimed.find(claim) if claim else None
@@ -127,6 +129,8 @@ class McpSession:
             if claim is not None:
                 self._claimed.add(claim, call)
             self._enqueue(call, self._server.timeout_s if timeout_s is None else timeout_s)
+        if on_progress is not None:
+            call.progress.add(on_progress)
         try:
             return await asyncio.shield(call.answer)
         except asyncio.CancelledError:
@@ -256,7 +260,8 @@ class McpSession:
         # Invariant: from here to the answer, whatever ends this connection finds the call in `_current`.
         self._current, call.connection = call, connection
         with call.scope:
-            outcome = await connection.call(call.name, call.arguments, call.context)
+            on_progress = call.progress.tell if call.progress.is_wanted else None
+            outcome = await connection.call(call.name, call.arguments, call.context, on_progress)
             self._is_stable = True
             call.succeed(outcome)
         if call.scope.cancelled_caught and self._must_not_go_on(call):

@@ -18,6 +18,7 @@ from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.core.execution import ExecutionContext
 from mesh.core.messages import ToolSpec
 from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome, ToolSession
+from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import refusal
 
 logger = logging.getLogger("mesh.mcp")
@@ -231,11 +232,12 @@ class Toolbox:
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         """Calls ``tool`` on the session of its server. Raises `ToolSessionError`."""
         session = self._session(tool.server)
         bound = timeout_s or self._call_timeout_s
-        return await session.call(tool.name, arguments, bound, claim, context)
+        return await session.call(tool.name, arguments, bound, claim, context, on_progress)
 
     async def identity(self, tool: Tool) -> str:
         """Returns the id of the session with the tool's server, once that answers. Raises `ToolSessionError`
