@@ -20,9 +20,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from deployments.blueprint import Blueprint
 from deployments.channel import Address, Channel, ConnectionLost
 from deployments.cluster import NAMESPACE
-from deployments.services import KEEPER, NODE, TOOL_SESSION, KeeperService, NodeService
+from deployments.services import KEEPER, NODE, TOOL_SESSION, KeeperService, NodeService, ToolSessionService
 from mesh.config.model import McpServer
-from mesh.mcp.port import ToolSession
 
 # The classes are named, not imported: actors call each other, so their modules import this one.
 _KEEPER = "deployments.keeper:KeeperActor"
@@ -79,9 +78,8 @@ def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
     return NODE.stub(_channel(lambda: node(blueprint, path, replica)), name)
 
 
-def mcp_session_stub(blueprint: Blueprint, server: McpServer, replica: int) -> ToolSession:
-    """The session with a replica of an MCP server. What ends with its actor is not for its callers:
-    `ToolSession.close` is not part of the stub."""
+def mcp_session_stub(blueprint: Blueprint, server: McpServer, replica: int) -> ToolSessionService:
+    """The session with a replica of an MCP server."""
     return TOOL_SESSION.stub(
         _channel(lambda: mcp_session(blueprint, server, replica)), session_name(server, replica)
     )

@@ -234,7 +234,9 @@ class Channel:
         self._connection: _ToEndpoint | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, method: str, content: bytes = b"", *, cancels: bool = False) -> bytes:
+    async def call(
+        self, method: str, content: bytes = b"", *, cancels: bool = False, end_within_s: float | None = None
+    ) -> bytes:
         """The result of one call. Raises `ConnectionLost` or `CallFailed`."""
         frame = _pack(_Call(number := next(self._ids), method, content))
         if len(frame) > MAX_FRAME:
@@ -248,8 +250,8 @@ class Channel:
         except asyncio.CancelledError:
             if cancels and not result.done():
                 await connection.send(_pack(_Call(number, _CANCEL, b"")))
-                # Bounded by what must not be broken off at the other end, within its own bounds.
-                await asyncio.wait({result})
+                # Without a bound here, as long as what must not be broken off there takes, which has its own.
+                await asyncio.wait({result}, timeout=end_within_s)
             raise
         finally:
             del connection.waiting[number]

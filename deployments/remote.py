@@ -9,7 +9,9 @@ node      `RemoteRecorder`                ──►  keepers
 
 import asyncio
 import json
-from collections.abc import Awaitable, Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,7 +21,7 @@ from deployments import addresses
 from deployments.addresses import keeper_stub, mcp_session_stub, node_stub, session_name
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
-from deployments.services import NodeService
+from deployments.services import NodeService, ToolSessionService
 from mesh.config.files import FileText
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
@@ -31,6 +33,7 @@ from mesh.disk import atomic
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
+from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, Grant, PassInput, PassOutput, UnsettledCall
 
@@ -233,14 +236,14 @@ class RemoteTree:
 
 
 class RemoteSession:
-    """`ToolSession` by calls to the actor that owns the session with a replica of a server. ``timeout_s``
-    bounds the calls that have no bound of their own."""
+    """`ToolSession` by calls to the actor that owns the session with a replica of ``server``; ``name`` tells
+    replicas apart. ``timeout_s`` bounds the calls that have no bound of their own."""
 
-    def __init__(self, blueprint: Blueprint, server: McpServer, replica: int, timeout_s: float) -> None:
-        self.server = server.name
-        self.name = session_name(server, replica)
+    def __init__(self, server: str, name: str, session: ToolSessionService, timeout_s: float) -> None:
+        self.server = server
+        self.name = name
         self._timeout_s = timeout_s
-        self._session = mcp_session_stub(blueprint, server, replica)
+        self._session = session
 
     async def catalogue(self) -> Catalogue:
         return await self._within(self._timeout_s, self._session.catalogue())
@@ -264,10 +267,12 @@ class RemoteSession:
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         try:
             async with asyncio.timeout((timeout_s or self._timeout_s) + _GRACE_S):
-                return await self._session.call(name, arguments, timeout_s, claim, context)
+                async with self._followed(on_progress) as progress_id:
+                    return await self._session.call(name, arguments, timeout_s, claim, context, progress_id)
         except TimeoutError:
             raise ToolSessionError(f"{self.server}: {name} did not answer in time", True) from None
         except ConnectionLost as problem:
@@ -286,6 +291,26 @@ class RemoteSession:
     async def close(self) -> None:
         """Does nothing: the session belongs to its actor."""
 
+    @asynccontextmanager
+    async def _followed(self, on_progress: OnProgress | None) -> AsyncIterator[str]:
+        """The id under which the progress of a call is asked for while it runs."""
+        if on_progress is None:
+            yield ""
+            return
+        progress_id = secrets.token_hex(8)
+        following = asyncio.create_task(self._follow(progress_id, on_progress))
+        try:
+            yield progress_id
+        finally:
+            following.cancel()
+            # Where it failed, the call does, too, and says why.
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self, progress_id: str, on_progress: OnProgress) -> None:
+        # Invariant: the call is sent first, on the same connection, so that its progress is known there.
+        while (progress := await self._session.progress(progress_id)) is not None:
+            on_progress(progress)
+
     async def _within(self, timeout_s: float, call: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(timeout_s + _GRACE_S):
@@ -296,7 +321,15 @@ class RemoteSession:
 
 def replicas_of(blueprint: Blueprint, server: McpServer, timeout_s: float) -> list[RemoteSession]:
     """The sessions with an MCP server."""
-    return [RemoteSession(blueprint, server, replica, timeout_s) for replica in range(server.replicas)]
+    return [
+        RemoteSession(
+            server.name,
+            session_name(server, replica),
+            mcp_session_stub(blueprint, server, replica),
+            timeout_s,
+        )
+        for replica in range(server.replicas)
+    ]
 
 
 def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:

@@ -46,7 +46,7 @@ class Policy:
     bounded at the other end, or by the caller.
 
     ``cancels``: a caller that is cancelled cancels the call at the other end too, and waits until it has
-    ended there. Otherwise the call runs on.
+    ended there, but no longer than ``end_within_s``. Otherwise the call runs on.
 
     ``retry_after_s`` is that of the `Unavailable` which says that the other end did not answer.
     """
@@ -54,6 +54,7 @@ class Policy:
     repeat_for_s: float = 0
     within_s: float | None = None
     cancels: bool = False
+    end_within_s: float | None = None
     retry_after_s: int = 1
 
 
@@ -178,7 +179,7 @@ async def _repeated(channel: Channel, name: str, method: str, call: bytes, polic
     patience = Patience(_RECONNECTING, policy.repeat_for_s)
     while True:
         try:
-            return await channel.call(method, call, cancels=policy.cancels)
+            return await channel.call(method, call, cancels=policy.cancels, end_within_s=policy.end_within_s)
         except ConnectionLost as problem:
             if not policy.repeat_for_s:
                 raise ConnectionLost(f"{name}: {problem}", policy.retry_after_s) from None

@@ -5,13 +5,15 @@ restart of an actor shows as a delay. The others are not: `NodeService.run` is f
 tool call may have run.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from deployments.rpc import FOREVER, Policy, Service
 from mesh.core.events import ToolCall, ToolResult
+from mesh.core.execution import ExecutionContext
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
 from mesh.keeper.requests import Follow, Request, Watch
-from mesh.mcp.port import ToolSession
+from mesh.mcp.port import Catalogue, Claim, ToolOutcome
+from mesh.mcp.progress import Progress
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 
@@ -78,15 +80,58 @@ NODE = Service(
     },
 )
 
+
+class ToolSessionService(Protocol):
+    """The session with a replica of an MCP server, as nodes see it: `ToolSession`, with progress to be asked
+    for."""
+
+    async def catalogue(self) -> Catalogue:
+        """See the class."""
+        ...
+
+    async def changed(self, version: int, timeout_s: float) -> Catalogue:
+        """See the class."""
+        ...
+
+    async def identity(self) -> str:
+        """See the class."""
+        ...
+
+    async def backlog(self) -> int:
+        """See the class."""
+        ...
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float | None = None,
+        claim: Claim | None = None,
+        context: ExecutionContext | None = None,
+        progress_id: str = "",
+    ) -> ToolOutcome:
+        """``progress_id``: a name of the caller's choice for `progress`; empty if nobody wants to know."""
+        ...
+
+    async def progress(self, progress_id: str) -> Progress | None:
+        """Waits for the next progress of a call that runs. None: the call has ended."""
+        ...
+
+    async def settle(self, claim: Claim) -> ToolOutcome | None:
+        """See the class."""
+        ...
+
+
 TOOL_SESSION = Service(
-    ToolSession,
+    ToolSessionService,
     {
         # `RemoteSession` bounds all of these by the server's own timeouts.
-        ToolSession.catalogue: Policy(repeat_for_s=FOREVER),
-        ToolSession.changed: Policy(repeat_for_s=FOREVER),
-        ToolSession.identity: Policy(repeat_for_s=FOREVER),
-        ToolSession.settle: Policy(repeat_for_s=FOREVER),
-        ToolSession.backlog: Policy(),  # a session that is gone has no place for a call now
-        ToolSession.call: Policy(),  # it may have run
+        ToolSessionService.catalogue: Policy(repeat_for_s=FOREVER),
+        ToolSessionService.changed: Policy(repeat_for_s=FOREVER),
+        ToolSessionService.identity: Policy(repeat_for_s=FOREVER),
+        ToolSessionService.settle: Policy(repeat_for_s=FOREVER),
+        ToolSessionService.backlog: Policy(),  # a session that is gone has no place for a call now
+        ToolSessionService.call: Policy(cancels=True, end_within_s=1),  # not repeated: it may have run
+        ToolSessionService.progress: Policy(),  # it ends with its call
     },
 )

@@ -122,6 +122,9 @@ class CallDriver:
     leaves_doubt = False
     """Whether an unknown outcome stays unknown, so that the result of a later claim has to tell of it."""
 
+    may_be_broken_off = True
+    """Whether a call without a claim ends with its pass; otherwise a pass that is cancelled waits for it."""
+
     tells_arguments = False
     """Whether the result of a call without a claim tells its arguments, because no model asked for it."""
 
@@ -334,11 +337,22 @@ class _DurableCall:
             case AskWhatToDo():
                 return self._ask(driver.question_about_unknown(action))
             case Run(arguments=arguments):
-                self._started = time.monotonic()
-                ended = await driver.run(arguments)
-                return ended if isinstance(ended, PassEnd) else self._returned(ended)
+                if driver.may_be_broken_off:
+                    return await self._run(arguments)
+                return await run_to_completion(self._run_durably(arguments))
             case MakeClaim() | Recover():
                 raise AssertionError("claims are made by run")
+
+    async def _run(self, arguments: dict[str, Any]) -> ToolResult | PassEnd:
+        self._started = time.monotonic()
+        ended = await self._driver.run(arguments)
+        return ended if isinstance(ended, PassEnd) else self._returned(ended)
+
+    async def _run_durably(self, arguments: dict[str, Any]) -> ToolResult | PassEnd:
+        """As `_run`; the result is kept even if the pass is cancelled meanwhile."""
+        recorded = await self._run(arguments)
+        await self._steps.send_ahead()
+        return recorded
 
     async def _claim(self, action: MakeClaim) -> ToolIntent | NotRun:
         history = self._history

@@ -30,6 +30,7 @@ from mesh.core.events import (
     LlmReserved,
     TextDelta,
     ToolIntent,
+    ToolProgress,
     ToolResult,
     now,
 )
@@ -130,10 +131,13 @@ class Steps:
             return
         stamped = self._stamp(step, event)
         last = self._unsent[-1] if len(self._unsent) > self._on_its_way else None
-        if isinstance(last, TextDelta) and isinstance(stamped, TextDelta) and _follows(last, stamped):
-            self._unsent[-1] = msgspec.structs.replace(last, text=last.text + stamped.text)
-        else:
-            self._unsent.append(stamped)
+        match last, stamped:
+            case TextDelta(), TextDelta() if _follows(last, stamped):
+                self._unsent[-1] = msgspec.structs.replace(last, text=last.text + stamped.text)
+            case ToolProgress(), ToolProgress() if last.step == stamped.step:
+                self._unsent[-1] = stamped
+            case _:
+                self._unsent.append(stamped)
         self._send_soon()
 
     async def claim(self, step: StepKey, intent: ToolIntent) -> ToolIntent:

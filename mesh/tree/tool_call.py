@@ -22,6 +22,7 @@ from mesh.core.events import (
     Found,
     ToolCall,
     ToolIntent,
+    ToolProgress,
     ToolResult,
 )
 from mesh.core.execution import ExecutionContext, step_id
@@ -30,6 +31,7 @@ from mesh.core.places import StepKey
 from mesh.mcp.checks import check_of, found, unknown, words_of
 from mesh.mcp.fingerprint import changes, fingerprint_of
 from mesh.mcp.port import Claim, Tool, ToolOutcome
+from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.runtime.failpoints import failpoint
@@ -167,6 +169,7 @@ class _ToolCall(CallDriver):
     def _take(self, tool: Tool | None) -> None:
         self._tool = tool
         self.is_repeatable = tool is not None and tool.repeatable
+        self.may_be_broken_off = tool is not None and tool.read_only
 
     # -- as it describes itself
 
@@ -204,7 +207,9 @@ class _ToolCall(CallDriver):
     async def run(self, arguments: dict[str, Any]) -> Returned:
         try:
             context = self._context(await self._steps.remaining(self._calls.settings.on_limit))
-            outcome = await self._calls.toolbox.call(self._found, arguments, context=context)
+            outcome = await self._calls.toolbox.call(
+                self._found, arguments, context=context, on_progress=self._on_progress
+            )
         except ToolSessionError as problem:
             return Returned(str(problem), is_error=True)
         return self._returned(outcome, arguments)
@@ -217,6 +222,7 @@ class _ToolCall(CallDriver):
                 claim.arguments,
                 claim=self._named(claim),
                 context=self._context(self._remaining),
+                on_progress=self._on_progress,
             )
         except CallRevoked:
             return NotBegun()
@@ -247,6 +253,15 @@ class _ToolCall(CallDriver):
     def _context(self, remaining: Remaining) -> ExecutionContext:
         context = self._steps.turn.context(self._step, self._calls.settings.root)
         return msgspec.structs.replace(context, spent=remaining.used, left=remaining.left)
+
+    @property
+    def _on_progress(self) -> OnProgress | None:
+        """Where the call says how far it has come, if anybody watches."""
+        if not self._steps.watched:
+            return None
+        return lambda found: self._steps.show(
+            self._step, ToolProgress(tool=self.call.name, progress=found.progress, message=found.message)
+        )
 
     @property
     def _found(self) -> Tool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mesh.core.policy import Hints, hints_of
 
-ASK, OPEN, TWICE = Hints(True, False), Hints(False, False), Hints(False, True)
+ASK, OPEN, READS = Hints(True, False), Hints(False, False), Hints(False, True, True)
 NAMES = ("readOnlyHint", "destructiveHint", "idempotentHint")
 hints = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([True, False, None, "true", 1]))
 unannotated = st.sampled_from(["ask", "allow"])
@@ -21,8 +21,8 @@ unannotated = st.sampled_from(["ask", "allow"])
         ({"annotations": None}, ASK, OPEN),
         ({"annotations": {}}, ASK, OPEN),
         ({"annotations": {"title": "x"}}, ASK, OPEN),
-        ({"annotations": {"readOnlyHint": True}}, TWICE, TWICE),
-        ({"readOnlyHint": True}, TWICE, TWICE),
+        ({"annotations": {"readOnlyHint": True}}, READS, READS),
+        ({"readOnlyHint": True}, READS, READS),
         ({"annotations": {"readOnlyHint": False}}, ASK, ASK),
         ({"annotations": {"destructiveHint": True}}, ASK, ASK),
         ({"destructiveHint": True}, ASK, ASK),

@@ -11,17 +11,15 @@ import pytest
 
 from deployments import addresses
 from deployments.channel import Answer, Channel, Endpoint
-from deployments.remote import RemoteNode, RemoteSession
+from deployments.remote import RemoteNode, replicas_of
 from deployments.services import NODE, TOOL_SESSION
 from mesh.config.model import McpServer
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolIntent
-from mesh.core.execution import ExecutionContext
-from mesh.mcp.port import Claim, ToolOutcome
+from mesh.mcp.port import Claim
 from mesh.tree.turn import UnsettledCall
 
 BLUEPRINT: Any = SimpleNamespace(agent="test", digest="d", nodes={"0": SimpleNamespace(replicas=1)})
-SERVER = McpServer(name="ledger", command="ledger")
 CLAIM = Claim("s.0", "c|1|0/tool/0.0", 0)
 CALL = UnsettledCall("d", "c", "call", ToolIntent(turn=1, step="0/tool/0.0", run=1, tool="add", arguments={}))
 
@@ -49,7 +47,7 @@ async def test_a_session_that_cannot_tell_now_what_came_of_a_call_is_to_be_asked
 ) -> None:
     actor = failing(Unavailable("an earlier session still runs"))
     with answered_by(monkeypatch, TOOL_SESSION.methods_of(actor)):
-        session = RemoteSession(BLUEPRINT, SERVER, 0, 5)
+        (session,) = replicas_of(BLUEPRINT, McpServer(name="ledger", command="ledger"), 5)
         with pytest.raises(Unavailable, match="an earlier session still runs"):
             await session.settle(CLAIM)
 
@@ -76,21 +74,3 @@ async def test_a_node_without_its_tools_is_to_be_asked_later_whether_arguments_a
     methods = NODE.methods_of(failing(ToolSessionError("no tools yet", may_have_run=False)))
     with answered_by(monkeypatch, methods), pytest.raises(Unavailable, match="no tools yet"):
         await RemoteNode(BLUEPRINT, "0").problems(ToolCall("c", "add", {"line": "a"}))
-
-
-@pytest.mark.parametrize("claim", [None, CLAIM])
-async def test_the_execution_context_of_a_call_reaches_the_session(
-    monkeypatch: pytest.MonkeyPatch, claim: Claim | None
-) -> None:
-    context = ExecutionContext(
-        idempotency_key=CLAIM.step,
-        trace_id="0af7651916cd43dd8448eb211c80319c",
-        depth=2,
-        agent_path=("main", "search"),
-        left={"max_cost_usd": 0.5, "max_llm_calls": 3},
-    )
-    actor = Mock(call=AsyncMock(return_value=ToolOutcome("done")))
-    with answered_by(monkeypatch, TOOL_SESSION.methods_of(actor)):
-        outcome = await RemoteSession(BLUEPRINT, SERVER, 0, 5).call("add", {"n": 1}, 5, claim, context)
-    assert outcome == ToolOutcome("done")
-    actor.call.assert_awaited_once_with("add", {"n": 1}, 5, claim, context)

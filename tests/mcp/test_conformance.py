@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.port import Claim, ToolOutcome, ToolSession
+from mesh.mcp.progress import Progress
 from tests.worlds.tool_servers import AT_A_TIME, WORLDS
 
 
@@ -126,6 +128,7 @@ async def test_a_session_says_how_many_calls_it_has(session: ToolSession) -> Non
     assert await session.backlog() == 0
 
 
+@pytest.mark.parametrize("session", [world for world in WORLDS if "actor" not in world], indirect=True)
 async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: ToolSession) -> None:
     await session.catalogue()
     await session.close()
@@ -133,6 +136,62 @@ async def test_a_closed_session_takes_no_calls_and_can_be_closed_again(session: 
     with pytest.raises(ToolSessionError, match="closed") as raised:
         await session.call("echo", {"text": "x"})
     assert not raised.value.may_have_run
+
+
+STREAMING = [world for world in WORLDS if world != "http-json"]
+"""Where a server can be told and can tell something while a call runs."""
+
+
+@pytest.mark.parametrize("session", STREAMING, indirect=True)
+async def test_a_call_whose_caller_goes_away_is_cancelled_on_the_server(
+    session: ToolSession, at_a_time: int
+) -> None:
+    await session.catalogue()
+    calling = asyncio.create_task(session.call("patient", {}))
+    await asyncio.wait([calling], timeout=0.2)
+    calling.cancel()
+    async with asyncio.timeout(8):
+        said = [await session.call("cancelled", {}) for _ in range(at_a_time)]
+    assert sum(int(outcome.content) for outcome in said) == 1
+
+
+# -- how far a call has come
+
+
+@pytest.mark.parametrize("session", STREAMING, indirect=True)
+async def test_whoever_listens_is_told_how_far_a_call_has_come(session: ToolSession) -> None:
+    told: list[Progress] = []
+    outcome = await session.call("steps", {"n": 4, "s": 0.15}, on_progress=told.append)
+    assert outcome.content == "walked"
+    assert told == [Progress(done / 4, f"step {done}") for done in range(1, 5)]
+
+
+async def test_progress_comes_at_most_ten_times_a_second_and_is_the_newest(session: ToolSession) -> None:
+    times: list[float] = []
+    told: list[Progress] = []
+
+    def listen(progress: Progress) -> None:
+        times.append(time.monotonic())
+        told.append(progress)
+
+    start = time.monotonic()
+    await session.call("steps", {"n": 300, "s": 0.002}, on_progress=listen)
+    assert len(told) <= 1 + (time.monotonic() - start) / 0.1
+    assert [*told] == sorted(told, key=lambda progress: progress.progress)
+
+
+async def test_a_claimed_call_that_is_joined_tells_both_callers(session: ToolSession) -> None:
+    claim = await claim_for(session)
+    told: list[list[Progress]] = [[], []]
+    calls = [
+        session.call("steps", {"n": 2, "s": 0.15}, claim=claim, on_progress=each.append) for each in told
+    ]
+    await asyncio.gather(*calls)
+    assert told[0] == told[1]
+
+
+async def test_a_server_is_not_asked_for_progress_where_nobody_listens(session: ToolSession) -> None:
+    assert "progressToken" not in json.loads((await session.call("told", {})).content)
 
 
 # -- what the server is told of a call

@@ -101,9 +101,7 @@ def session_ends(mesh: LocalMesh, times: int) -> None:
     """The session ends so many times right after a call was claimed for it."""
     session, left = mesh.ledger.offered, [times]
 
-    async def call(
-        name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, context: Any = None
-    ) -> Any:
+    async def call(name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, *_: Any) -> Any:
         if claim is not None and left[0]:
             left[0] -= 1
             session._claimed = ClaimedCalls()
@@ -132,9 +130,7 @@ async def test_a_call_is_claimed_up_to_five_times(times: int) -> None:
         _, body = await mesh.create("Add one")
         session, left = mesh.ledger.offered, [times]
 
-        async def call(
-            name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, context: Any = None
-        ) -> Any:
+        async def call(name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, *_: Any) -> Any:
             if left[0]:
                 left[0] -= 1
                 raise CallRevoked("it was claimed for a session that has ended; it did not run")
@@ -168,9 +164,7 @@ async def test_the_question_about_an_unknown_outcome_has_the_number_of_its_claim
         _, body = await mesh.create("Add one")
         made: list[int] = []
 
-        async def call(
-            name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, context: Any = None
-        ) -> Any:
+        async def call(name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, *_: Any) -> Any:
             made.append(1)
             if len(made) == 1:
                 raise CallRevoked("it did not run")
@@ -231,9 +225,7 @@ async def test_a_claimed_call_whose_tool_became_repeatable_is_claimed_again() ->
         (toolbox,) = mesh.tree.toolboxes
         await until(lambda: _true(not toolbox.tools["add"].destructive))
 
-        async def call(
-            name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, context: Any = None
-        ) -> Any:
+        async def call(name: str, arguments: Any, timeout_s: Any = None, claim: Any = None, *_: Any) -> Any:
             made.append(claim)
             if len(made) == 1:
                 session.offer(

@@ -157,7 +157,8 @@ async def test_it_ends_with_its_timeout() -> None:
     hang = asyncio.Event()
     async with mesh(tool("t", "add", n=1) | {"timeout_s": 0.05}) as world:
         (toolbox,) = world.tree.toolboxes
-        adding = [(replace(t, destructive=False, repeatable=True), f) for t, f in world.ledger.pairs()]
+        reads = {"destructive": False, "repeatable": True, "read_only": True}
+        adding = [(replace(t, **reads), f) for t, f in world.ledger.pairs()]
         world.ledger.offered.offer(adding)
         await until(lambda: _true(toolbox.tools["add"].repeatable))
         world.ledger.before_add = hang.wait

@@ -8,6 +8,7 @@ from mesh.core.execution import ExecutionContext
 from mesh.mcp.call_records import ClaimedCalls
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Claim, Tool, ToolOutcome
+from mesh.mcp.progress import OnProgress
 
 Death = Literal["", "before", "after"]
 """Whether the server dies in a call, before the tool has run or after."""
@@ -30,12 +31,13 @@ class DyingSession(MemorySession):
         timeout_s: float | None = None,
         claim: Claim | None = None,
         context: ExecutionContext | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         death = self._deaths.pop(0) if claim is not None and self._deaths else ""
         if claim is None or not death:
-            return await super().call(name, arguments, timeout_s, claim, context)
+            return await super().call(name, arguments, timeout_s, claim, context, on_progress)
         if death == "after":
-            await super().call(name, arguments, timeout_s, claim, context)
+            await super().call(name, arguments, timeout_s, claim, context, on_progress)
         self._unknown.add(claim)
         raise ToolSessionError("its server died", may_have_run=True)
 

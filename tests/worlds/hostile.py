@@ -10,8 +10,9 @@ import time
 OUT = sys.stdout.buffer
 ANY = {"type": "object"}
 OPEN = {"readOnlyHint": True}
+CANCELLED = []
 NAMES = """echo fail wait hang ignore die garbage bad_utf8 big overlong structured picture pid child deaf
-broken half grow silent_env say ledger told"""
+broken half grow silent_env say ledger told steps patient cancelled"""
 TOOLS = [{"name": n, "description": n, "inputSchema": ANY, "annotations": OPEN} for n in NAMES.split()]
 TOOLS.append({"name": "drop", "inputSchema": ANY, "destructiveHint": True})
 TOOLS.append({"name": "peek", "inputSchema": ANY, "readOnlyHint": True})
@@ -21,6 +22,17 @@ TOOLS.append({"name": "plain", "inputSchema": ANY})
 def write(message):
     OUT.write(json.dumps(message).encode() + b"\n")
     OUT.flush()
+
+
+def progress(meta, done, total, message):
+    if "progressToken" in meta:
+        params = {
+            "progressToken": meta["progressToken"],
+            "progress": done,
+            "total": total,
+            "message": message,
+        }
+        write({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 
 
 def text(value):
@@ -40,6 +52,15 @@ def run(name, args, meta):
             start = time.monotonic()
             time.sleep(args["s"])
             return text(json.dumps([start, time.monotonic()]))
+        case "steps":
+            for done in range(1, args["n"] + 1):
+                progress(meta, done, args["n"], f"step {done}")
+                time.sleep(args["s"])
+            return text("walked")
+        case "patient":
+            return None  # and goes on reading
+        case "cancelled":
+            return text(str(len(CANCELLED)))
         case "hang":
             time.sleep(3600)
         case "ignore":
@@ -130,6 +151,8 @@ def main():
             next(tool for tool in TOOLS if tool["name"] == name)["_meta"] = json.loads(meta)
     for line in sys.stdin:
         message = json.loads(line)
+        if message.get("method") == "notifications/cancelled":
+            CANCELLED.append(message["params"]["requestId"])
         if "id" not in message or "method" not in message:
             continue
         reply = {"jsonrpc": "2.0", "id": message["id"]}

@@ -96,6 +96,7 @@ class Ledger:
             server="ledger",
             destructive=False,
             repeatable=True,
+            read_only=True,
         )
         if not self.is_checked:
             return [(add, self.add), (look, self._look)]

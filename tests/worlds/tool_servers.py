@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +18,16 @@ import uvicorn
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 
-from mesh.mcp.memory import MemorySession, execution
+from mesh.mcp.memory import MemorySession, execution, progress
 from mesh.mcp.meta import meta_of
 from mesh.mcp.port import Tool, ToolOutcome, ToolSession
+from mesh.mcp.progress import progress_of
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.mcp.session import McpSession
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 ANY = {"type": "object"}
-OPEN = ("echo", "fail", "wait", "told", "grow")
+OPEN = ("echo", "fail", "wait", "told", "grow", "steps", "patient", "cancelled")
 """The tools that need no person. ``told`` answers with the ``_meta`` of its call."""
 
 OneSession = contextlib.AbstractAsyncContextManager[ToolSession]
@@ -69,6 +71,24 @@ async def in_memory() -> AsyncIterator[ToolSession]:
         context = execution.get()
         return json.dumps({} if context is None else meta_of(context))
 
+    async def steps(args: dict[str, Any]) -> str:
+        tell = progress.get()
+        for done in range(1, args["n"] + 1):
+            tell(progress_of(done, args["n"], f"step {done}"))
+            await asyncio.sleep(args["s"])
+        return "walked"
+
+    async def patient(args: dict[str, Any]) -> str:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            broken_off.append("patient")
+            raise
+        return "never"
+
+    async def cancelled(args: dict[str, Any]) -> str:
+        return str(len(broken_off))
+
     async def grow(args: dict[str, Any]) -> str:
         tools.append((tool(args["name"]), echo))
         session.offer(tools)
@@ -84,12 +104,16 @@ async def in_memory() -> AsyncIterator[ToolSession]:
             repeatable=not destructive,
         )
 
+    broken_off: list[str] = []
     tools: list[tuple[Tool, Callable[[dict[str, Any]], Awaitable[ToolOutcome | str]]]] = [
         (tool("echo"), echo),
         (tool("fail"), fail),
         (tool("wait"), wait),
         (tool("told"), told),
         (tool("grow"), grow),
+        (tool("steps"), steps),
+        (tool("patient"), patient),
+        (tool("cancelled"), cancelled),
         (tool("drop", destructive=True), echo),
     ]
     session = MemorySession("srv", tools)
@@ -109,6 +133,7 @@ def sdk_server() -> Server[Any]:
     open_tool: dict[str, Any] = {"inputSchema": ANY, "annotations": {"readOnlyHint": True}}
     offered = [{"name": name, "description": name, **open_tool} for name in OPEN]
     offered.append({"name": "drop", "inputSchema": ANY, "annotations": {"destructiveHint": True}})
+    broken_off: list[str] = []
     bus = InMemorySubscriptionBus()
 
     def text(value: str, is_error: bool = False) -> types.CallToolResult:
@@ -130,6 +155,19 @@ def sdk_server() -> Server[Any]:
                 return text(json.dumps([start, time.monotonic()]))
             case "told":
                 return text(json.dumps(params.meta or {}))
+            case "steps":
+                for done in range(1, args["n"] + 1):
+                    await context.session.report_progress(done, args["n"], f"step {done}")
+                    await asyncio.sleep(args["s"])
+                return text("walked")
+            case "patient":
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    broken_off.append("patient")
+                    raise
+            case "cancelled":
+                return text(str(len(broken_off)))
             case "grow":
                 offered.append({"name": args["name"], **open_tool})
                 await bus.publish(ToolsListChanged())
@@ -187,6 +225,23 @@ async def over_http(old: bool = False, json_response: bool = False) -> AsyncIter
         await session.close()
 
 
+@asynccontextmanager
+async def behind_an_actor(one: Callable[[], OneSession]) -> AsyncIterator[ToolSession]:
+    """As a node sees the session of an actor: by calls on a connection."""
+    # Not at the top: they import Ray.
+    from deployments.channel import Channel, Endpoint
+    from deployments.remote import RemoteSession
+    from deployments.served_session import ServedSession
+    from deployments.services import TOOL_SESSION
+
+    async with one() as session:
+        endpoint = Endpoint(TOOL_SESSION.methods_of(ServedSession(session, contextlib.nullcontext())))
+        channel = Channel(partial(endpoint.listen, "127.0.0.1"))
+        yield RemoteSession("srv", "srv", TOOL_SESSION.stub(channel, "srv"), 20)
+        channel.close()
+        endpoint.close()
+
+
 REPLICAS = 3
 
 
@@ -202,8 +257,11 @@ WORLDS: dict[str, Callable[[], OneSession]] = {
     "http": over_http,
     "http-json": lambda: over_http(json_response=True),
     "http-2025": lambda: over_http(old=True),
+    "actor": lambda: behind_an_actor(in_memory),
+    "actor-stdio": lambda: behind_an_actor(over_stdio),
     "memory-replicas": lambda: replicated(in_memory),
     "stdio-replicas": lambda: replicated(over_stdio),
+    "actor-replicas": lambda: replicated(lambda: behind_an_actor(in_memory)),
 }
 AT_A_TIME = {world: REPLICAS if "replicas" in world else 1 for world in WORLDS}
 """How many calls run at the same time."""
