@@ -44,8 +44,12 @@ def installed(name: str) -> Provider:
 
 
 def made(provider: Provider, endpoint: ModelEndpoint) -> Llm:
-    """Returns the provider's `Llm` for an endpoint. Raises `ConfigError` if it does not fulfil the port."""
-    llm = provider.make(endpoint)
+    """Returns the provider's `Llm` for an endpoint. Raises `ConfigError` if it cannot be made, or does not
+    fulfil the port."""
+    try:
+        llm = provider.make(endpoint)
+    except Exception as error:
+        raise ConfigError([f"the provider {provider.name} cannot be made: {_told(error)}"]) from error
     if lacks := _lacks(type(llm)):
         raise ConfigError([f"the provider {provider.name} made a {type(llm).__name__}, which {lacks}"])
     return llm

@@ -1,6 +1,5 @@
 """Providers of other packages: found by their entry points, and refused with the reason."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,15 +168,20 @@ def test_a_declaration_with_a_wrong_field_is_told_with_the_field(site: Path, wro
     assert f"does not import: ValidationError: {told}" in problem("shout:loud")
 
 
-def test_a_function_that_makes_no_provider_is_refused_when_it_is_used(site: Path) -> None:
-    source = "from mesh.providers import Provider\nprovider = Provider(make=lambda _: 'none', parameters=())"
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        ("lambda _: 'none'", "made a str, which has no stream"),
+        ("lambda _: 1 / 0", r"cannot be made: ZeroDivisionError: division by zero \(.*shout.py:2\)"),
+    ],
+)
+async def test_a_function_that_makes_no_provider_is_refused_when_it_is_used(
+    site: Path, make: str, told: str
+) -> None:
+    source = f"from mesh.providers import Provider\nprovider = Provider(make={make}, parameters=())"
     packages.install(site, "shout", source, "shout = shout:provider")
-
-    async def use() -> None:
+    with pytest.raises(ConfigError, match=f"the provider shout {told}"):
         provider_for("shout:loud", {})
-
-    with pytest.raises(ConfigError, match="the provider shout made a str, which has no stream"):
-        asyncio.run(use())
 
 
 def test_a_broken_package_harms_only_those_who_use_it(site: Path) -> None:
