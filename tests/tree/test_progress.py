@@ -13,7 +13,7 @@ from mesh.keeper.requests import Cancel
 from mesh.mcp.memory import progress
 from mesh.mcp.progress import Progress
 from tests.keeper.test_watching import Watcher
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
 
 LOOK = calls(("look", {}))
 
@@ -37,14 +37,19 @@ class Tool:
 
 @asynccontextmanager
 async def mesh_with(
-    look: Callable[[dict[str, Any]], Awaitable[str]], **hints: bool
+    look: Callable[[dict[str, Any]], Awaitable[str]], *, read_only: bool = True
 ) -> AsyncIterator[LocalMesh]:
     async with LocalMesh(ScriptedLlm(LOOK, says("done"))) as mesh:
         mesh.ledger.offered.offer(
-            (replace(tool, **hints), look) if tool.name == "look" else (tool, function)
+            (replace(tool, read_only=read_only), look) if tool.name == "look" else (tool, function)
             for tool, function in mesh.ledger.pairs()
         )
-        await asyncio.sleep(0)
+        (toolbox,) = mesh.tree.toolboxes
+
+        async def is_noticed() -> bool:
+            return toolbox.tools["look"].read_only is read_only
+
+        await until(is_noticed)
         yield mesh
 
 
