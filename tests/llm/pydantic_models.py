@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, U
 from uuid import UUID
 
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from typing_extensions import TypedDict  # pydantic refuses that of Python 3.11
 
 _number = itertools.count()
@@ -138,7 +138,19 @@ def _typed_dict(draw: st.DrawFn, inner: st.SearchStrategy[Drawn]) -> Drawn:
     needed, extra = draw(inner), draw(inner)
     fields = {"needed": needed.type, "extra": NotRequired[extra.type]}  # type: ignore[name-defined]
     kind = TypedDict(f"Dict{next(_number)}", fields)  # type: ignore[operator]
+    both = {"needed": needed.values, "extra": extra.values}
+    # Null and nothing are the same to a form in which everything is required, but not to the schema.
+    if _takes_none(extra.type):
+        return Drawn(kind, st.fixed_dictionaries(both))
     return Drawn(kind, st.fixed_dictionaries({"needed": needed.values}, optional={"extra": extra.values}))
+
+
+def _takes_none(kind: Any) -> bool:
+    try:
+        TypeAdapter(kind).validate_python(None)
+    except ValidationError:
+        return False
+    return True
 
 
 @st.composite
