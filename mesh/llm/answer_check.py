@@ -20,7 +20,7 @@ from mesh.mcp.schema_work import TooMuchWork
 MAX_ANSWER_CHARS = 1024 * 1024
 MAX_SCHEMA_BYTES = 64 * 1024
 """A schema goes out with each call of its model."""
-_MOST_SCHEMA_TOLD = 4000
+_MOST_SCHEMA_TOLD = 2000
 _MOST_SHOWN = 100
 _DOES_NOT_FIT = "The answer does not fit its schema:"
 _TYPES = "object, array, string, number, integer, boolean, null"
