@@ -24,6 +24,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.tree.plan import PlannedNode, callable_agents, tree_of
@@ -98,7 +99,7 @@ def excludes(event: AnyEvent) -> set[str]:
     while at:
         ends.add(_done(event, at))
         if call := Place(at).call:
-            ends.add(f"{event.turn}|{call.text}|ToolResult")
+            ends |= {f"{event.turn}|{call.text}|{end}" for end in ("ToolResult", "Validation")}
         at = at.rpartition(".")[0]
     return ends | {f"{turn}||{_FINAL}" for turn in range(event.turn + 1)}
 
@@ -108,9 +109,13 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
     match event:
         case LlmCall():
             return _first_answers(event.turn, event.node, _ordinal(event.step)[0], past)
+        case Validation() | ApprovalRequired(kind="validation"):
+            return _before_validation(root, event, StepKey(event.step), past) | _judged(root, event, past)
         case AgentStarted():
             call = event.place.call
             assert call is not None
+            if call.validated is not None:
+                return _before_validation(root, event, call, past)
             return _call(root, event.turn, call, past) | _approved(event, call.text, past)
         case ToolIntent() if _returned(event.turn, past):
             return {NEVER}  # no destructive tool starts in a turn that an agent has ended
@@ -135,6 +140,54 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
             return set()
 
 
+def _judged(root: Plans, event: AnyEvent, past: Past) -> set[str]:
+    """All that an agent did which gave this verdict."""
+    if not isinstance(event, Validation) or event.name not in root.called:
+        return set()
+    place = StepKey(event.step).called_agent(event.name)
+    return {_started(event, place), *_all_of(root, event, place.text, past)}
+
+
+def _before_validation(root: Plans, event: AnyEvent, step: StepKey, past: Past) -> set[str]:
+    """What a verdict depends on, or the question to a person that leads to it: the answer, or the round of a
+    loop, and the verdicts before it."""
+    turn, node = event.turn, step.place.text
+    number, index = _ordinal(step.text)
+    planned = root.at(node)
+    if planned.node.type == "loop":
+        return {_done(event, Place(node).child(len(planned.children) - 1, number).text)}
+    answer = StepKey(f"{node}/llm/{number}")
+    needs = {f"{turn}|{answer.text}|LlmCall", *_first_answers(turn, node, number, past)}
+    if index and index == len(planned.node.validators):  # a person decides at last
+        needs |= _objection(turn, answer, past)
+    else:
+        needs |= {f"{turn}|{answer.validation(k).text}|Validation" for k in range(index)}
+    if isinstance(event, Validation) and event.kind == "person":
+        needs |= _decided(event, "approve" if event.valid else "reject", past)
+    return needs
+
+
+def _objection(turn: int, answer: StepKey, past: Past) -> set[str]:
+    """That a validator objected to an answer."""
+    found = any(
+        isinstance(e, Validation) and not e.valid and e.turn == turn and StepKey(e.step).validated == answer
+        for e in past.values()
+    )
+    return set() if found else {f"an objection to {answer.text}"}
+
+
+def _passed(root: Plans, turn: int, at: str, number: int, past: Past) -> set[str]:
+    """The verdicts about the answer that a node completed with."""
+    answer = StepKey(f"{at}/llm/{number}")
+    validators = root.at(at).node.validators
+    if not validators or not any(answer.validation(0).text == e.step for e in past.values()):
+        return set()  # it had none that could be checked
+    verdicts = [past.get(f"{turn}|{answer.validation(k).text}|Validation") for k in range(len(validators))]
+    if all(isinstance(verdict, Validation) and verdict.valid for verdict in verdicts):
+        return set()
+    return _objection(turn, answer, past)
+
+
 def _closed(turn: int, past: Past) -> set[str]:
     ends = {f"{turn}||Completed", f"{turn}||Error"}
     return set() if turn == 0 or ends & past.keys() else {f"the end of turn {turn}"}
@@ -153,6 +206,8 @@ def _earlier_nodes(event: AnyEvent, root: Plans) -> Iterator[str]:
             yield _done(event, Place(at).child(index - 1, iteration).text)
         elif planned.node.type == "loop" and iteration > 1:
             yield _done(event, Place(at).child(len(planned.children) - 1, iteration - 1).text)
+            if planned.node.exit_when:
+                yield f"{event.turn}|{Place(at).exit_condition(iteration - 1).text}|Validation"
         at = f"{at}.{part}"
 
 
@@ -163,6 +218,8 @@ def _first_answers(turn: int, node: str, answers: int, past: Past) -> set[str]:
         needs.add(asked := f"{turn}|{node}/llm/{i}|LlmCall")
         answer = past.get(asked)
         calls = len(answer.tool_calls) if isinstance(answer, LlmCall) else 0
+        if isinstance(answer, LlmCall) and not calls:
+            needs |= _objection(turn, StepKey(answer.step), past)
         needs |= {f"{turn}|{node}/tool/{i}.{j}|ToolResult" for j in range(calls)}
     return needs
 
@@ -260,10 +317,16 @@ def _all_of(root: Plans, event: AnyEvent, at: str, past: Past) -> set[str]:
     if planned.node.type == "tool":
         return {f"{event.turn}|{at}/tool/0.0|ToolResult"}
     if not planned.children:
-        answers = [e for e in past.values() if _is_answer(e, event.turn, at)]
+        answers = [e for e in past.values() if isinstance(e, LlmCall) and _is_answer(e, event.turn, at)]
         if any(_completes_task(e, event.turn, at) for e in past.values()):
             return _first_answers(event.turn, at, len(answers) - 1, past)
-        return _first_answers(event.turn, at, len(answers), past) if answers else {f"an answer at {at}"}
+        if not answers:
+            return {f"an answer at {at}"}
+        last = len(answers) - 1
+        results = _results(event.turn, at, answers[-1])
+        return (
+            _first_answers(event.turn, at, last, past) | results | _passed(root, event.turn, at, last, past)
+        )
     done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
     if any(end.ends_agent for end in done):
         return set()
@@ -272,7 +335,16 @@ def _all_of(root: Plans, event: AnyEvent, at: str, past: Past) -> set[str]:
     if done and done[-1].exits:
         return set()
     iteration = planned.node.max_iterations if planned.node.type == "loop" else 0
+    ends = [e for e in past.values() if isinstance(e, Validation) and (e.turn, e.node) == (event.turn, at)]
+    if ends and ends[-1].valid:
+        iteration = ends[-1].number
     return {_done(event, Place(at).child(len(planned.children) - 1, iteration).text)}
+
+
+def _results(turn: int, at: str, answer: LlmCall) -> set[str]:
+    """The results of what an answer asked for."""
+    i, _ = _ordinal(answer.step)
+    return {f"{turn}|{at}/tool/{i}.{j}|ToolResult" for j in range(len(answer.tool_calls))}
 
 
 def _is_answer(event: AnyEvent, turn: int, at: str) -> bool:

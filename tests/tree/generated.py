@@ -18,6 +18,8 @@ MAX_ITERATIONS = 2 * 2 * 2
 Call = Literal["add", "look", "exit_loop", "nothing", "complete_task", "return_to_user", "a0", "a1"]
 AGENTS: tuple[Call, ...] = ("a0", "a1")
 MAX_DEPTH = 3
+JUDGE: Node = {"name": "judge", "type": "llm", "prompt": "judge: {output}", "tools": []}
+"""The agent that validates."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,9 @@ class Trouble:
 class _Growing:
     """A tree while it is drawn: names, scripts, and how many nodes may still come."""
 
-    def __init__(self, draw: st.DrawFn, tool_nodes: bool, races: bool) -> None:
+    def __init__(self, draw: st.DrawFn, tool_nodes: bool, races: bool, validates: bool = False) -> None:
         self.draw = draw
+        self.validates = validates
         self.races = races
         self.called: tuple[Call, ...] = ()
         self.most_answers = 2
@@ -123,7 +126,18 @@ class _Growing:
         if self.called:
             more |= {"agents": list(self.called)}
         more |= {f"can_{end}": True for end in ends}
+        if self.validates and self.draw(st.booleans()):
+            more |= self._checks()
         return node | {"prompt": f"{node['name']}: {{iteration}} {keys}"} | more
+
+    def _checks(self) -> Node:
+        """What checks the answers of a node: a function and an agent that go by the text alone, a person."""
+        validators = st.sampled_from([{"check": "is_fine"}, {"person": True}, {"agent": JUDGE["name"]}])
+        return {
+            "validate": self.draw(st.lists(validators, min_size=1, max_size=2)),
+            "max_runs": self.draw(st.integers(1, 3)),
+            "on_invalid": self.draw(st.sampled_from(["fail", "accept", "ask"])),
+        }
 
     def _ends(self, is_raced: bool) -> list[Call]:
         """The tools that end something, where the end does not depend on who is first; or everywhere."""
@@ -142,6 +156,9 @@ class _Growing:
             node["approvals"] = self.draw(st.sampled_from(["ask", "ask", "inline"]))
         if kind == "loop":
             node["max_iterations"] = self.draw(st.integers(1, 2))
+            if self.validates and self.draw(st.booleans()):
+                conditions = [{"check": "is_fine"}, {"agent": JUDGE["name"]}]
+                node["exit_when"] = self.draw(st.sampled_from(conditions))
         if kind == "parallel":
             node["on_error"] = self.draw(st.sampled_from(["fail", "continue"]))
         return node | {"agents": children}
@@ -155,18 +172,20 @@ def cases(
     tool_nodes: bool = False,
     calls_agents: bool = False,
     races: bool = False,
+    validates: bool = False,
 ) -> Case:
     """Trees of depth 3 at most, with their scripts and decisions. A tree with tool nodes may come to another
     end after a crash: a tool node fails if a person decides not to repeat its call.
 
     ``calls_agents``: the nodes may call agents, which call each other. ``races``: nodes end their agent, or
-    the turn, also where the end depends on which branch is first.
+    the turn, also where the end depends on which branch is first. ``validates``: answers are checked, and
+    rounds of loops.
     """
-    growing = _Growing(draw, tool_nodes, races)
+    growing = _Growing(draw, tool_nodes, races, validates)
     if calls_agents:
         growing.called, growing.left = AGENTS, 4
     tree = growing.node(3, in_loop=False)
-    agents = tuple(growing.agent(name) for name in growing.called)
+    agents = tuple(growing.agent(name) for name in growing.called) + ((JUDGE,) if validates else ())
     said: dict[str, Verdict] = {
         n: draw(st.sampled_from(verdicts)) for n in draw(st.permutations(growing.callers))
     }

@@ -34,9 +34,14 @@ from tests.worlds.trees import llm, parallel
 PEACE = Trouble()
 # After a rejection without a reason, what others may still do depends on who is first.
 NOT_CANCELLED = tuple(verdict for verdict in VERDICTS if verdict != "reject")
-PATIENT = cases(verdicts=NOT_CANCELLED) | cases(verdicts=NOT_CANCELLED, calls_agents=True)
-ANY = cases() | cases(calls_agents=True)
-RACES = cases(tool_nodes=True) | cases(calls_agents=True, races=True)
+CHECKED = cases(validates=True) | cases(validates=True, calls_agents=True)
+PATIENT = (
+    cases(verdicts=NOT_CANCELLED)
+    | cases(verdicts=NOT_CANCELLED, calls_agents=True)
+    | cases(verdicts=NOT_CANCELLED, validates=True)
+)
+ANY = cases() | cases(calls_agents=True) | CHECKED
+RACES = cases(tool_nodes=True) | cases(calls_agents=True, races=True) | CHECKED
 
 
 def examples(count: int) -> settings:
@@ -149,6 +154,7 @@ def test_any_interleaving_of_branches_gives_the_same_final_state(
 def test_nothing_is_done_twice(case: Case, trouble: Trouble) -> None:
     run = live(case, trouble)
     assert run.world.asked_again == []  # no model is asked for an answer that is journaled
+    assert run.world.checked_again == []  # and no check for a verdict that is
     assert max(Counter(run.final.ledger).values(), default=1) == 1
     asked = [(e.step, e.kind, e.attempt) for e in run.events if isinstance(e, ApprovalRequired)]
     assert len(asked) == len(set(asked))
@@ -214,4 +220,4 @@ def test_a_keeper_that_finds_any_prefix_of_a_journal_goes_on_to_the_same_end(
     second = live(case, kept=first.events[:end], ledger=first.ledger_at(end))
     assert second.final == first.final
     assert violations(second.events, second.world.config) == []
-    assert second.world.asked_again == []
+    assert second.world.asked_again == second.world.checked_again == []

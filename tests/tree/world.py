@@ -6,6 +6,7 @@ case can be compared: one undisturbed, one with any trouble.
 
 import asyncio
 import itertools
+import json
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -29,21 +30,33 @@ from mesh.core.events import (
     LlmCall,
     NodeCompleted,
     ToolCall,
+    Validation,
 )
 from mesh.core.ids import new_id
-from mesh.core.messages import Results
+from mesh.core.messages import Assistant, Results
 from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.keeper.replies import Refusal
 from mesh.keeper.requests import Caller, Complete, Create, Decide, Request, Watch
 from mesh.llm.port import LlmRequest
+from mesh.mcp.memory import execution
+from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, PassInput, PassOutput
-from tests.tree.generated import AGENTS, Case, Script, Trouble
+from tests.tree.generated import AGENTS, JUDGE, Case, Script, Trouble
 from tests.worlds.dying_session import DyingSession
 from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
 
 T = TypeVar("T")
+_IS_FINE = Tool(
+    name="is_fine",
+    description="",
+    input_schema={"type": "object"},
+    server="ledger",
+    destructive=False,
+    repeatable=True,
+    is_check=True,
+)
 LIMIT_S = 30.0
 """How long a case may take before it counts as stuck."""
 _AT: ContextVar[PassInput] = ContextVar("at")
@@ -81,15 +94,24 @@ class _Model(ScriptedLlm):
     async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
         turn, name = _AT.get(), request.system.partition(":")[0]
         seen = sum(isinstance(message, Results) for message in request.messages)
-        self.world.asks_model(turn, f"{turn.at}/llm/{seen}")
+        before = sum(isinstance(message, Assistant) for message in request.messages)
+        self.world.asks_model(turn, f"{turn.at}/llm/{before}")
         await self.world.moment()
+        if name == JUDGE["name"]:
+            yield says(json.dumps({"valid": _is_fine(request.system), "feedback": "as the judge says"}))
+            return
         script = self.world.case.scripts[name]
         if seen < len(script.answers):
             yield _calls(script, seen, turn.at)
         elif script.fails:
             raise LlmError("as the script says")
         else:
-            yield says(f"{name} {zlib.crc32(request.system.encode()):08x}")
+            again = f" {before - seen}" if before > seen else ""
+            yield says(f"{name} {zlib.crc32(request.system.encode()):08x}{again}")
+
+
+def _is_fine(text: str) -> bool:
+    return zlib.crc32(text.encode()) % 3 > 0
 
 
 def _iterations(at: str) -> list[int]:
@@ -126,13 +148,15 @@ class World(LocalMesh):
         self.id = new_id()
         self.durable: set[str] = set()
         self.asked_again: list[str] = []
+        self.checked_again: list[str] = []
         self.model_calls: Counter[str] = Counter()
         self.moments = 0
         journal, model = _Journal(), _Model(says("never said"))
         super().__init__(model, journal, self.case.yaml)
         journal.world = model.world = self
         self.ledger.is_checked = trouble.checked
-        session = DyingSession("ledger", self.ledger.pairs(), trouble.deaths)
+        pairs = [*self.ledger.pairs(), (_IS_FINE, self._is_fine)]
+        session = DyingSession("ledger", pairs, trouble.deaths)
         self.tree = _Tree(self.config, [session], lambda _: model, self)
         self.ledger.before_add = self.moment
         self._delays = itertools.cycle(self.trouble.delays)
@@ -161,9 +185,19 @@ class World(LocalMesh):
         if step in self.durable and turn.run == self._newest:
             self.asked_again.append(step)
 
+    async def _is_fine(self, arguments: dict[str, Any]) -> str:
+        """A check of answers that goes by the text alone."""
+        turn, context = _AT.get(), execution.get()
+        assert context is not None
+        step = context.idempotency_key.rpartition("|")[2]
+        if step in self.durable and turn.run == self._newest:
+            self.checked_again.append(step)
+        await self.moment()
+        return "true" if _is_fine(arguments["output"]) else "not fine"
+
     def noted(self, events: Any) -> None:
         """These are durable."""
-        self.durable |= {event.step for event in events if isinstance(event, LlmCall)}
+        self.durable |= {event.step for event in events if isinstance(event, LlmCall | Validation)}
 
     async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`. Eager people decide what was asked while the pass still goes on."""
@@ -173,7 +207,7 @@ class World(LocalMesh):
         for event in events if ack.taken and self.trouble.eager else ():
             if isinstance(event, ApprovalRequired) and event.uuid not in self._shown:
                 self._shown.add(event.uuid)
-                if event.kind == "tool_call":
+                if event.kind in ("tool_call", "validation"):
                     self._deciding.add(asyncio.create_task(self._decide_now(event)))
         return ack
 
@@ -271,7 +305,8 @@ class World(LocalMesh):
         assert status in (202, 404, 409), body  # the pass that asked may be lost, the turn may be over
 
     def _decision(self, asked: ApprovalRequired, wait: bool = True) -> Request:
-        caller, number = self._caller(asked.uuid), asked.tool_args["n"]
+        caller, number = self._caller(asked.uuid), asked.tool_args.get("n", 0)
+        edited = {"n": number + 1} if asked.kind == "tool_call" else {"output": "better"}
         if asked.kind == "unknown_outcome":
             ran = f"add {number}" in self.ledger.lines
             return Decide(caller, (Decision(asked.uuid, "skip" if ran else "retry"),), wait)
@@ -279,7 +314,7 @@ class World(LocalMesh):
             case "approve":
                 return Decide(caller, (Decision(asked.uuid, "approve"),), wait)
             case "edit":
-                return Decide(caller, (Decision(asked.uuid, "approve", {"n": number + 1}),), wait)
+                return Decide(caller, (Decision(asked.uuid, "approve", edited),), wait)
             case "reason":
                 return Decide(caller, (Decision(asked.uuid, "reject", reason="not this one"),), wait)
             case "reject":
