@@ -14,7 +14,16 @@ from referencing.exceptions import Unresolvable
 
 from mesh.core import strict_json
 from mesh.llm.schema_forms import Path, subschemas
-from mesh.mcp.schema import ANSWER, MAX_LINE, MAX_PATTERNS, is_linear, problems, refusal, unmatched_patterns
+from mesh.mcp.schema import (
+    ANSWER,
+    MAX_LINE,
+    MAX_PATTERNS,
+    Size,
+    is_linear,
+    problems,
+    refusal,
+    unmatched_patterns,
+)
 from mesh.mcp.schema_work import TooMuchWork
 
 MAX_ANSWER_CHARS = 1024 * 1024
@@ -42,8 +51,13 @@ def checked(schema: dict[str, Any], text: str) -> Checked:
         value = strict_json.parsed(text, unique_names=True)
     except ValueError as problem:
         return Checked(None, f"{_DOES_NOT_FIT} {problem}. {_reminder(schema)}")
-    lines = problems(schema, value, ANSWER)
+    lines = problems(schema, value, ANSWER, _size(text))
     return Checked(None, f"{_DOES_NOT_FIT}\n{lines}") if lines else Checked(value, "")
+
+
+def _size(text: str) -> Size:
+    """The size of a JSON text: before each value but the first one there is one of these characters."""
+    return Size(1 + text.count(",") + text.count(":") + text.count("["), len(text))
 
 
 def _reminder(schema: dict[str, Any]) -> str:

@@ -86,12 +86,25 @@ class _Checker(NamedTuple):
         return True
 
 
-def problems(schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS) -> str:
+class Size(NamedTuple):
+    """At most so many values are in a value, and so many characters."""
+
+    values: int
+    chars: int
+
+
+def problems(
+    schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS, size: Size | None = None
+) -> str:
     """Returns an empty string if ``value`` fits, otherwise a line for each problem, at most `MAX_PROBLEMS`.
+    ``size``: that of the value, if it is known; of most values, the work need not be counted then.
 
     A schema that is itself broken or not self-contained is one problem."""
     try:
-        lines = _lines(checker_for(schema, subject.is_complete), value, subject)
+        checker = checker_for(schema, subject.is_complete)
+        if size and checker.graph.most_work(*size) <= MAX_WORK and checker.full.is_valid(value):
+            return ""
+        lines = _lines(checker, value, subject)
     except jsonschema_rs.ValidationError as error:
         what = "refers to what is not in it" if error.kind.name == "$ref" else "is not valid JSON Schema"
         return f"{subject.schema} {what}: {error_line(error)}"

@@ -7,6 +7,7 @@ and a part of the value is visited once, however many paths lead to it. jsonsche
 check cannot be stopped from outside; see `docs/decisions/schema-checks.md` for figures.
 
     schema ── `SchemaGraph` ──► `SchemaGraph.expanded`: its size with all references replaced
+    size of a value ──────────► `SchemaGraph.most_work`: no less than `work`, and known without looking at it
     value ────────────────────► `SchemaGraph.work`: visits, or `TooMuchWork`
 
 Schemas apply *in place*, to the same value (``allOf``, ``$ref``), or to a value's *children* (``properties``,
@@ -16,8 +17,9 @@ the standard's metaschemas.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from referencing import Specification
@@ -86,6 +88,7 @@ class _Subschema:
         self.patterns = 0
         self.name_patterns = 0
         self.compares = False
+        self.compares_deeply = False
 
     def all_in_place(self) -> Iterator["_Subschema"]:
         """Returns what is applied to the same value."""
@@ -136,6 +139,23 @@ class SchemaGraph:
         except RecursionError:
             return ENDLESS
 
+    def most_work(self, values: int, chars: int) -> int:
+        """Returns a bound of `work` (without errors) for a value with at most so many values in it, and so
+        many characters; `ENDLESS` if only counting can tell. Most answers need no more than this."""
+        sums = self._sums
+        if sums is None:
+            return ENDLESS
+        # Each subschema visits each value and each name at most once, and each visit of a text its length.
+        visits = 2 * values * (sums.cost + 2 * sums.subschemas) + sums.subschemas * chars // _CHARS_A_VISIT
+        return visits + _VISITS_A_MATCHED_CHAR * sums.patterns * chars
+
+    @cached_property
+    def _sums(self) -> "_Sums | None":
+        try:
+            return _sums(self._root, {}, set())
+        except (_Unsummable, RecursionError):
+            return None
+
     def work(
         self,
         value: Any,
@@ -175,6 +195,8 @@ class SchemaGraph:
         )
         into.own_cost += sum(map(len, schema.get("dependentRequired", {}).values()))
         into.compares = any(key in schema for key in ("enum", "const", "uniqueItems"))
+        values = [*schema.get("enum", ()), schema.get("const")]
+        into.compares_deeply = "uniqueItems" in schema or any(isinstance(v, dict | list) for v in values)
         into.patterns = int(isinstance(schema.get("pattern"), str))
         self._read_in_place(into, schema, resolver)
         self._read_children(into, schema, resolver)
@@ -261,6 +283,33 @@ def _expanded(subschema: _Subschema, known: dict[int, int], path: set[int]) -> i
     total += sum(_expanded(each, known, path) for each in subschema.children())
     path.remove(number)
     known[number] = min(total, ENDLESS)
+    return known[number]
+
+
+class _Sums(NamedTuple):
+    """What a subschema and all that it applies come to, each as often as it is applied."""
+
+    cost: int
+    subschemas: int
+    patterns: int
+
+
+class _Unsummable(Exception):
+    """A subschema applies itself, or does what depends on the value."""
+
+
+def _sums(subschema: _Subschema, known: dict[int, _Sums], path: set[int]) -> _Sums:
+    number = id(subschema)
+    if number in known:
+        return known[number]
+    if number in path or subschema.dynamic or subschema.compares_deeply:
+        raise _Unsummable
+    path.add(number)
+    parts = [(1, _Sums(subschema.own_cost, 1, subschema.patterns + subschema.name_patterns))]
+    parts += [(times, _sums(each, known, path)) for times, each in (*subschema.in_place, *subschema.branches)]
+    parts += [(1, _sums(each, known, path)) for each in subschema.children()]
+    path.remove(number)
+    known[number] = _Sums(*(min(sum(n * part[at] for n, part in parts), ENDLESS) for at in range(3)))
     return known[number]
 
 

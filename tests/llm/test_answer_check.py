@@ -6,8 +6,12 @@ from datetime import date
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mesh.llm.answer_check import MAX_ANSWER_CHARS, MAX_SCHEMA_BYTES, Checked, checked, schema_problems
+from mesh.mcp.schema import checker_for
+from mesh.mcp.schema_work import ENDLESS, CountingBudget
 
 ORDER = {
     "type": "object",
@@ -160,3 +164,57 @@ def test_what_only_looks_like_a_keyword_is_none() -> None:
     names = {"$ref": {"type": "string"}, "pattern": {"type": "integer"}, "required": {"type": "array"}}
     data = {"enum": [{"$ref": "http://example.com", "pattern": "(?=a)"}]}
     assert schema_problems({"type": "object", "properties": {**names, "x": data}}) == []
+
+
+_LEAVES: list[dict[str, Any]] = [
+    {"type": "string", "pattern": "^a+$"},
+    {"enum": ["a", 1, None]},
+    {"type": "integer", "minimum": 0},
+    {"minLength": 2, "maxLength": 9, "format": "date"},
+]
+
+
+def _compounds(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    named = st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    return st.one_of(
+        named.map(lambda each: {"type": "object", "properties": each, "required": [*each]}),
+        inner.map(lambda each: {"items": each, "additionalProperties": each}),
+        several.map(lambda each: {"anyOf": each}),
+        several.map(lambda each: {"allOf": each, "unevaluatedProperties": False}),
+        inner.map(lambda each: {"propertyNames": each, "patternProperties": {"^a": each}}),
+        st.tuples(inner, inner).map(lambda both: {"if": both[0], "then": both[1], "not": both[0]}),
+    )
+
+
+_SCHEMAS = st.recursive(st.sampled_from(_LEAVES), _compounds, max_leaves=12)
+_VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(-1, 1), st.text("a1", max_size=600)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abcaa"), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_SCHEMAS, _VALUES)
+def test_the_work_that_is_known_without_counting_is_no_less_than_the_work(
+    schema: dict[str, Any], value: Any
+) -> None:
+    text = json.dumps(value)
+    values = 1 + text.count(",") + text.count(":") + text.count("[")
+    graph = checker_for(schema, is_complete=True).graph
+    most = graph.most_work(values, len(text))
+    assert graph.work(value, ENDLESS, CountingBudget(10**7)) <= most < ENDLESS
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "additionalProperties": {"$ref": "#"}},
+        {"uniqueItems": True},
+        {"items": {"const": {"a": [1]}}},
+        {"$dynamicRef": "#a", "$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}},
+    ],
+)
+def test_the_work_of_what_depends_on_the_value_is_counted(schema: dict[str, Any]) -> None:
+    assert checker_for(schema, is_complete=True).graph.most_work(1, 1) == ENDLESS
