@@ -1,7 +1,8 @@
 """What a check takes and returns. Pure.
 
-def is_polite(output: str) -> bool | str             of an answer: True, or what is wrong with it
-def was_refunded(order: str, ctx: Context) -> str    of an outcome: applied, not_applied or unknown
+A check of answers takes the answer, and may take the request that is answered. It returns True, or what is
+wrong with the answer. A check of the outcome of a tool takes arguments of that tool, and returns ``applied``,
+``not_applied`` or ``unknown``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,11 @@ def answer_check_problems(schema: Mapping[str, Any], returned: Any) -> Iterator[
     """Yields what is wrong with a check of answers. ``schema`` is that of its arguments, ``returned`` the
     type that it returns, None if it does not say."""
     arguments = schema.get("properties", {})
-    if len(arguments) != 1:
-        yield f"a check takes one argument, the answer, and this one takes {len(arguments)}; {_WANTED}"
+    if "output" not in arguments:
+        yield f"a check takes the answer as output; {_WANTED}"
+    for name in schema.get("required", ()):
+        if name not in ("output", "request"):
+            yield f"a check gets output and request, and no {name}; {_WANTED}"
     if returned is not None and not _only(returned, (bool, str)):
         yield f"a check returns True, or a text that says what is wrong; {_WANTED}"
 

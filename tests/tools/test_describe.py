@@ -50,10 +50,14 @@ def described(code: str, path: str = "/nowhere/shop.py") -> Description:
         ("x = [\n", 2, "cannot be imported:\n"),
         ("import none_such", 2, "cannot be imported:"),
         (
-            "@check\ndef polite(a: str, b: str) -> bool: ...",
+            "@check\ndef polite(output: str, b: str) -> bool: ...",
             3,
-            "polite: a check takes one argument, the answer, and this one takes 2; "
-            "expected (output: str) -> bool | str",
+            "polite: a check gets output and request, and no b; expected (output: str) -> bool | str",
+        ),
+        (
+            "@check\ndef polite(request: str) -> bool: ...",
+            3,
+            "polite: a check takes the answer as output; expected (output: str) -> bool | str",
         ),
         (
             "@check\ndef polite(output: str) -> int: ...",
