@@ -10,7 +10,10 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
-GUIDE = "run configure trees budgets approvals tools write-a-tool add-a-provider clients a2a events operate troubleshoot"
+GUIDE = (
+    "run configure trees budgets check-answers approvals tools write-a-tool add-a-provider clients a2a events "
+    "operate troubleshoot"
+)
 
 project = "mesh"
 author = "The mesh contributors"
