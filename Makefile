@@ -26,10 +26,10 @@ test: setup ## Run the whole test suite (ARGS=… go to pytest, in one run)
 	$(BIN)/pytest tests/cluster --ignore-glob='*/cluster/test_e*'; first=$$?; wait $$beside; second=$$?; \
 	cat "$$out"; rm -f "$$out"; exit $$((first + second))
 
-# Four suites share the kills: a single agent, a tree, agents that are called under a budget, and calls that queue
-# before a slow tool.
+# Five suites share the kills: a single agent, a tree, agents that are called under a budget, calls that queue before
+# a slow tool, and calls of a tool with a check (and as many without one).
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
-	@CHAOS_KILLS=$$(( ($(KILLS) + 3) / 4 )) $(BIN)/pytest -m chaos tests/cluster \
+	@CHAOS_KILLS=$$(( ($(KILLS) + 5) / 6 )) $(BIN)/pytest -m chaos tests/cluster \
 	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)
 
 interop: setup ## The programs by others, and the A2A compatibility kit (TCK=… says where it is)

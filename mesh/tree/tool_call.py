@@ -34,6 +34,7 @@ from mesh.mcp.port import Claim, Tool, ToolOutcome
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
+from mesh.net.backoff import Backoff
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
     MOST_SHOWN,
@@ -58,7 +59,9 @@ from mesh.tree.turn import AbandonedTask, UnsettledCall
 
 _CHECK_WITHIN_S = 60.0
 """Bounds a check, with its repetitions."""
-_MOST_CHECKS = 3
+_MOST_CHECKS = 5
+"""How often a check may end without an answer. One that does not begin is waited for."""
+_BETWEEN_CHECKS = Backoff(first_s=0.1, longest_s=2.0)
 
 
 class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,19 +124,19 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         return await self._asked(check, arguments, context)
 
     async def _asked(self, check: Tool, arguments: dict[str, Any], context: ExecutionContext) -> Found:
-        problem = f"it gave no answer within {_CHECK_WITHIN_S:g} s"
+        """What a check answers. What ended the session during the call may end it during the check, too, so
+        that it is asked again."""
+        problem, begun = f"it gave no answer within {_CHECK_WITHIN_S:g} s", 0
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHECK_WITHIN_S):
-                # Again, because what ended the session during the call may end it during the check, too. Each
-                # time it is waited for first.
-                for _ in range(_MOST_CHECKS):
+                for delay in _BETWEEN_CHECKS.delays():
                     try:
-                        await self.toolbox.identity(check)
-                        outcome = await self.toolbox.call(check, arguments, context=context)
+                        return found(check.name, await self.toolbox.call(check, arguments, context=context))
                     except ToolSessionError as failure:
-                        problem = str(failure)
-                    else:
-                        return found(check.name, outcome)
+                        problem, begun = str(failure), begun + failure.may_have_run
+                    if begun == _MOST_CHECKS:
+                        break
+                    await asyncio.sleep(delay)
         return unknown(check.name, problem)
 
     async def cancel(self, task: AbandonedTask) -> None:

@@ -6,6 +6,9 @@
 answers. ``ledger_read()`` gives the lines. A file named ``server.before_append`` or
 ``server.after_append`` in the folder ``MESH_FAILPOINTS`` kills the server there. With ``LEDGER_SLOW_S`` an
 append takes so many seconds, half of them before the line is there.
+
+With ``LEDGER_CHECK``, ``ledger_has(line)`` is the check of ``ledger_append``. While there is a file named
+``server.checking`` in the folder, it creates ``server.is_checking`` and waits: see `hold`.
 """
 
 import json
@@ -19,20 +22,23 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 
+from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.mcp.stdio_server import stdio_streams
 from mesh.runtime.failpoints import failpoint
 
 SLOW_S = float(os.environ.get("LEDGER_SLOW_S", "0"))
+HELD_FOR_S = 30.0
+LINE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"line": {"type": "string", "maxLength": 1000}},
+    "required": ["line"],
+    "additionalProperties": False,
+}
 TOOLS: list[dict[str, Any]] = [
     {
         "name": "ledger_append",
         "description": "Append a line to the ledger.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"line": {"type": "string", "maxLength": 1000}},
-            "required": ["line"],
-            "additionalProperties": False,
-        },
+        "inputSchema": LINE,
         "annotations": {"destructiveHint": True},
     },
     {
@@ -42,6 +48,10 @@ TOOLS: list[dict[str, Any]] = [
         "annotations": {"readOnlyHint": True},
     },
 ]
+
+if "LEDGER_CHECK" in os.environ:
+    TOOLS[0]["_meta"] = {CHECKED_BY: "ledger_has"}
+    TOOLS.append({"name": "ledger_has", "inputSchema": LINE, "_meta": {IS_CHECK: True}})
 
 
 def append(ledger: Path, line: str) -> dict[str, Any]:
@@ -64,6 +74,24 @@ def read(ledger: Path) -> dict[str, Any]:
     return {"lines": ledger.read_text().splitlines() if ledger.exists() else []}
 
 
+def has(ledger: Path, line: str) -> dict[str, Any]:
+    """What came of an append."""
+    hold()
+    failpoint("server.before_check")
+    lines = read(ledger)["lines"]
+    outcome = "applied" if line in lines else "not_applied"
+    return {"outcome": outcome, "text": f"{lines.count(line)} of {len(lines)} lines"}
+
+
+def hold() -> None:
+    """Waits as long as a test wants it to."""
+    folder = Path(os.environ.get("MESH_FAILPOINTS", os.devnull))
+    deadline = time.monotonic() + HELD_FOR_S
+    while (folder / "server.checking").exists() and time.monotonic() < deadline:
+        (folder / "server.is_checking").touch()
+        time.sleep(0.02)
+
+
 def build(ledger: Path) -> Server[Any]:
     """The server over a ledger file."""
     listing = types.ListToolsResult.model_validate({"tools": TOOLS})
@@ -73,8 +101,13 @@ def build(ledger: Path) -> Server[Any]:
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         arguments = params.arguments or {}
-        is_append = params.name == "ledger_append"
-        answer = append(ledger, str(arguments["line"])) if is_append else read(ledger)
+        match params.name:
+            case "ledger_append":
+                answer = append(ledger, str(arguments["line"]))
+            case "ledger_has":
+                answer = has(ledger, str(arguments["line"]))
+            case _:
+                answer = read(ledger)
         return types.CallToolResult(content=[types.TextContent(text=json.dumps(answer))], is_error=False)
 
     return Server("ledger", on_list_tools=list_tools, on_call_tool=call_tool)

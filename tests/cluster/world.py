@@ -10,6 +10,8 @@ from tests.cluster.model import Model
 from tests.worlds.process import MeshProcess
 
 SERVER = Path(__file__).with_name("ledger_server.py")
+CHECKED = {"LEDGER_CHECK": "1"}
+"""The environment of a ledger whose appends have a check."""
 
 
 def ledger_config(ledger: Path, failpoints: Path, tool_env: dict[str, str] | None = None) -> dict[str, Any]:
@@ -23,6 +25,7 @@ def ledger_config(ledger: Path, failpoints: Path, tool_env: dict[str, str] | Non
             "args": [str(SERVER), str(ledger)],
             "env": {"MESH_FAILPOINTS": str(failpoints), **(tool_env or {})},
             "timeout_s": 20,
+            "believe_checks": CHECKED.keys() <= (tool_env or {}).keys(),
         },
     }
 
