@@ -30,12 +30,12 @@ async def stdio_streams() -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 ]:
     """Yields the streams of messages from stdin and to stdout, which must be pipes, sockets or terminals. The
-    first ends when stdin does. Within the ``with`` statement, ``print`` writes to stderr."""
+    first ends when stdin does. From then on, ``print`` writes to stderr, and ``input`` finds nothing."""
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=MAX_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), os.fdopen(os.dup(0), "rb"))
-    pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a tool prints by mistake must not get between the messages
+    incoming_pipe, pipe = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    detach_stdio()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), incoming_pipe)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     stdout = asyncio.StreamWriter(transport, protocol, None, loop)
     inbox, incoming = anyio.create_memory_object_stream[Incoming](0)
@@ -45,6 +45,15 @@ async def stdio_streams() -> AsyncIterator[
         pumps.start_soon(send, outbox, stdout)
         yield incoming, outgoing
         pumps.cancel_scope.cancel()
+
+
+def detach_stdio() -> None:
+    """What a tool, or a process that it starts, prints by mistake must not get between the messages, and what
+    it reads by mistake must not be one."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
 
 
 async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Incoming]) -> None:

@@ -79,7 +79,7 @@ def main() -> None:
     step_output.set_up()
     code = options.code.read_text(encoding="utf-8")
     path = options.path or options.code.absolute()
-    with step_output.stdout_to_stderr():
+    with step_output.without_stdio():
         file = ToolFile(import_code(code, path), code)
     if problems := [*file.problems()]:
         sys.exit("\n".join(f"{path}:{line}: {message}" for line, message in problems))

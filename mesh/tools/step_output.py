@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from mesh.mcp.stdio_server import detach_stdio
+
 MAX_LINE = 2000
 """Characters after which a line that does not end is written all the same."""
 
@@ -62,16 +64,18 @@ def step_output(key: str) -> Iterator[None]:
 
 
 @contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """What is written to stdout meanwhile goes to stderr, also by file descriptor and by child processes."""
+def without_stdio() -> Iterator[None]:
+    """Keeps stdin and stdout from what runs meanwhile, also from child processes: there is nothing to read,
+    and what is written goes to stderr."""
     sys.stdout.flush()
-    stdout = os.dup(1)
-    os.dup2(2, 1)
+    kept = [os.dup(number) for number in (0, 1)]
+    detach_stdio()
     try:
         yield
     finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
+        for number, copy in enumerate(kept):
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def set_up() -> None:

@@ -1,16 +1,22 @@
 """A file of tools as an MCP server, in a process of its own."""
 
+import asyncio
 import logging
+import time
 from pathlib import Path
 
 import pytest
 
+from mesh.mcp.progress import Progress
 from tests.tools.serving import STEP, served
 
 SHOP = '''
 import asyncio
 import logging
 import os
+import subprocess
+import sys
+import time
 
 os.write(1, b"imported\\n")
 
@@ -28,6 +34,40 @@ def orders(pattern: str = "") -> list[str]:
     os.write(1, b"by descriptor\\n")
     return [pattern]
 
+@tool(read_only=True)
+def ask() -> str:
+    """Reads stdin, and lets another process read and write it."""
+    subprocess.run(["sh", "-c", "cat; echo from the shell"], check=True)
+    return repr(os.read(0, 100)) + repr(sys.stdin.read())
+
+@tool(read_only=True)
+async def wait(ctx: Context) -> str:
+    """Waits until it is cancelled."""
+    print("it waits")
+    try:
+        await asyncio.sleep(20)
+    except asyncio.CancelledError:
+        print("interrupted", ctx.cancelled)
+        raise
+    return "waited"
+
+@tool(read_only=True)
+def wait_in_thread(ctx: Context) -> str:
+    """Waits until it is cancelled, in a thread."""
+    print("it waits")
+    while not ctx.cancelled:
+        time.sleep(0.02)
+    print("stopped in its thread")
+    return "stopped"
+
+@tool(read_only=True)
+def steps(n: int, ctx: Context) -> int:
+    """Reports all the time."""
+    for step in range(n):
+        ctx.progress(step / n, f"step {step}")
+        time.sleep(0.002)
+    return n
+
 @tool
 def fail(how: str) -> str:
     if how == "said":
@@ -41,7 +81,7 @@ def fail(how: str) -> str:
 async def test_a_typed_function_is_a_tool(tmp_path: Path) -> None:
     async with served(tmp_path, SHOP) as session:
         tools = {tool.name: tool for tool in (await session.catalogue()).tools}
-    assert [*tools] == ["refund", "orders", "fail"]
+    assert [*tools] == ["refund", "orders", "ask", "wait", "wait_in_thread", "steps", "fail"]
     assert tools["refund"].input_schema == {
         "type": "object",
         "properties": {"order": {"type": "string"}, "cents": {"type": "integer"}},
@@ -49,8 +89,8 @@ async def test_a_typed_function_is_a_tool(tmp_path: Path) -> None:
         "additionalProperties": False,
     }
     assert tools["refund"].description == "Pays money back."
-    hints = {name: (tool.destructive, tool.repeatable) for name, tool in tools.items()}
-    assert hints == {"refund": (True, False), "orders": (False, True), "fail": (True, False)}
+    hints = [(tools[name].destructive, tools[name].repeatable) for name in ("refund", "orders", "fail")]
+    assert hints == [(True, False), (False, True), (True, False)]
 
 
 async def test_a_tool_gets_its_arguments_and_the_context_of_its_step(tmp_path: Path) -> None:
@@ -94,3 +134,46 @@ async def test_what_a_tool_prints_and_logs_reaches_the_log_with_its_step(
     assert "[shop] imported" in lines
     assert f"{key} LookupError: no key" in lines
     assert not [line for line in lines if "no MCP message" in line]
+
+
+async def test_neither_a_tool_nor_what_it_starts_gets_at_the_protocol(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mesh.mcp")
+    async with served(tmp_path, SHOP) as session:
+        assert (await session.call("ask", {})).content == repr(b"") + repr("")
+        assert (await session.call("orders", {})).content == '[""]'
+    assert "[shop] from the shell" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("wait", "interrupted True"), ("wait_in_thread", "stopped in its thread")]
+)
+async def test_a_tool_is_told_that_its_call_was_cancelled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, line: str
+) -> None:
+    caplog.set_level(logging.INFO, "mesh.mcp")
+
+    async def logged(line: str) -> None:
+        async with asyncio.timeout(10):
+            while f"[shop] step=c-1|2|0/tool/1.0 {line}" not in caplog.messages:  # noqa: ASYNC110 - logs wake nobody
+                await asyncio.sleep(0.02)
+
+    async with served(tmp_path, SHOP) as session:
+        calling = asyncio.create_task(session.call(name, {}, context=STEP))
+        await logged("it waits")
+        calling.cancel()
+        await logged(line)
+        assert (await session.call("orders", {})).content == '[""]'
+
+
+async def test_progress_is_live_and_its_newest_at_most_ten_times_a_second(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    async with served(tmp_path, SHOP) as session:
+        await session.catalogue()
+        started = time.monotonic()
+        await session.call("steps", {"n": 300}, on_progress=told.append)
+        took = time.monotonic() - started
+    assert 3 <= len(told) <= took * 10 + 2
+    assert [each.message for each in told] == [f"step {round(each.progress * 300)}" for each in told]
+    assert told == sorted(told, key=lambda each: each.progress)
