@@ -50,7 +50,7 @@ def card(asked: ApprovalRequired, place: str, has_token: bool) -> list[Notice]:
 def _answer(asked: ApprovalRequired) -> list[Notice]:
     """The answer that waits to be validated, as far as it is short."""
     lines = part_in_full(asked).splitlines()
-    shown = [Notice(f"  {one_line(line, _MAX_LINE)}", "plain") for line in lines[:_MAX_LINES]]
+    shown = [Notice(f"  {line[:_MAX_LINE]}", "plain") for line in lines[:_MAX_LINES]]
     is_cut = len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines)
     return [*shown, *([Notice("  … v shows all of it")] if is_cut else [])]
 

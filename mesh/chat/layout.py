@@ -59,8 +59,8 @@ class Layout:
         if self._open == ("call", part.step):
             self._open = None
             return [(part.tone, f" {part.mark}"), ("dim", f" {part.note}\n")]
-        begun = self._new_line(part)
-        return [*begun, (part.tone, part.mark), ("plain", f" {part.text}"), ("dim", f" {part.note}\n")]
+        begun, note = self._new_line(part), f" {part.note}" if part.note else ""
+        return [*begun, (part.tone, part.mark), ("plain", f" {part.text}"), ("dim", f"{note}\n")]
 
     def _new_line(self, part: TextChunk | CallBegun | CallStatus) -> list[Piece]:
         indent = _indent(part)

@@ -37,7 +37,7 @@ class PipeTerminal:
                 print(part.text, file=self._answers, flush=True)
             case CallStatus():
                 who = f"{part.node}: " if part.node else ""
-                print(f"{who}{part.mark} {part.text} {part.note}", file=self._progress, flush=True)
+                print(f"{who}{part.mark} {part.text} {part.note}".rstrip(), file=self._progress, flush=True)
             case Notice():
                 print(part.text, file=self._progress, flush=True)
             case TextChunk() | CallBegun():

@@ -32,6 +32,7 @@ from mesh.core.events import (
     ToolCall,
     ToolCallDelta,
     ToolIntent,
+    ToolProgress,
     ToolResult,
     Trace,
     UserMessage,
@@ -40,9 +41,9 @@ from mesh.core.events import (
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
-from mesh.display.outcomes import found_by
+from mesh.display.outcomes import ProgressTold, found_by
 from mesh.display.text import call, clean, duration, one_line
-from mesh.display.validations import Validations, in_spite_of
+from mesh.display.validations import Validations, in_spite_of, objection
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
 _DECIDED: dict[Choice, str] = {
@@ -153,6 +154,7 @@ class Transcript:
         self._spend: dict[Place, Spend] = {}
         self._traces: set[str] = set()
         self._validations = Validations()
+        self._progress = ProgressTold()
         self._drafts: set[Place] = set()  # nodes whose last answer is not shown before it has passed
 
     def expect(self, message: str) -> None:
@@ -202,12 +204,14 @@ class Transcript:
                 self.outcome = event
             case Completed() | Error():
                 yield from self._turn_ended(event)
-            case LimitReached() | LlmLost() | Spend() | Trace() | CutOff():
+            case LimitReached() | LlmLost() | Spend() | ToolProgress() | Trace() | CutOff():
                 yield from self._noted(event)
             case _:
                 pass
 
-    def _noted(self, event: LimitReached | LlmLost | Spend | Trace | CutOff) -> Iterator[TranscriptPart]:
+    def _noted(
+        self, event: LimitReached | LlmLost | Spend | ToolProgress | Trace | CutOff
+    ) -> Iterator[TranscriptPart]:
         match event:
             case LimitReached():
                 whose = "this turn" if event.scope == ROOT.text else self._label(Place(event.scope))
@@ -218,6 +222,9 @@ class Transcript:
                 self._spend[event.place] = event
                 if isinstance(self.outcome, Completed | Error):  # the turn has ended: nothing else shows it
                     yield from self._spent()
+            case ToolProgress() if told := self._progress.tell(event):
+                text = self._calls.get(event.step) or one_line(event.tool, 60)
+                yield CallStatus(self._node(event.step), event.step, text, "…", told, "dim")
             case Trace() if event.message not in self._traces:
                 self._traces.add(event.message)
                 yield Notice(f"· {one_line(event.message, _MAX_NOTE)}")
@@ -255,10 +262,11 @@ class Transcript:
     def _validated(self, event: Validation) -> Iterator[TranscriptPart]:
         self.outcome = None
         self._drop_pending(event.step)
-        verdict, run = self._validations.verdict(event), self._validations.run(event)
+        why = objection(event)
+        said = f"{self._validations.verdict(event)}, {self._validations.run(event)}{why and ':'}"
         mark = "✓" if event.valid else "✗"
         yield CallStatus(
-            self._node(event.step), event.step, verdict, mark, run, "good" if event.valid else "bad"
+            self._node(event.step), event.step, said, mark, why, "good" if event.valid else "bad"
         )
 
     def _passed(self, place: Place, text: str) -> Iterator[TranscriptPart]:

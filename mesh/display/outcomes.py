@@ -1,9 +1,12 @@
-"""What came of calls, in words, where more is known of it than that they ran."""
+"""How far calls have come, and what came of them, in words."""
 
-from mesh.core.events import Found, Outcome
+from mesh.core.events import Found, Outcome, ToolProgress
 from mesh.display.text import one_line
 
 _MAX_NAME = 60
+_MAX_MESSAGE = 120
+_STEPS = 4
+_MAX_TOLD = 20
 _OUTCOMES: dict[Outcome, str] = {
     "applied": "found that it had its effect",
     "not_applied": "found that it had no effect before",
@@ -15,3 +18,24 @@ def found_by(found: Found | None) -> str:
     """Returns what a check found of a call: ``was_refunded found that it had its effect``. Empty: none was
     asked."""
     return f"{one_line(found.check, _MAX_NAME)} {_OUTCOMES[found.outcome]}" if found else ""
+
+
+class ProgressTold:
+    """How far calls have come, as lines: at each quarter, and when a tool has another message. A line is not
+    overwritten, so that no more than a few are told of each call."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, list[tuple[int, str]]] = {}  # by the step of the call
+
+    def tell(self, event: ToolProgress) -> str:
+        """Returns a line: ``50 %, asked the bank``. Empty: this was told already."""
+        part = min(1.0, max(0.0, event.progress))
+        message = one_line(event.message, _MAX_MESSAGE)
+        told = self._told.setdefault(event.step, [])
+        now = (int(part * _STEPS), message)
+        if now == (0, "") or len(told) >= _MAX_TOLD or (told and told[-1] == now):
+            return ""
+        told.append(now)
+        return ", ".join(
+            words for words in (f"{part:.0%}".replace("%", " %") if part else "", message) if words
+        )

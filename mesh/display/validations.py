@@ -20,13 +20,13 @@ class Validations:
         self._answered.add(place)
 
     def verdict(self, event: Validation) -> str:
-        """Returns who says what: ``critic objects: too long``."""
+        """Returns who says what: ``critic objects``."""
         is_answer = event.place in self._answered
         if event.valid:
             words = "accepts" if is_answer else "ends the loop"
         else:
             words = "objects" if is_answer else "goes on"
-        return f"{one_line(event.name, _MAX_NAME)} {words}{_because(event)}"
+        return f"{one_line(event.name, _MAX_NAME)} {words}"
 
     def run(self, event: Validation) -> str:
         """Returns which answer or round it is about: ``run 1 of 3``."""
@@ -39,5 +39,6 @@ def in_spite_of(objection: str) -> str:
     return f"accepted in spite of an objection: {one_line(objection, _MAX_FEEDBACK)}"
 
 
-def _because(event: Validation) -> str:
-    return f": {one_line(event.feedback, _MAX_FEEDBACK)}" if event.feedback and not event.valid else ""
+def objection(event: Validation) -> str:
+    """Returns what a validator objects to, in a line."""
+    return "" if event.valid else one_line(event.feedback, _MAX_FEEDBACK)

@@ -26,15 +26,16 @@ from mesh.core.events import (
     NodeCompleted,
     ToolCall,
     ToolIntent,
+    ToolProgress,
     ToolResult,
     UserMessage,
     Validation,
 )
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
-from mesh.display.outcomes import found_by
+from mesh.display.outcomes import ProgressTold, found_by
 from mesh.display.text import call, one_line
-from mesh.display.validations import Validations, in_spite_of
+from mesh.display.validations import Validations, in_spite_of, objection
 from mesh.llm.prices import Prices
 from mesh.log.log_line import LineTone, LogLine
 from mesh.log.node_names import NodeNames, depth_of, other_agent_of, short_name
@@ -66,6 +67,7 @@ class EventLines:
         self._decisions: dict[str, ApprovalResolved] = {}
         self._messages_shown: set[tuple[int, str, str]] = set()
         self._validations = Validations()
+        self._progress = ProgressTold()
         self._reserved: dict[tuple[str, int], LlmReserved] = {}  # of this turn, by step and attempt
 
     def lines(self, event: AnyEvent) -> Iterator[LogLine]:
@@ -81,10 +83,8 @@ class EventLines:
                 yield from self._about_model_call(event)
             case Validation():
                 yield self._validation(event)
-            case ToolIntent():
-                yield self._agent_message(event) if other_agent_of(event.tool) else self._tool_run(event)
-            case ToolResult():
-                yield self._tool_result(event)
+            case ToolIntent() | ToolProgress() | ToolResult():
+                yield from self._about_tool(event)
             case ApprovalRequired():
                 yield self._approval_required(event)
             case ApprovalResolved():
@@ -105,6 +105,7 @@ class EventLines:
     def _user_message(self, event: UserMessage) -> Iterator[LogLine]:
         self._turn_started_at, self._last_text = event.time, ""
         self._reserved.clear()
+        self._progress = ProgressTold()
         yield LogLine(f"\nturn {event.turn}, {one_line(day(event.time), 10)}", "head")
         session = f"session {short_name(event.session_id)}" if event.session_id else ""
         note = ", ".join(part for part in (session, _TOKEN if event.had_token else "") if part)
@@ -162,7 +163,17 @@ class EventLines:
 
     def _validation(self, event: Validation) -> LogLine:
         verdict, run = self._validations.verdict(event), self._validations.run(event)
-        return self._node_line(event, verdict, "quiet" if event.valid else "wrong", run, ":")
+        because = f": {why}" if (why := objection(event)) else ""
+        return self._node_line(event, f"{verdict}{because}", "quiet" if event.valid else "wrong", run, ":")
+
+    def _about_tool(self, event: ToolIntent | ToolProgress | ToolResult) -> Iterator[LogLine]:
+        match event:
+            case ToolIntent():
+                yield self._agent_message(event) if other_agent_of(event.tool) else self._tool_run(event)
+            case ToolProgress() if told := self._progress.tell(event):
+                yield self._node_line(event, f"{short_name(event.tool)}: {told}", "quiet")
+            case ToolResult():
+                yield self._tool_result(event)
 
     def _tool_run(self, event: ToolIntent) -> LogLine:
         again = f"try {event.attempt + 1}" if event.attempt else ""

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mesh.core.actions import ActionLog, action_lines
-from mesh.core.events import AnyEvent, Live
+from mesh.core.events import AnyEvent, Live, ToolProgress
 from mesh.llm.prices import Prices
 from mesh.log.event_lines import EventLines
 from mesh.log.journal_files import LogEntry
@@ -47,6 +47,7 @@ class TextOutput:
     def _lines(self, event: AnyEvent) -> Iterator[LogLine]:
         if not isinstance(event, Live):
             self._totals.add(event)
+        if isinstance(event, ToolProgress) or not isinstance(event, Live):
             yield from self._people.lines(event)
 
     def _print(self, lines: Sequence[LogLine]) -> None:

@@ -137,7 +137,7 @@ def test_an_answer_with_a_schema_is_json_and_the_schema_is_shown_with_all_of_it(
         tool_args={"output": {"total": 5}},
         output_schema={"type": "object"},
     )
-    assert read(it)[2:] == ["  {", '  "total": 5', "  }"]
+    assert read(it)[2:] == ["  {", '    "total": 5', "  }"]
     assert not is_prose(it)
     assert [note.text for note in in_full(it)] == [
         '{\n  "total": 5\n}',

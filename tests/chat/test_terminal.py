@@ -13,6 +13,7 @@ import pytest
 
 from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
+from mesh.mcp.progress import Progress
 from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import SIMPLE, calls, says
@@ -316,12 +317,56 @@ def test_a_conversation_that_is_resumed_shows_what_its_newest_turn_has_used_of_i
     with Screen("--url", mesh.url, env=env) as screen:
         screen.say("hello")
         screen.wait("· model calls 1 of 5")
+        screen.ready()
         screen.press(CTRL_D)
         assert screen.ended() == 0
         found = re.search(r"--resume (\S+)", screen.text)
         assert found
     with Screen("--url", mesh.url, "--resume", found[1], env=env) as screen:
         screen.wait("› hello", "· model calls 1 of 5", f"conversation {found[1]}")
+
+
+def test_a_tool_that_says_how_far_it_is_is_shown_to_be_there(live: Live, env: dict[str, str]) -> None:
+    mesh = live(calls(("look", {})), says("Seen."))
+    go = mesh.slow_look(Progress(0.5, "asked the bank"))
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("look")
+        screen.wait("⚙ look() … 50 %, asked the bank")
+        mesh.call(go.set)
+        screen.wait("✓ look() ", "Seen.")
+
+
+CHECKED = """
+name: clerk
+llm: {model: scripted}
+agent:
+  name: clerk
+  type: llm
+  output_schema: {type: object, properties: {total: {type: integer, minimum: 1}}, required: [total]}
+  validate: [{person: true}]
+"""
+
+
+def test_an_answer_that_is_checked_is_shown_to_a_person_who_may_give_another_one(
+    live: Live, env: dict[str, str]
+) -> None:
+    mesh = live(says('{"total": 0}'), says('{"total": 5}'), config=CHECKED)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("what is it?")
+        screen.wait("✗ schema objects, run 1 of 3: ", "✓ schema accepts, run 2 of 3")
+        screen.wait("? an answer of clerk waits to be checked", '    "total": 5', "[e] edit answer")
+        assert screen.text.count("total") == 2  # what schema objects to, and the answer
+        screen.press("e")
+        screen.wait_until(lambda: screen.text.rpartition("\n")[2] == 'answer: {"total": 5}')
+        screen.press("\x7f\x7f0}\r")
+        screen.wait("✗ edited_args: ", "minimum")
+        screen.press("e")
+        screen.wait_until(lambda: screen.text.rpartition("\n")[2] == 'answer: {"total": 0}')
+        screen.press("\x7f\x7f7}\r")
+        screen.wait("→ clerk approved with another answer", "✓ person accepts, run 2 of 3", '{"total": 7}\n')
+        screen.ready()
+        found = screen.text
+    assert found.count('{"total": 7}\n') == 2  # as it was typed, and as the answer
 
 
 def test_other_agents_and_built_in_tools_are_shown_as_what_they_are(live: Live, env: dict[str, str]) -> None:

@@ -28,6 +28,7 @@ from mesh.core.events import (
     ToolCall,
     ToolCallDelta,
     ToolIntent,
+    ToolProgress,
     ToolResult,
     Trace,
     UserMessage,
@@ -344,6 +345,28 @@ def test_what_a_check_found_of_a_call_is_told() -> None:
     assert shown == "⚙ add(n=1) ✓ 0 ms, was_refunded found that it had its effect\n"
 
 
+def progress(part: float, message: str = "") -> ToolProgress:
+    return ToolProgress(step="0/tool/1.0", tool="add", progress=part, message=message)
+
+
+def test_how_far_a_tool_is_is_told_at_each_quarter_and_each_new_message() -> None:
+    steps = [progress(n / 100) for n in range(1, 60)]
+    result = ToolResult(seq=5, step="0/tool/1.0", call_id="c1", tool="add", content="x", duration_ms=3)
+    shown = printed([ASKS, *steps, progress(0.6, "asked"), progress(0.61, "asked"), result])
+    assert shown.splitlines() == [
+        "⚙ add(n=1) … 25 %",
+        "… add(n=1) 50 %",
+        "… add(n=1) 60 %, asked",
+        "✓ add(n=1) 3 ms",
+    ]
+
+
+def test_a_tool_that_tells_without_end_is_told_a_few_times() -> None:
+    told = printed([ASKS, *(progress(0, f"page {n}") for n in range(1000))])
+    assert told.splitlines()[:2] == ["⚙ add(n=1) … page 0", "… add(n=1) page 1"]
+    assert len(told.splitlines()) == 20
+
+
 def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:
     result = ToolResult(step="0/tool/0.0", call_id="t", tool="look", content="x", arguments={"q": 1})
     assert printed([result], transcript=begun()) == "✓ look(q=1) 0 ms\n"
@@ -369,9 +392,9 @@ def test_an_answer_that_is_checked_is_printed_once_when_it_has_passed() -> None:
         Completed(response="yes"),
     ]
     assert printed(events, transcript=begun()).splitlines() == [
-        "✓ schema accepts run 1 of 3",
-        "✗ critic objects: Too long. run 1 of 3",
-        "✓ schema accepts run 2 of 3",
+        "✓ schema accepts, run 1 of 3",
+        "✗ critic objects, run 1 of 3: Too long.",
+        "✓ schema accepts, run 2 of 3",
         "yes",
     ]
 
@@ -385,7 +408,7 @@ def test_what_a_node_was_let_through_with_is_printed_as_its_text_and_not_again_a
     ]
     assert printed(events, TREE, begun(TREE)).splitlines() == [
         "─ editor",
-        "✗ critic objects: No. run 1 of 3",
+        "✗ critic objects, run 1 of 3: No.",
         "no",
         "⚠ accepted in spite of an objection: No.",
     ]
@@ -409,8 +432,8 @@ def test_the_exit_condition_of_a_loop_is_about_a_round() -> None:
         verdict("0/validation/2.0", valid=True, number=2),
     ]
     assert printed(events).splitlines() == [
-        "✗ critic goes on: More. round 1 of 3",
-        "✓ critic ends the loop round 2 of 3",
+        "✗ critic goes on, round 1 of 3: More.",
+        "✓ critic ends the loop, round 2 of 3",
     ]
 
 
@@ -451,6 +474,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rover\u202eevil\u2066\x08\x00"
         ToolResult(step="0/tool/1.0", call_id="c", tool=HOSTILE, content="", arguments={HOSTILE: HOSTILE}),
         Validation(step="0/validation/0.0", name=HOSTILE, kind="check", feedback=HOSTILE, number=1, of=3),
         Completed(response="x", invalid=HOSTILE),
+        ToolProgress(step="0/tool/1.0", tool=HOSTILE, progress=float("nan"), message=HOSTILE),
         LimitReached(step="0/llm/1", limit=HOSTILE, scope=f"0.{HOSTILE}@0-0", then="stop"),
     ],
     ids=lambda event: type(event).__name__,

@@ -1,5 +1,6 @@
 """The form for people. `golden` holds what they see of journals that are kept for ever."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from mesh.config.model import ModelPrice
 from mesh.core.events import (
@@ -23,9 +25,12 @@ from mesh.core.events import (
     LlmLost,
     LlmReserved,
     NodeCompleted,
+    NodeStarted,
     RemoteQuestion,
+    TextDelta,
     ToolCall,
     ToolIntent,
+    ToolProgress,
     ToolResult,
     Usage,
     UserMessage,
@@ -33,7 +38,9 @@ from mesh.core.events import (
 )
 from mesh.llm.prices import Prices
 from mesh.log.event_lines import EventLines
+from mesh.log.journal_files import LogEntry
 from mesh.log.node_names import NodeNames
+from mesh.log.output import TextOutput
 from mesh.log.summary import Summary
 from tests.journal.golden.record import HERE as JOURNALS
 from tests.journal.golden.record import read
@@ -305,6 +312,7 @@ STRANGERS: list[AnyEvent] = [
         description=HOSTILE, kind="validation",
     ),
     ToolResult(turn=1, call_id="c", tool=HOSTILE, content="", found=Found(HOSTILE, "applied", HOSTILE)),
+    ToolProgress(turn=1, tool=HOSTILE, progress=2, message=HOSTILE),
     Completed(turn=1, response=HOSTILE, invalid=HOSTILE),
     Error(turn=1, message=HOSTILE),
 ]  # fmt: skip
@@ -366,6 +374,15 @@ def test_each_verdict_is_told_with_who_says_what_about_which_answer() -> None:
     assert "node 0 drafts an answer  [m, 0 ms]" in text
     assert "10:00:03  accepted in spite of an objection: Too long.\n" in text
     assert "validations  2 (accepted 1, objected 1)" in text
+
+
+def test_who_follows_sees_how_far_a_tool_is_and_nothing_else_that_is_not_journaled() -> None:
+    screen = StringIO()
+    output = TextOutput(Console(file=screen, width=200), NodeNames(), Prices())
+    half = ToolProgress(**WORK, time=at(2), tool="refund", progress=0.5, message="asked the bank")
+    noise = [NodeStarted(turn=1, step="0", name="a", kind="llm"), TextDelta(step="0/llm/0", text="x")]
+    output.show([LogEntry(event, b"") for event in (asked(), *noise, half, half)])
+    assert screen.getvalue().endswith("  user: Hi\n10:00:02  a refund: 50 %, asked the bank\n")
 
 
 def test_what_a_check_found_of_a_call_is_told() -> None:

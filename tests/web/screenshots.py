@@ -4,6 +4,7 @@ A real mesh, a scripted model, the Chromium of this machine. It says which files
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,6 +80,29 @@ ASKED = calls(
     ("analyst", {"task": "Write down the number of stations, and reckon inhabitants per station."}),
 )
 LOOK = calls(("look", {"since": "2.3", "package": "all"}))
+
+
+CHECKED = """
+name: orders
+description: Takes orders by mail. Each is checked before it counts.
+llm: {model: scripted}
+agents:
+  - {name: accountant, type: llm, prompt: accountant, description: Reckons again., tools: [look]}
+agent:
+  name: orders
+  type: llm
+  prompt: orders
+  output_schema:
+    type: object
+    properties:
+      customer: {type: string, minLength: 1}
+      litres: {type: integer, minimum: 1}
+      cents: {type: integer, minimum: 1}
+    required: [customer, litres, cents]
+    additionalProperties: false
+  validate: [{agent: accountant}, {person: true}]
+"""
+WRONG_SUM = "Five litres at 9.98 each are 49.90, and the order says 39.90."
 
 
 SPENT = [
@@ -203,6 +227,23 @@ async def called(browser: Browser, name: str, *, has_drawer: bool = False, **opt
         live.call(gate.is_open.set)
 
 
+async def checked(browser: Browser, name: str, **options: Any) -> None:
+    """An answer that two validators objected to, in the hands of somebody who gives another one."""
+    orders = [{"customer": "Ada", "litres": 5, "cents": cents} for cents in ("39.90", 3990, 4990)]
+    verdicts = [{"valid": False, "feedback": WRONG_SUM}, {"valid": True, "feedback": ""}]
+    cast = Cast(
+        orders=[says(json.dumps(each)) for each in orders],
+        accountant=[says(json.dumps(each)) for each in verdicts],
+    )
+    async with before(browser, cast, CHECKED, **options) as (_, person):
+        await person.say("Ada wants five litres of blue paint.")
+        await person.sees_cards(1)
+        await person.cards.get_by_role("button", name="Edit").click()
+        edited = json.dumps({**orders[-1], "cents": 0}, indent=2)
+        await person.cards.get_by_role("textbox", name="Answer").fill(edited)
+        await taken(person, name)
+
+
 async def taken(person: Person, name: str) -> None:
     """The picture, when what moves has come to rest."""
     file = Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER) / f"{name}.png"
@@ -220,6 +261,7 @@ async def main() -> None:
         await parallel(browser, "web-parallel", viewport=TALL)
         await approval(browser, "web-phone", viewport=PHONE)
         await called(browser, "web-agents", viewport=TALL)
+        await checked(browser, "web-validation", viewport=TALL)
         await editing(browser, "web-dark", viewport=DESKTOP, color_scheme="dark")
         await browser.close()
 

@@ -9,6 +9,7 @@ from playwright.async_api import Route, expect
 from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, Spend
 from mesh.llm.port import LlmRequest
+from mesh.mcp.progress import Progress
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Cast, Gate
 from tests.worlds.live import LiveMesh, Spoken
@@ -549,3 +550,15 @@ async def test_the_limits_of_the_newest_turn_have_bars_after_a_reload_while_it_w
     await person.sees("Added.")
     await expect(calls).to_have_attribute("aria-valuetext", "2 of 5")
     await expect(person.panel.get_by_role("meter")).to_have_count(2)
+
+
+async def test_a_tool_that_says_how_far_it_is_has_a_bar_while_it_runs(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(calls(("look", {})), says("Seen.")))
+    go = live.slow_look(Progress(0.5, "asked the bank"))
+    await person.say("look")
+    await person.sees("50 %, asked the bank")
+    bar = person.turn.get_by_role("progressbar", name="Progress of look")
+    await expect(bar).to_have_attribute("aria-valuenow", "50")
+    live.call(go.set)
+    await person.sees("Seen.")
+    await expect(bar).to_have_count(0)

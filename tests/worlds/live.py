@@ -21,6 +21,8 @@ from mesh.journal.memory import MemoryJournal
 from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.llm.port import Llm, LlmRequest
+from mesh.mcp.memory import progress
+from mesh.mcp.progress import Progress
 from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm
 from tests.worlds.ports import free_port
 
@@ -151,6 +153,23 @@ class LiveMesh:
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Calls a function in the mesh's own loop (to set an `asyncio.Event` of it, for instance)."""
         self._loop.call_soon_threadsafe(function, *arguments)
+
+    def slow_look(self, *said: Progress) -> asyncio.Event:
+        """From now on ``look`` says how far it is, and then waits for the event that is returned: it belongs
+        to the mesh's own loop."""
+        go = asyncio.Event()
+
+        async def look(_: dict[str, Any]) -> str:
+            for each in said:
+                progress.get()(each)
+            await asyncio.wait_for(go.wait(), _WITHIN_S)
+            return "looked"
+
+        ledger = self.mesh.ledger
+        self.call(
+            lambda: ledger.offered.offer((t, look if t.name == "look" else f) for t, f in ledger.pairs())
+        )
+        return go
 
     def up(self) -> None:
         """Begins to listen."""

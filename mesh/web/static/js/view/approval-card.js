@@ -150,7 +150,7 @@ export class ApprovalCard extends Component {
     const tool = exact.visible(approval.tool_name);
     const place = html`<span>in ${exact.visible(where)}</span>`;
     if (kind.takesText) return html`<p class="what"><strong>${agent || "The agent"}</strong> asks ${place}</p>`;
-    if (kind.editsOutput) return html`<p class="what"><span>The answer of </span><strong>${agent || exact.visible(where)}</strong></p>`;
+    if (kind.editsOutput) return html`<p class="what"><span>by </span><strong>${agent || exact.visible(where)}</strong></p>`;
     if (kind.needsToken) return html`<p class="what"><strong>${agent || tool}</strong> wants to know who asks ${place}</p>`;
     return html`<p class="what"><code>${tool}</code> ${place}${agent && html`<span>, asked by ${agent}</span>`}</p>`;
   }

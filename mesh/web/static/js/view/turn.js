@@ -101,7 +101,7 @@ function Group({ place, items, view, children }) {
   const node = turn.nodes[place];
   const ms = node?.ms ?? 0;
   const status = statusAt(turn, place, waits);
-  const passed = checkedAnswer(items, node?.text);
+  const passed = checkedAnswer(turn, place);
   return html`
     <details class=${`node ${status}`} open=${isAtWork(status)}>
       <summary>
@@ -123,11 +123,11 @@ function Group({ place, items, view, children }) {
 
 /**
  * The answer of a node that was checked: none of its texts is shown before.
- * @type {(items: Item[], text?: string) => string}
+ * @type {(turn: Turn, place: string) => string}
  */
-function checkedAnswer(items, text = "") {
-  const last = items.findLast((item) => item.kind === "text");
-  return last?.kind === "text" && last.isDraft ? text : "";
+function checkedAnswer({ items, nodes }, place) {
+  const last = items.findLast((item) => item.kind === "text" && item.node === place);
+  return (last?.kind === "text" && last.isDraft && nodes[place]?.text) || "";
 }
 
 /**

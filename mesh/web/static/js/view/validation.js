@@ -25,7 +25,7 @@ export function Validation({ item, decided, name, isOpen, isWaiting, children })
   const { valid, feedback } = item;
   const line = html`
     <span class=${`dot ${phase}`}></span>
-    <${Icon} name=${valid === false ? "cross" : "check"} />
+    <${Icon} name=${iconOf(item)} />
     <strong>${visible(name)}</strong>
     <span class="gist">${valid ? "" : visible(feedback).slice(0, 200)}</span>
     <span class="phase">${[verdict(item, isWaiting), run(item)].filter(Boolean).join(", ")}</span>
@@ -47,6 +47,12 @@ export function Validation({ item, decided, name, isOpen, isWaiting, children })
 function phaseOf({ valid, isRound }, isWaiting, isOpen) {
   if (valid === undefined) return isWaiting ? "waiting" : isOpen ? "running" : "stopped";
   return valid ? "done" : isRound ? "skipped" : "failed";
+}
+
+/** @param {ValidationItem} item */
+function iconOf({ valid, validator }) {
+  if (valid === undefined) return validator === "person" ? "person" : "agent";
+  return valid ? "check" : "cross";
 }
 
 /** @param {ValidationItem} item */
