@@ -103,18 +103,18 @@ def check_problem(name: str, listed: Sequence[Tool]) -> str:
     found = [tool for tool in listed if tool.name == name]
     if not found:
         known = ", ".join(sorted({tool.name for tool in listed if _only_reads(tool)})) or "none"
-        return f"check: no MCP server offers {name!r}; there are: {known}"
+        return f"no MCP server offers {name!r}; there are: {known}"
     if len(found) > 1:
         servers = " and ".join(tool.server for tool in found)
-        return f"check: {name!r} is offered by MCP servers {servers}; rename it on one of them"
+        return f"{name!r} is offered by MCP servers {servers}; rename it on one of them"
     (tool,) = found
     if not _only_reads(tool):
         return (
-            f"check: {name!r} of {tool.server} may change something, so that it cannot check answers; "
+            f"{name!r} of {tool.server} may change something, so that it cannot check answers; "
             "expected a tool with readOnlyHint: true"
         )
     why = refusal(tool.input_schema)
-    return f"check: {name!r} of {tool.server} cannot be called: {why}" if why else ""
+    return f"{name!r} of {tool.server} cannot be called: {why}" if why else ""
 
 
 def _only_reads(tool: Tool) -> bool:
@@ -126,7 +126,8 @@ class Toolbox:
 
     ``offered``: names or glob patterns of the tools to offer; None for all.
     ``reserved``: see `merge`.
-    ``checks``: the names of functions that check answers. They only read, and are not offered to a model.
+    ``checks``: the names of functions that check answers, each with where the config names it. They only
+    read, and are not offered to a model.
     ``max_bytes``: bounds what a model is shown of the tools; None for no bound.
     ``start_timeout_s``: bounds the loading of all catalogues together.
     ``call_timeout_s``: for calls without a bound of their own; None for the server's.
@@ -138,7 +139,7 @@ class Toolbox:
         offered: Sequence[str] | None = None,
         *,
         reserved: Mapping[str, str] = _NONE,
-        checks: Sequence[str] = (),
+        checks: Mapping[str, str] = _NONE,
         max_bytes: int | None = None,
         start_timeout_s: float = 60.0,
         call_timeout_s: float | None = None,
@@ -146,7 +147,7 @@ class Toolbox:
         self._sessions = tuple(sessions)
         self._offered = offered
         self._reserved = reserved
-        self._check_names = tuple(checks)
+        self._checks_wanted = checks
         self._max_bytes = max_bytes
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
@@ -216,13 +217,14 @@ class Toolbox:
 
     def _find_checks(self) -> None:
         """Raises `ConfigError` if one is missing, or does not only read."""
-        if not self._check_names:
+        if not self._checks_wanted:
             return
         listed = [tool for catalogue in self._catalogues for tool in catalogue.tools]
-        problems = [problem for name in self._check_names if (problem := check_problem(name, listed))]
-        if problems:
-            raise ConfigError(problems)
-        found = {tool.name: tool for tool in listed if tool.name in self._check_names}
+        problems = {name: check_problem(name, listed) for name in self._checks_wanted}
+        if any(problems.values()):
+            wrong = ((self._checks_wanted[name], problem) for name, problem in problems.items() if problem)
+            raise ConfigError([f"{where}: {problem}" for where, problem in wrong])
+        found = {tool.name: tool for tool in listed if tool.name in self._checks_wanted}
         self._checks = MappingProxyType(found)
 
     async def call(

@@ -11,6 +11,7 @@ from typing import Any
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, Validator
+from mesh.config.yaml_tree import Loc
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import ROOT
 from mesh.llm.parameters import Parameters
@@ -97,7 +98,7 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         environment.sessions,
         offered(planned),
         reserved=reserved(agents_of(config, planned), node.agents),
-        checks=checks_of(planned),
+        checks=checks_of(config, planned),
         max_bytes=config.limits.max_tools_bytes,
     )
     call_settings = _call_settings(config, planned)
@@ -149,7 +150,7 @@ def _loop(config: Config, planned: PlannedNode, environment: Environment) -> Bui
     node, children = planned.node, _children(planned, environment)
     if node.exit_when is None:
         return _composite(config, planned, Loop(children, node.max_iterations))
-    toolbox = Toolbox(environment.sessions, [], checks=checks_of(planned))
+    toolbox = Toolbox(environment.sessions, [], checks=checks_of(config, planned))
     validators = Validators(config, planned, environment, toolbox, None)
     work = Loop(children, node.max_iterations, validators.exit_condition(node.exit_when))
     return BuiltNode(_node(config, planned, work), toolbox=toolbox)
@@ -331,9 +332,17 @@ def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
     return [*shared, *planned.node.a2a]
 
 
-def checks_of(planned: PlannedNode) -> list[str]:
-    """The names of the functions that check the answers of a node, or end a loop."""
-    return [each.check for each in planned.node.conditions if each.check]
+def checks_of(config: Config, planned: PlannedNode) -> dict[str, str]:
+    """The names of the functions that check the answers of a node, or end a loop, each with where the config
+    names it."""
+    node = planned.node
+    loc = next(loc for loc, each in config.nodes() if each.name == node.name)
+    named: list[tuple[Loc, str | None]] = [
+        ((*loc, "validate", index, "check"), each.check) for index, each in enumerate(node.validators)
+    ]
+    if node.exit_when is not None:
+        named.append(((*loc, "exit_when", "check"), node.exit_when.check))
+    return {name: config.location(*at) for at, name in named if name}
 
 
 def output_schema(config: Config, planned: PlannedNode) -> dict[str, Any] | None:

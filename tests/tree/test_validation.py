@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from mesh.core.errors import ConfigError
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -612,3 +613,25 @@ async def test_a_loop_whose_condition_fails_fails() -> None:
     async with CheckedMesh(Answers(writer=["a"]), tree, checks={"odd": _raises}) as world:
         body, _ = await world.lived()
     assert body["error"] == "rounds: the check odd failed: it broke"
+
+
+# -- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("check", "problem"),
+    [
+        ("nobody", "no MCP server offers 'nobody'; there are: look, polite"),
+        ("add", "'add' of ledger may change something, so that it cannot check answers"),
+    ],
+)
+async def test_an_unknown_check_and_one_that_changes_something_are_told_with_their_line(
+    check: str, problem: str
+) -> None:
+    for tree in (llm("main", validate=[{"check": check}]), rounds(exit_when={"check": check})):
+        world = CheckedMesh(Answers(main=["hi"]), tree, checks={"polite": polite})
+        with pytest.raises(ConfigError) as caught:
+            await world.tree.start()
+        key = "agent.exit_when.check" if "exit_when" in tree else "agent.validate[0].check"
+        line = next(n for n, text in enumerate(world.config.source.splitlines(), 1) if "check:" in text)
+        assert caught.value.problems[0].startswith(f"test.yaml:{line}: {key}: {problem}")

@@ -26,6 +26,7 @@ from mesh.core.conversation import fold
 from mesh.core.errors import LlmError
 from mesh.core.events import AnyEvent, Completed, Error, Event, Paused, decode, encode
 from mesh.core.ids import approval_id
+from mesh.core.messages import Assistant
 from mesh.core.view import view
 from mesh.journal.files import FileJournal
 from mesh.keeper.requests import Caller, Complete, Create
@@ -161,6 +162,28 @@ class _Failing(ByNode):
             yield event
 
 
+class _AnswersAgain(ByNode):
+    """A model that answers each node in turn, whether it is asked again for a tool or for an objection."""
+
+    async def stream(self, request: LlmRequest) -> Any:
+        name = request.system.partition(":")[0]
+        said = sum(isinstance(message, Assistant) for message in request.messages)
+        yield self._script[name][said]
+
+
+TOTAL = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+
+
+def _checked(**more: Any) -> str:
+    critic = llm("critic", "{output}")
+    return config(llm("only", "Be kind.", output_schema=TOTAL, **more), agents=[critic])
+
+
+def _corrects() -> ByNode:
+    verdict = says('{"valid": true, "feedback": ""}')
+    return _AnswersAgain(only=[says("seven"), says('{"total": 7}')], critic=[verdict])
+
+
 def _only(**more: Any) -> str:
     return config(llm("only", "Be kind."), **more)
 
@@ -227,6 +250,19 @@ def scenarios() -> dict[str, Scenario]:
         "told_another": Scenario(config(ANOTHER), ByNode(), lambda mesh: _then(mesh, "approve")),
         "lost_its_token": Scenario(config(ANOTHER), ByNode(), _lost_its_token),
         "completed": Scenario(_only(), _asks(), _decided_and_closed),
+        "checked": Scenario(
+            _checked(validate=[{"agent": "critic"}, {"person": True}]),
+            _corrects(),
+            lambda mesh: mesh.started(),
+        ),
+        "checked_and_replaced": Scenario(
+            _checked(validate=[{"person": True}]),
+            _corrects(),
+            lambda mesh: _then(mesh, "approve", edited={"output": {"total": 8}}),
+        ),
+        "accepted_at_last": Scenario(
+            _checked(max_runs=1, on_invalid="accept"), _corrects(), lambda mesh: mesh.started()
+        ),
     }
 
 
