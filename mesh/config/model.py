@@ -513,6 +513,14 @@ class Config(ConfigSection):
         """The names of the agents that check answers, or end loops."""
         return frozenset(each.agent for _, node in self.nodes() for each in node.conditions if each.agent)
 
+    def checks(self) -> Iterator[tuple[Loc, str]]:
+        """Yields the name of each function that checks answers or ends a loop, with its location."""
+        for loc, node in self.nodes():
+            named = [((*loc, "validate", i, "check"), each.check) for i, each in enumerate(node.validators)]
+            if node.exit_when is not None:
+                named.append(((*loc, "exit_when", "check"), node.exit_when.check))
+            yield from ((at, name) for at, name in named if name)
+
     def models(self) -> Iterator[tuple[Loc, str]]:
         """Yields each model that a node uses, with the location of the key that names it."""
         for loc, node in self.nodes():

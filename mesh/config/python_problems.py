@@ -1,8 +1,9 @@
 """What is wrong in the Python files of a config, at their own lines."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from mesh.config.files import Description, FileText, PythonProblem, describe
 from mesh.config.model import Config, McpServer
@@ -31,6 +32,25 @@ def python_problems(config: Config) -> Iterator[str]:
             if name in first:
                 yield f"{where}: {name}: a second tool of this name; see {first[name]}"
             first.setdefault(name, where)
+    if all(server.python is not None for server in config.servers):  # of others nobody knows before they run
+        yield from _unknown_checks(config)
+
+
+def _unknown_checks(config: Config) -> Iterator[str]:
+    """Names of checks of answers that no file has, where no other server can have them."""
+    found = [description_of(server) for server in config.servers]
+    if any(each.problems for each in found):
+        return
+    checks = {check["name"] for each in found for check in each.checks}
+    checks |= {tool["name"] for each in found for tool in each.tools if _only_reads(tool)}
+    known = ", ".join(sorted(checks)) or "there are none"
+    for loc, name in config.checks():
+        if name not in checks:
+            yield f"{config.location(*loc)}: no check has this name; expected a function with @check: {known}"
+
+
+def _only_reads(tool: Mapping[str, Any]) -> bool:
+    return bool((tool.get("annotations") or {}).get("readOnlyHint"))
 
 
 def shown(problem: PythonProblem) -> str:

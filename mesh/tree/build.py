@@ -11,7 +11,6 @@ from typing import Any
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, Validator
-from mesh.config.yaml_tree import Loc
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import ROOT
 from mesh.llm.parameters import Parameters
@@ -335,14 +334,8 @@ def agents_of(config: Config, planned: PlannedNode) -> list[A2aAgent]:
 def checks_of(config: Config, planned: PlannedNode) -> dict[str, str]:
     """The names of the functions that check the answers of a node, or end a loop, each with where the config
     names it."""
-    node = planned.node
-    loc = next(loc for loc, each in config.nodes() if each.name == node.name)
-    named: list[tuple[Loc, str | None]] = [
-        ((*loc, "validate", index, "check"), each.check) for index, each in enumerate(node.validators)
-    ]
-    if node.exit_when is not None:
-        named.append(((*loc, "exit_when", "check"), node.exit_when.check))
-    return {name: config.location(*at) for at, name in named if name}
+    names = {each.check for each in planned.node.conditions}
+    return {name: config.location(*loc) for loc, name in config.checks() if name in names}
 
 
 def output_schema(config: Config, planned: PlannedNode) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from mesh.core.conversation import fold
 from mesh.core.errors import ConfigError
 from mesh.core.events import (
     AnyEvent,
@@ -635,3 +636,57 @@ async def test_an_unknown_check_and_one_that_changes_something_are_told_with_the
         key = "agent.exit_when.check" if "exit_when" in tree else "agent.validate[0].check"
         line = next(n for n, text in enumerate(world.config.source.splitlines(), 1) if "check:" in text)
         assert caught.value.problems[0].startswith(f"test.yaml:{line}: {key}: {problem}")
+
+
+# -- budgets
+
+
+def budgeted(tree: dict[str, Any], model: Any, *agents: dict[str, Any], **budget: Any) -> CheckedMesh:
+    return CheckedMesh(model, tree, *agents, budget=budget, checks={"polite": polite})
+
+
+async def test_all_that_validates_counts_in_the_budget_of_the_turn() -> None:
+    model = Answers(main=["a", "b"], critic=[verdict(False, "no"), verdict(True)])
+    tree = llm("main", validate=[{"agent": "critic"}])
+    async with budgeted(tree, model, CRITIC, max_llm_calls=10) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "b"
+    use = fold(events).budget_use.use("0")
+    assert (use.total.calls, fold(events).budget_use.use("0.critic@v1-0").total.calls) == (4, 1)
+
+
+async def test_a_forced_last_answer_is_checked_and_no_further_run_follows() -> None:
+    tree = llm("main", validate=[{"check": "polite"}])
+    for on_invalid, said in (("fail", "rude"), ("accept", "rude"), ("fail", "please")):
+        model = Answers(main=[calls(("look", {})), said])
+        checked = {**tree, "on_invalid": on_invalid}
+        async with budgeted(checked, model, max_llm_calls=2) as world:
+            body, events = await world.lived()
+        assert len(model.requests["main"]) == 2
+        assert validations(events) == [("polite", said == "please", 1)]
+        if said == "please":
+            assert (body["result"]["response"], body["result"]["forced"]) == ("please", "max_llm_calls")
+        elif on_invalid == "accept":
+            assert (body["result"]["invalid"], body["result"]["forced"]) == (
+                "polite: Say please.",
+                "max_llm_calls",
+            )
+        else:
+            assert "main: the answer did not pass (run 1 of 3): polite: Say please." in body["error"]
+
+
+async def test_what_is_there_at_a_limit_is_no_answer_that_passed() -> None:
+    tree = llm("main", validate=[{"check": "polite"}])
+    model = Answers(main=[msgspec.structs.replace(calls(("look", {})), text="please wait")])
+    async with budgeted(tree, model, max_llm_calls=2, on_limit="stop") as world:
+        body, _ = await world.lived()
+    assert "main: the answer did not pass (run 1 of 3): there is no answer" in body["error"]
+
+
+async def test_an_agent_that_has_no_budget_left_lets_nothing_pass() -> None:
+    tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
+    model = Answers(main=["hi"], critic=[verdict(True)])
+    async with budgeted(tree, model, CRITIC, max_llm_calls=1) as world:
+        body, events = await world.lived()
+    assert "main: the agent critic failed" in body["error"]
+    assert validations(events) == []

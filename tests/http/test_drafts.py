@@ -1,0 +1,105 @@
+"""What clients see of answers that are checked: nothing before they have passed, and then what they are."""
+
+from typing import Any
+
+from tests.a2a.server.serving import served
+from tests.http.test_streams import LIVE, Stream, client
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import calls, says
+from tests.worlds.trees import config, llm
+
+ORDER = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+SECRET, GOOD = "nobody may rely on this", '{"total": 7}'
+
+
+def checked(**more: Any) -> str:
+    return config(llm("main", output_schema=ORDER, **more))
+
+
+async def events_of(live: LiveMesh) -> tuple[list[dict[str, Any]], str]:
+    """What a stream shows of a turn, and its bytes."""
+    asked = {"json": {"message": "go"}, "headers": LIVE}
+    async with client(live) as http, http.stream("POST", "/conversations", **asked) as response:
+        seen = Stream(response)
+        await seen.until()
+    return seen.events, str(seen.events)
+
+
+async def test_a_stream_shows_no_text_before_it_has_passed() -> None:
+    with LiveMesh(Spoken(says(SECRET), says(GOOD)), checked()) as live:
+        events, text = await events_of(live)
+    assert "rely" not in text
+    assert [e["type"] for e in events if e["type"] in ("text_delta", "llm_call", "validation")] == [
+        "llm_call",
+        "validation",
+        "llm_call",
+        "validation",
+    ]
+    drafts = [e for e in events if e["type"] == "llm_call"]
+    assert [(e["draft"], e["text"]) for e in drafts] == [(True, ""), (True, "")]
+    verdicts = [(e["kind"], e.get("valid", False), e["number"], e["of"]) for e in events if "of" in e]
+    assert verdicts == [("schema", False, 1, 3), ("schema", True, 2, 3)]
+    assert (events[-1]["response"], events[-1]["output"]) == (GOOD, {"total": 7})
+
+
+async def test_neither_does_it_show_a_result_that_is_the_answer() -> None:
+    done = calls(("complete_task", {"result": {"why": SECRET}}), ("look", {}))
+    with LiveMesh(Spoken(done, says(GOOD)), checked(can_complete_task=True)) as live:
+        events, text = await events_of(live)
+        async with client(live) as http:
+            shown = (await http.get(f"/conversations/{events[0]['conversation_id']}")).json()
+    assert "rely" not in text
+    assert "rely" not in str(shown)
+    called = [e["name"] for e in events if e["type"] == "tool_call" and e["phase"] == "started"]
+    assert called == ["look"]
+
+
+async def test_drafts_are_shown_where_the_config_says_so() -> None:
+    with LiveMesh(Spoken(says(SECRET), says(GOOD)), checked(show_drafts=True)) as live:
+        events, _ = await events_of(live)
+    said = "".join(e["text"] for e in events if e["type"] == "text_delta" and e["step"] == "0/llm/0")
+    assert said == SECRET
+    assert next(e["text"] for e in events if e["type"] == "llm_call") == SECRET
+
+
+async def test_a_stream_of_old_events_does_not_show_them_either() -> None:
+    with LiveMesh(Spoken(says(SECRET), says(GOOD)), checked()) as live:
+        async with client(live) as http:
+            body = (await http.post("/conversations", json={"message": "go"})).json()
+            path = f"/conversations/{body['conversation']['id']}/events?after=0"
+            async with http.stream("GET", path) as response:
+                seen = Stream(response)
+                await seen.until("completed")
+    assert "rely" not in str(seen.events)
+    assert "rely" not in str(body)
+
+
+# -- A2A
+
+
+def test_an_answer_with_a_schema_is_data_beside_the_text() -> None:
+    with served(says(GOOD), setting=checked()) as (rpc, _):
+        task = rpc.send("hi")
+    (artifact,) = task["artifacts"]
+    assert [part.get("text", part.get("data")) for part in artifact["parts"]] == [GOOD, {"total": 7}]
+
+
+def test_a_stream_of_updates_has_the_data_in_its_last_piece_and_no_draft() -> None:
+    with served(says(SECRET), says(GOOD), setting=checked()) as (rpc, _):
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+        updates = list(rpc.stream("SendStreamingMessage", {"message": message}))
+    assert "rely" not in str(updates)
+    artifacts = [u["result"]["artifactUpdate"] for u in updates if "artifactUpdate" in u["result"]]
+    assert [part.get("text", part.get("data")) for part in artifacts[-1]["artifact"]["parts"]] == [
+        GOOD,
+        {"total": 7},
+    ]
+
+
+def test_an_answer_that_was_accepted_in_spite_of_an_objection_says_so() -> None:
+    with served(says("prose"), setting=checked(on_invalid="accept", max_runs=1)) as (rpc, _):
+        task = rpc.send("hi")
+    (artifact,) = task["artifacts"]
+    (metadata,) = artifact["metadata"].values()
+    assert metadata["invalid"].startswith("schema: The answer does not fit its schema")
+    assert [part["text"] for part in artifact["parts"]] == ["prose"]
