@@ -11,6 +11,7 @@
     S8  A2A: what message/send costs beside the REST turn
     S9  called agents beside a tree that makes the same model calls, a model call with and without a budget,
         calls 10 and 1,000 of a turn, bytes in the journal
+    S10 a tool in a Python file beside one of a server written by hand
     up  time to start, CPU when idle, memory
 
 `bench.compare` measures two checkouts beside each other.
@@ -36,6 +37,7 @@ from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
 from bench.live import live
 from bench.load import Load
+from bench.python_tools import s10
 from bench.trees import resumed, shapes
 from bench.world import World, running
 
@@ -175,6 +177,8 @@ def main() -> None:
             live(bench, Path(scratch))
         if bench.wants("S9"):
             s9(bench, Path(scratch))
+        if bench.wants("S10"):
+            s10(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))
