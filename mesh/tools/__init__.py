@@ -12,5 +12,6 @@ The names here are all that such a file needs. `mesh.tools.serve` serves a file 
 
 from mesh.tools.context import Context
 from mesh.tools.declare import ToolError, check, tool
+from mesh.tools.outcome import Found
 
-__all__ = ["Context", "ToolError", "check", "tool"]
+__all__ = ["Context", "Found", "ToolError", "check", "tool"]
