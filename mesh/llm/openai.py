@@ -21,7 +21,7 @@ from mesh.llm.models import bare_model
 from mesh.llm.offered import Offered, OfferedCache
 from mesh.llm.parameters import Parameters, given
 from mesh.llm.port import LlmRequest
-from mesh.llm.retry import Failure, retried
+from mesh.llm.retry import BAD_REQUEST, Failure, retried
 from mesh.llm.schema_cache import SchemaCache
 from mesh.llm.schema_forms import OPENAI, NotExpressible, has_object_root, in_form, with_resolved_root
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
@@ -320,4 +320,6 @@ def _check(response: _Response) -> None:
         error = response.error if isinstance(response.error, dict) else {"message": str(response.error)}
         code = error.get("code")
         transient = not isinstance(code, int) or code >= 500 or code in (408, 409, 429)
-        raise Failure(str(error.get("message") or error), transient=transient)
+        # Of the others it is not known whether they are charged.
+        status = BAD_REQUEST if code == BAD_REQUEST else None
+        raise Failure(str(error.get("message") or error), transient=transient, status=status)

@@ -20,6 +20,7 @@ ATTEMPTS = 4
 MODEL_CALLS = Backoff(first_s=0.5, longest_s=8.0)
 # A turn waits for this call: a server that asks for more than a minute is one that does not answer.
 MOST_RETRY_AFTER_S = 60.0
+BAD_REQUEST = 400
 _MOST_MESSAGE = 500
 _TRANSIENT = (408, 409, 429)
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|\bBearer\s+\S+", re.IGNORECASE)

@@ -9,6 +9,7 @@ from typing import Any
 from mesh.llm.schema_forms import definition_of
 
 MOST_DEPTH = 40
+MOST_PARTS = 20_000
 MOST_ITEMS = 100
 MOST_CHARS = 10_000
 _TEXTS = {
@@ -30,20 +31,33 @@ class _Endless(Exception):
 
 
 def example(schema: dict[str, Any]) -> Any:
-    """Returns a value; None if the schema asks for one without end."""
+    """Returns a value; None if the schema asks for one without end, or for one that is very large."""
     try:
-        return _example(schema, schema, 0)
+        return _example(schema, _Root(schema), 0)
     except _Endless:
         return None
 
 
-def _example(schema: Any, root: dict[str, Any], depth: int) -> Any:
+class _Root:
+    """The whole schema, and how many parts of it may still be visited: references can multiply."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.schema = schema
+        self._left = MOST_PARTS
+
+    def visit(self, depth: int) -> None:
+        self._left -= 1
+        if depth > MOST_DEPTH or self._left < 0:
+            raise _Endless
+
+
+def _example(schema: Any, root: _Root, depth: int) -> Any:
     if not isinstance(schema, dict):
         return None
-    if depth > MOST_DEPTH:
-        raise _Endless
+    root.visit(depth)
     if isinstance(ref := schema.get("$ref"), str):
-        return _example(root if ref == "#" else definition_of(root, ref), root, depth + 1)
+        target = root.schema if ref == "#" else definition_of(root.schema, ref)
+        return _example(target, root, depth + 1)
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -58,17 +72,18 @@ def _example(schema: Any, root: dict[str, Any], depth: int) -> Any:
     return _typed(merged, root, depth)
 
 
-def _first(branches: list[Any], root: dict[str, Any], depth: int) -> Any:
-    """The example of the first branch that ends."""
-    for branch in branches[:-1]:
+def _first(branches: list[Any], root: _Root, depth: int) -> Any:
+    """The example of the first branch that ends: of those that refer to nothing, if there are any."""
+    *others, last = sorted(branches, key=lambda branch: isinstance(branch, dict) and "$ref" in branch)
+    for branch in others:
         try:
             return _example(branch, root, depth + 1)
         except _Endless:
             continue
-    return _example(branches[-1], root, depth + 1)
+    return _example(last, root, depth + 1)
 
 
-def _typed(schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
+def _typed(schema: dict[str, Any], root: _Root, depth: int) -> Any:
     kind = schema.get("type", "object" if "properties" in schema else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
@@ -81,7 +96,7 @@ def _typed(schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
     return {"boolean": False, "null": None}[kind] if kind in ("boolean", "null") else _text(schema)
 
 
-def _items(schema: dict[str, Any], root: dict[str, Any], depth: int) -> list[Any]:
+def _items(schema: dict[str, Any], root: _Root, depth: int) -> list[Any]:
     first = schema.get("prefixItems", [])
     least = min(schema.get("minItems", 0), MOST_ITEMS)
     parts = [first[at] if at < len(first) else schema.get("items") for at in range(least)]

@@ -39,6 +39,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
 
 
+_BESIDE_ROOT = {"$schema", "title", "description", "$comment", *_DEFINITIONS}
 _DATA = ("enum", "const", "default", "examples")
 _BY_NAME = ("properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS)
 Path = tuple[str | int, ...]
@@ -110,9 +111,10 @@ def with_resolved_root(schema: dict[str, Any]) -> dict[str, Any]:
     while isinstance(ref := schema.get("$ref"), str) and ref not in seen:
         seen.add(ref)
         target = definition_of(schema, ref)
-        if not isinstance(target, dict):
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        if not isinstance(target, dict) or not beside.keys() <= _BESIDE_ROOT:
             break
-        schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+        schema = {**target, **beside}
     return schema
 
 
@@ -122,8 +124,13 @@ def definition_of(schema: dict[str, Any], ref: str) -> Any:
         prefix = f"#/{key}/"
         found = schema.get(key)
         if ref.startswith(prefix) and isinstance(found, dict):
-            return found.get(ref.removeprefix(prefix).replace("~1", "/").replace("~0", "~"))
+            return found.get(_unescaped(ref.removeprefix(prefix)))
     return None
+
+
+def _unescaped(pointer: str) -> str:
+    """The name that a part of a JSON pointer stands for."""
+    return pointer.replace("~1", "/").replace("~0", "~")
 
 
 def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -149,6 +156,7 @@ class _Conversion:
         self._root = with_resolved_root(schema)
         self._form = form
         self._definitions: dict[str, Any] = {}
+        self._references: dict[str, str] = {}
         self._open: list[str] = []
 
     def whole(self) -> dict[str, Any]:
@@ -187,20 +195,23 @@ class _Conversion:
         return {"anyOf": [self._schema(each) for each in schema[applied[0]]]}
 
     def _reference(self, ref: str) -> str:
-        if ref == "#":
-            name, target = "#", self._root
-        else:
-            name, target = ref.rpartition("/")[2], definition_of(self._root, ref)
+        target = self._root if ref == "#" else definition_of(self._root, ref)
         if target is None:
             raise NotExpressible(f"it refers to {ref[:100]}")
-        if name in self._open and not self._form.recursion:
+        if ref in self._open and not self._form.recursion:
             raise NotExpressible("it refers to itself")
-        if name != "#" and name not in self._definitions:
-            self._open.append(name)
+        if ref == "#":
+            return ref
+        pointer = ref.rpartition("/")[2]
+        name = _unescaped(pointer)
+        if self._references.setdefault(name, ref) != ref:
+            raise NotExpressible(f"it has two definitions {name[:100]!r}")
+        if name not in self._definitions:
+            self._open.append(ref)
             self._definitions[name] = {}
             self._definitions[name] = self._schema(target)
             self._open.pop()
-        return "#" if name == "#" else f"#/$defs/{name}"
+        return f"#/$defs/{pointer}"
 
     def _values(self, schema: dict[str, Any]) -> dict[str, Any]:
         """An enum. Its values are grouped by type, because providers want each type to be named."""

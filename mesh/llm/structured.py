@@ -18,6 +18,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from itertools import chain, count
 from typing import Any
 
 import msgspec
@@ -26,12 +27,12 @@ from mesh.core.errors import LlmError
 from mesh.core.events import Event, LlmCall, ToolCall, ToolCallDelta, Trace
 from mesh.core.messages import ToolSpec
 from mesh.llm.port import Llm, LlmRequest, TakesSchema
+from mesh.llm.retry import BAD_REQUEST
 from mesh.llm.schema_forms import RESULT, as_arguments, has_object_root, with_resolved_root
 
 ENDING_TOOL = "complete_task"
 _OTHER_NAME = "give_answer"
 _DESCRIPTION = "Ends your work with this answer. Call it when you are done; it is the only way to answer."
-BAD_REQUEST = 400
 MOST_REMEMBERED = 256
 MOST_TOOLS = 16
 
@@ -118,6 +119,8 @@ class _Refusals:
 
     def add(self, request: LlmRequest) -> None:
         """The model refused the schema of a request, and took the tool."""
+        if self.has(request):  # another call was refused meanwhile
+            return
         if _asked(request) in self._takers:
             self._schemas.append((*_asked(request), _schema_of(request)))
         else:
@@ -136,8 +139,9 @@ class _EndingTool:
     """The tool whose arguments are the answer, offered beside the tools of a node."""
 
     def __init__(self, tools: tuple[ToolSpec, ...], schema: dict[str, Any]) -> None:
-        taken = any(tool.name == ENDING_TOOL for tool in tools)
-        self.name = _OTHER_NAME if taken else ENDING_TOOL
+        taken = {tool.name for tool in tools}
+        numbered = (f"{_OTHER_NAME}_{number}" for number in count(2))
+        self.name = next(n for n in chain((ENDING_TOOL, _OTHER_NAME), numbered) if n not in taken)
         # Kept, so that both are known by their identity: see `StructuredAnswers`.
         self.beside, self.schema = tools, schema
         # The very same object in each call: providers keep what they made of it.
@@ -150,19 +154,20 @@ class _EndingTool:
         hidden: set[str] = set()
         async for event in llm.stream(asked):
             if isinstance(event, LlmCall):
-                yield self._answered(event)
+                yield self._answered(event, is_last=request.answer_only)
             elif isinstance(event, ToolCallDelta) and (event.name == self.name or event.call_id in hidden):
                 hidden.add(event.call_id)
             else:
                 yield event
 
-    def _answered(self, answer: LlmCall) -> LlmCall:
-        """An answer without the calls of this tool. The first is its text, unless there are other calls."""
+    def _answered(self, answer: LlmCall, *, is_last: bool) -> LlmCall:
+        """An answer without the calls of this tool. The first is its text, unless there are other calls that
+        may still run."""
         ending = [call for call in answer.tool_calls if call.name == self.name]
         others = tuple(call for call in answer.tool_calls if call.name != self.name)
         if not ending:
             return answer
-        if others:
+        if others and not is_last:
             return msgspec.structs.replace(answer, tool_calls=_signed(others, ending[0]))
         reason = "stop" if answer.finish_reason == "tool_calls" else answer.finish_reason
         text = self._text_of(ending[0])

@@ -375,3 +375,25 @@ def test_a_schema_that_is_nested_too_deeply_for_python_is_not_expressed() -> Non
     schema = {**order(x={"$ref": "#/$defs/d0"}), "$defs": {**chain, "d2000": {"type": "string"}}}
     with pytest.raises(NotExpressible, match="too deeply"):
         in_form(schema, OPENAI)
+
+
+def test_definitions_keep_their_names_and_are_not_taken_for_each_other() -> None:
+    odd = {**order(x={"$ref": "#/$defs/a~1b"}), "$defs": {"a/b": {"type": "string"}}}
+    sent = in_form(odd, OPENAI)
+    assert (sent["properties"]["x"], sent["$defs"]) == ({"$ref": "#/$defs/a~1b"}, {"a/b": {"type": "string"}})
+    assert problems(sent, {"x": "text"}) == "" != problems(sent, {"x": 1})
+    twice = {
+        **order(x={"$ref": "#/$defs/a"}, y={"$ref": "#/definitions/a"}),
+        "$defs": {"a": {"type": "string"}},
+        "definitions": {"a": {"type": "integer"}},
+    }
+    with pytest.raises(NotExpressible, match="two definitions 'a'"):
+        in_form(twice, OPENAI)
+
+
+def test_a_root_that_says_more_than_it_refers_to_stays() -> None:
+    schema = {"$ref": "#/$defs/a", "required": ["y"], "$defs": {"a": order(x={"type": "string"})}}
+    assert with_resolved_root(schema) == schema
+    arguments = as_arguments(schema)
+    assert problems(arguments, {"result": {"x": "a", "y": 1}}) == ""
+    assert problems(arguments, {"result": {"x": "a"}})

@@ -1,5 +1,6 @@
 """Answers that have a schema, over every wire format: the real SDKs against the scripted server."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, TextDelta, ToolCall, ToolCallDelta, Trace
 from mesh.core.messages import Assistant, ToolSpec, User
+from mesh.llm.answer_check import checked
 from mesh.llm.port import Llm
 from tests.llm.test_conformance import names_sent
 from tests.worlds.providers import FORMATS, WEATHER, answer_of, events_of, provider, request
@@ -287,3 +289,34 @@ async def test_a_request_without_a_schema_is_as_it_was(wire: str, deltas: bool) 
         await answer_of(llm, request(wire, deltas=deltas, tools=(WEATHER,)))
     assert native(wire, stub.calls[0].json) is None
     assert not {"tool_choice", "toolConfig"} & stub.calls[0].json.keys()
+
+
+async def test_the_last_answer_is_taken_even_beside_other_calls(wire: str, deltas: bool) -> None:
+    weather = {"name": "get_weather", "arguments": {"city": "Oslo"}}
+    async with provider(wire, refusing({"tool_calls": [weather, ending(total=3)]})) as (_, llm):
+        answer = await ask(llm, wire, deltas, tools=(WEATHER,), answer_only=True)
+    assert (answer.text, answer.tool_calls) == ('{"total":3}', ())
+
+
+async def test_the_tool_has_a_name_that_no_other_has(wire: str, deltas: bool) -> None:
+    taken = [ToolSpec(name, "", {"type": "object"}) for name in ("complete_task", "give_answer")]
+    async with provider(wire, refusing({"tool_calls": [ending("give_answer_2", total=3)]})) as (stub, llm):
+        answer = await ask(llm, wire, deltas, tools=tuple(taken))
+    assert answer.text == '{"total":3}'
+    assert names_sent(wire, stub.calls[-1].json) == ["complete_task", "give_answer", "give_answer_2"]
+
+
+async def test_refusals_of_many_calls_at_once_are_one(wire: str, deltas: bool) -> None:
+    async with provider(wire, refusing({"tool_calls": [ending(total=3)], "delay": 0.05})) as (stub, llm):
+        answers = await asyncio.gather(*(ask(llm, wire, deltas) for _ in range(300)))
+        await ask(llm, wire, deltas)
+    assert {answer.text for answer in answers} == {'{"total":3}'}
+    assert stub.calls[-1].status == 200
+
+
+async def test_a_huge_answer_comes_through(wire: str, deltas: bool) -> None:
+    names = ["x" * 90_000 for _ in range(10)]
+    async with provider(wire, refusing({"tool_calls": [ending(names=names)]})) as (_, llm):
+        answer = await ask(llm, wire, deltas)
+    assert json.loads(answer.text) == {"names": names}
+    assert checked(ORDER, answer.text).problem.endswith('"total" is a required property')

@@ -85,6 +85,59 @@ async def test_the_first_rule_that_fits_answers() -> None:
         assert await said(stub, "nothing fits") == "the seventh"
 
 
+COUNT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
+ASKED_FOR: dict[str, dict[str, Any]] = {
+    "openai": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": COUNT}}},
+    "anthropic": {"output_config": {"format": {"type": "json_schema", "schema": COUNT}}},
+    "gemini": {"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": COUNT}},
+}
+TOOLS: dict[str, Any] = {
+    "openai": [{"type": "function", "function": {"name": name, "parameters": COUNT}} for name in "ab"],
+    "anthropic": [{"name": name, "input_schema": COUNT} for name in "ab"],
+    "gemini": [
+        {"functionDeclarations": [{"name": name, "parametersJsonSchema": COUNT} for name in "ab"]},
+    ],
+}
+ANY_TOOL: dict[str, dict[str, Any]] = {
+    "openai": {"tool_choice": "required"},
+    "anthropic": {"tool_choice": {"type": "any"}},
+    "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
+}
+TOOL_A: dict[str, dict[str, Any]] = {
+    "openai": {"tool_choice": {"type": "function", "function": {"name": "a"}}},
+    "anthropic": {"tool_choice": {"type": "tool", "name": "a"}},
+    "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["a"]}}},
+}
+
+
+@pytest.mark.parametrize("wire", list(PATHS))
+async def test_without_a_rule_a_schema_is_honoured_and_so_is_a_tool_that_must_be_called(wire: str) -> None:
+    async with LlmStub() as stub:
+        assert json.loads(await said(stub, "hi", wire, **ASKED_FOR[wire])) == {"n": 3}
+        for choice, name in ((ANY_TOOL, "b"), (TOOL_A, "a")):
+            _, answer = await ask(stub, "hi", wire, tools=TOOLS[wire], **choice[wire])
+            assert f'"name": "{name}"' in json.dumps(answer) and "echo" not in json.dumps(answer)
+        assert await said(stub, "hi", wire, tools=TOOLS[wire]) == "echo: hi"
+
+
+@pytest.mark.parametrize("wire", list(PATHS))
+async def test_a_rule_can_refuse_schemas_or_answer_beside_them(wire: str) -> None:
+    refusal = {"match": {"output_schema": True, "last": "refuse"}, "answer": {"status": 400}}
+    rules = [refusal, {"match": {"output_schema": False}, "answer": {"text": "none"}}]
+    prose = {"match": {"output_schema": True, "last": "prose"}, "answer": {"text": "prose"}}
+    async with LlmStub({"rules": [*rules, prose]}) as stub:
+        status, _ = await ask(stub, "refuse", wire, **ASKED_FOR[wire])
+        assert status == 400
+        assert await said(stub, "refuse", wire) == "none"
+        assert await said(stub, "prose", wire, **ASKED_FOR[wire]) == "prose"
+
+
+@pytest.mark.parametrize("choice", [{"type": "allowed_tools"}, {"type": "function", "function": {}}])
+async def test_a_choice_of_tools_that_it_does_not_know_forces_none(choice: dict[str, Any]) -> None:
+    async with LlmStub() as stub:
+        assert await said(stub, tools=TOOLS["openai"], tool_choice=choice) == "echo: hi"
+
+
 async def test_a_rule_is_spent_after_its_times() -> None:
     async with LlmStub({"rules": [{"times": 2, "answer": {"text": "twice"}}]}) as stub:
         assert [await said(stub) for _ in range(3)] == ["twice", "twice", "echo: hi"]

@@ -79,7 +79,7 @@ def _output_schema(request: _Request) -> dict[str, Any] | None:
 
 def _forced_tool(request: _Request) -> tuple[str, dict[str, Any]] | None:
     choice = request.tool_choice
-    named = choice["function"]["name"] if isinstance(choice, dict) else None
+    named = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
     tools = {tool.function.name: tool.function.parameters for tool in request.tools}
     return forced_tool(tools, named, must_call=choice == "required")
 
