@@ -17,17 +17,10 @@ from typing import Any
 import msgspec
 
 from mesh.core.events import Found, Outcome
-from mesh.mcp.port import Tool, ToolOutcome
-from mesh.mcp.toolbox import Toolbox
+from mesh.mcp.port import ToolOutcome
 
 MOST_TEXT = 2_000
 """Characters of what a check found that are kept."""
-
-
-def check_of(tool: Tool, toolbox: Toolbox) -> Tool | None:
-    """Returns the check of a tool; None if its server lists none of that name that is harmless."""
-    check = toolbox.find(tool.server, tool.checked_by)
-    return check if check is not None and check.repeatable and not check.destructive else None
 
 
 def found(check: str, outcome: ToolOutcome) -> Found:

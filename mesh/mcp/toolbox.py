@@ -182,6 +182,11 @@ class Toolbox:
         listed = (tool for c in self._catalogues if c.server == server for tool in c.tools)
         return next((tool for tool in listed if tool.name == name), None)
 
+    def check_of(self, tool: Tool) -> Tool | None:
+        """Returns the check that a tool names; None if its server has no harmless tool of that name."""
+        check = self.find(tool.server, tool.checked_by)
+        return check if check is not None and check.repeatable and not check.destructive else None
+
     @property
     def refused(self) -> Mapping[str, str]:
         """The tools that are not offered because their schema cannot be checked in bounded time, with the
@@ -302,9 +307,16 @@ class Toolbox:
             for name in refused:
                 logger.error("tool %r is not offered: %s", name, refused[name])
             kept = {name: tool for name, tool in tools.items() if name not in refused}
+            self._warn_of_missing_checks(kept.values())
             if self._max_bytes is not None:
                 await asyncio.to_thread(check_size, kept, self._max_bytes)
             self._set(kept, refused)
+
+    def _warn_of_missing_checks(self, tools: Iterable[Tool]) -> None:
+        for tool in tools:
+            if tool.checked_by and self.check_of(tool) is None:
+                what = "tool %r has no check: MCP server %s has no read-only tool %r; name another there"
+                logger.error(what, tool.name, tool.server, tool.checked_by)
 
     def _set(self, tools: dict[str, Tool], refused: dict[str, str]) -> None:
         self._refused = MappingProxyType(refused)

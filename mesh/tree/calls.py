@@ -289,7 +289,7 @@ class _DurableCall:
             if isinstance(done, ToolResult | PassEnd):
                 return done
             action = done
-        why = f"{self._call.name} could not be run: its session ends again and again"
+        why = f"the session of {self._call.name} ends again and again; it did not run"
         return self._not_run(NotRun(why))
 
     async def _claim_of(self, action: Action) -> ToolIntent | ToolResult | PassEnd:

@@ -28,7 +28,7 @@ from mesh.core.events import (
 from mesh.core.execution import ExecutionContext, step_id
 from mesh.core.history import NOT_RUN
 from mesh.core.places import StepKey
-from mesh.mcp.checks import check_of, found, unknown, words_of
+from mesh.mcp.checks import found, unknown, words_of
 from mesh.mcp.fingerprint import changes, fingerprint_of
 from mesh.mcp.port import Claim, Tool, ToolOutcome
 from mesh.mcp.progress import OnProgress
@@ -118,7 +118,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         """What the check of a tool finds of a call; None if the tool has no check. Raises `Unavailable`."""
         if tool is None or not tool.checked_by:
             return None
-        check = check_of(tool, self.toolbox)
+        check = self.toolbox.check_of(tool)
         if check is None:
             return unknown(tool.checked_by, f"{tool.server} has no read-only tool {tool.checked_by}")
         return await self._asked(check, arguments, context)

@@ -97,7 +97,7 @@ async def test_a_tool_whose_session_dies_again_and_again_is_given_up() -> None:
         assert mesh.ledger.lines == []
         (result,) = await mesh.events(body, ToolResult)
         assert result.is_error
-        assert "its session ends again and again" in result.content
+        assert result.content == "the session of add ends again and again; it did not run"
         assert len(await mesh.events(body, ToolIntent)) == 5
 
 
@@ -164,8 +164,11 @@ async def test_a_plain_word_is_an_answer_too(plain: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gone", "add"])
-async def test_a_check_that_is_not_there_or_changes_things_itself_is_not_called(name: str) -> None:
+async def test_a_check_that_is_not_there_or_changes_things_itself_is_not_called(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with CheckedMesh(AFTER, checked_by=name) as mesh:
+        assert f"tool 'add' has no check: MCP server ledger has no read-only tool '{name}'" in caplog.text
         body = await mesh.run_add()
         assert f"ledger has no read-only tool {name}" in body["result"]["approval"]["description"]
         assert mesh.ledger.lines == ["add 1"]
