@@ -156,7 +156,8 @@ class ActionLog:
             run.calls,
             node=event.node,
             model=event.model,
-            text=_cut(event.text),
+            text="" if event.draft else _cut(event.text),  # only the journal has drafts
+            draft=event.draft or None,
             tool_calls=[call.name for call in event.tool_calls] or None,
             input_tokens=event.usage.input,
             output_tokens=event.usage.output,

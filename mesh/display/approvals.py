@@ -65,6 +65,8 @@ def subject_of(asked: ApprovalRequired | None) -> str:
         return f"a bearer token for {agent or one_line(asked.tool_name, _MAX_NAME)}"
     if kind.is_question:
         return f"the question{whose}"
+    if kind.edits_output:
+        return f"the answer of {agent or one_line(asked.tool_name, _MAX_NAME)}"
     if kind.takes_text:
         return f"what agent {agent} asks"
     return f"{one_line(asked.tool_name, _MAX_NAME)}{whose}"

@@ -7,6 +7,7 @@ differs from the last of these texts.
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import (
@@ -34,7 +35,7 @@ from mesh.core.events import (
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, found_by
-from mesh.display.text import call, one_line
+from mesh.display.text import as_json, call, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
 from mesh.llm.prices import Prices
 from mesh.log.log_line import LineTone, LogLine
@@ -215,8 +216,7 @@ class EventLines:
         asked = self._approvals.get(event.uuid)
         what = subject_of(asked) if asked else f"approval {short_name(event.uuid)}"
         words = _WITH_TOKEN if asked and kind_of(asked).needs_token else _DECIDED
-        tool = short_name(asked.tool_name) if asked else what
-        edited = f", as {call(tool, event.edited_args)}" if event.edited_args is not None else ""
+        edited = "" if event.edited_args is None else f", as {_edited(event.edited_args, asked)}"
         said = event.answer or event.reason
         why = f": {one_line(said, _MAX_RESULT)}" if said else ""
         waited = f"after {span(between(asked.time, event.time))}" if asked else ""
@@ -273,6 +273,12 @@ def _result_arrow(event: ToolResult) -> tuple[str, LineTone]:
     if event.skipped:
         return "was not run →", "quiet"
     return ("failed →", "wrong") if event.is_error else ("→", "quiet")
+
+
+def _edited(arguments: dict[str, Any], asked: ApprovalRequired | None) -> str:
+    if asked and kind_of(asked).edits_output:
+        return one_line(as_json(arguments.get("output")), _MAX_RESULT)
+    return call(short_name(asked.tool_name) if asked else "it", arguments)
 
 
 def _question(asked: ApprovalRequired) -> str:

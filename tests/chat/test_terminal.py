@@ -363,7 +363,11 @@ def test_an_answer_that_is_checked_is_shown_to_a_person_who_may_give_another_one
         screen.press("e")
         screen.wait_until(lambda: screen.text.rpartition("\n")[2] == 'answer: {"total": 0}')
         screen.press("\x7f\x7f7}\r")
-        screen.wait("→ clerk approved with another answer", "✓ person accepts, run 2 of 3", '{"total": 7}\n')
+        screen.wait(
+            "→ the answer of clerk approved with another answer",
+            "✓ person accepts, run 2 of 3",
+            '{"total": 7}\n',
+        )
         screen.ready()
         found = screen.text
     assert found.count('{"total": 7}\n') == 2  # as it was typed, and as the answer

@@ -447,7 +447,7 @@ def test_a_person_who_gives_another_answer_is_told_to_have_done_so() -> None:
     )
     assert printed([asked, decided]).splitlines() == [
         "⏸ the answer of main waits to be checked",
-        "→ main approved with another answer by ann",
+        "→ the answer of main approved with another answer by ann",
     ]
 
 

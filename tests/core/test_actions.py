@@ -123,6 +123,11 @@ def test_a_verdict_is_an_action_of_the_agent_whose_answer_it_is_about() -> None:
     }  # fmt: skip
 
 
+def test_the_text_of_a_draft_is_only_in_the_journal() -> None:
+    (line,) = lines([*CALLED[:2], call("0/llm/0", 5, text="not yet", draft=True)])[1:]
+    assert line.data["draft"] is True and "not yet" not in str(line)
+
+
 def test_an_agent_of_another_mesh_is_called_too() -> None:
     told = ToolResult(turn=1, step="0/a2a/0", call_id="", tool="a2a_stock", content="5")
     (line,) = lines([*CALLED[:2], told])[1:]

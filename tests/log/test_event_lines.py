@@ -376,6 +376,16 @@ def test_each_verdict_is_told_with_who_says_what_about_which_answer() -> None:
     assert "validations  2 (accepted 1, objected 1)" in text
 
 
+def test_what_a_person_says_about_an_answer_is_told() -> None:
+    asks = wants(2, kind="validation", tool_name="main", tool_args={"output": "x"}, description="Right?")
+    decides = ApprovalResolved(
+        **WORK, time=at(9), uuid="u", choice="approve", by="ann", edited_args={"output": {"total": 5}}
+    )
+    text = shown([asked(), asks, decides])
+    assert "node 0 asks: is this answer of main right?  [approval u]" in text
+    assert 'ann approved the answer of main, as {"total": 5}  [after 7.0 s]' in text
+
+
 def test_who_follows_sees_how_far_a_tool_is_and_nothing_else_that_is_not_journaled() -> None:
     screen = StringIO()
     output = TextOutput(Console(file=screen, width=200), NodeNames(), Prices())

@@ -103,6 +103,37 @@ async def test_an_answer_that_was_accepted_in_spite_of_an_objection_says_so_afte
         await person.page.reload()
 
 
+async def test_a_person_is_asked_when_no_more_runs_are_left_and_told_what_was_objected_to(
+    stage: OpenStage,
+) -> None:
+    tree = config(
+        node("clerk", validate=[{"agent": "critic"}], max_runs=1, on_invalid="ask"), agents=[node("critic")]
+    )
+    _, person = await stage(Cast(clerk=[says("Two.")], critic=[verdict("It is three.")]), tree)
+    await person.say("how many?")
+    await expect(person.cards).to_contain_text("The answer did not pass (run 1 of 1): critic: It is three.")
+    await person.cards.get_by_role("button", name="Reject…").click()
+    await person.cards.get_by_role("textbox", name="Reason").fill("Nobody knows.")
+    await person.cards.get_by_role("button", name="Reject with reason").click()
+    await person.sees("The turn failed.")
+    line = person.turn.locator(".did > .validation").last
+    await expect(line).to_contain_text("objects, run 1 of 1")
+    await expect(line).to_contain_text("Nobody knows.")
+
+
+async def test_the_verdict_of_an_agent_that_is_stopped_is_missing(stage: OpenStage) -> None:
+    tree = config(node("clerk", validate=[{"agent": "critic"}]), agents=[node("critic")])
+    cast = Cast(clerk=[says("Two.")], critic=[calls(("add", {"n": 1}))])
+    _, person = await stage(cast, tree)
+    await person.say("how many?")
+    await person.sees_cards(1)
+    line = person.turn.locator(".did > .validation")
+    await expect(line.locator("> summary")).to_contain_text("waits for you")
+    await expect(person.cards).to_contain_text("in critic, called by clerk")
+    await person.page.get_by_role("button", name="Stop").click()
+    await expect(line.locator("> summary")).to_contain_text("stopped")
+
+
 async def test_drafts_are_shown_to_those_who_want_them(stage: OpenStage) -> None:
     tree = config(node("clerk", validate=[{"agent": "critic"}], show_drafts=True), agents=[node("critic")])
     cast = Cast(clerk=[says("Go away."), says("Please go.")], critic=[verdict("Say please."), verdict()])

@@ -1,5 +1,6 @@
 """What a model, a tool or a user writes is shown and never acts: no markup, no script, no request, no lie."""
 
+import json
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from playwright.async_api import Request, expect
 
 from mesh.core.events import LlmCall
 from tests.web.conftest import OpenStage
-from tests.web.world import WITHIN_MS, Person
+from tests.web.world import WITHIN_MS, Cast, Person
 from tests.worlds.live import Spoken
 from tests.worlds.mesh import calls, says
 
@@ -102,6 +103,30 @@ async def test_an_approval_hides_nothing_and_reorders_nothing(stage: OpenStage) 
     await expect(person.cards.get_by_label("Arguments")).to_contain_text(
         "add\\u202etrid evomer\\u202c\\u200b"
     )
+    await is_harmless(person)
+
+
+CHECKED = """
+name: test
+llm: {model: scripted}
+agents: [{name: critic, type: llm, prompt: critic}]
+agent: {name: root, type: llm, prompt: root, max_runs: 1, on_invalid: ask, validate: [{agent: critic}]}
+"""
+
+
+async def test_markup_in_objections_and_in_answers_that_wait_is_text(stage: OpenStage) -> None:
+    trick = "fine\u202enif\u202c\u200b"
+    objection = says(json.dumps({"valid": False, "feedback": trick + MARKUP}))
+    _, person = await stage(Cast(root=[says(trick + MARKUP)], critic=[objection]), CHECKED)
+    await person.say("go")
+    await person.sees_cards(1)
+    for shown in (person.cards.get_by_label("Answer"), person.turn.locator(".did > .validation").first):
+        await expect(shown).to_contain_text("fine\\u202enif\\u202c\\u200b")
+    await person.turn.locator(".did > .validation > summary").first.click()
+    await is_harmless(person)
+    await person.cards.get_by_role("button", name="Approve").click()
+    await person.sees("Accepted in spite of an objection")
+    await expect(person.turn.locator(".objection")).to_contain_text("<script>window.hit = 1</script>")
     await is_harmless(person)
 
 

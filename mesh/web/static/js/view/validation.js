@@ -28,7 +28,7 @@ export function Validation({ item, decided, name, isOpen, isWaiting, children })
     <${Icon} name=${iconOf(item)} />
     <strong>${visible(name)}</strong>
     <span class="gist">${valid ? "" : visible(feedback).slice(0, 200)}</span>
-    <span class="phase">${[verdict(item, isWaiting), run(item)].filter(Boolean).join(", ")}</span>
+    <span class="phase">${[verdict(item, phase), run(item)].filter(Boolean).join(", ")}</span>
   `;
   if (!children && !feedback && !decided.length) return html`<p class=${`validation ${phase}`}>${line}</p>`;
   return html`

@@ -53,9 +53,9 @@ const THEN = { answer: "one last answer", stop: "it stops here", fail: "it fails
 export const limitReached = ({ limit, then }, scope) =>
   `The limit of ${limitName(limit)} of ${visible(scope)} is reached${THEN[then] ? `: ${THEN[then]}` : ""}.`;
 
-/** @type {(item: ValidationItem, isWaiting: boolean) => string} */
-export function verdict({ valid, isRound }, isWaiting) {
-  if (valid === undefined) return isWaiting ? "waits for you" : "checking";
+/** @type {(item: ValidationItem, phase: string) => string} */
+export function verdict({ valid, isRound }, phase) {
+  if (valid === undefined) return phase === "running" ? "checking" : phase === "waiting" ? PHASE.waiting : PHASE.stopped;
   if (isRound) return valid ? "ends the loop" : "goes on";
   return valid ? "accepted" : "objects";
 }
