@@ -99,7 +99,7 @@ async def _refuse_second_mesh(path: Path, key: str) -> None:
 
     Two meshes on one data directory would fence each other off again and again.
     """
-    from mesh.config.model import load  # not needed for a mesh that runs already
+    from mesh.config.agent_file import load  # not needed for a mesh that runs already
     from mesh.tree.plan import tree_of
 
     config = load(path, os.environ)

@@ -1,5 +1,7 @@
 """``mesh check``."""
 
+from typing import Annotated
+
 import typer
 
 from mesh.cli.shared import ConfigArgument, errors_as_lines, loaded
@@ -7,7 +9,12 @@ from mesh.cli.shared import ConfigArgument, errors_as_lines, loaded
 _NODES_SHOWN = 40
 
 
-def check(config: ConfigArgument) -> None:
+def check(
+    config: ConfigArgument,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the config, which is that of a Python file, too, as YAML.")
+    ] = False,
+) -> None:
     """Validate a config without starting anything.
 
     Each problem is printed as file:line: key: what is wrong; what is expected.
@@ -25,6 +32,9 @@ def check(config: ConfigArgument) -> None:
         planned_nodes = list(all_nodes(agent))
         for hint in [*warnings(agent), *likely_mistakes(agent)]:
             typer.echo(f"warning: {hint}", err=True)
+        if as_yaml:
+            typer.echo(agent.source, nl=False)
+            return
         typer.echo(f"{config}: fine")
         for label, value in (
             ("agent", agent.name),

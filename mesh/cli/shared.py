@@ -16,14 +16,14 @@ DEFAULT_CONFIG = Path("config/agent.yaml")
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
 ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The agent's YAML file.", show_default=True)
+    Path, typer.Argument(metavar="CONFIG", help="The agent's file, in YAML or Python.", show_default=True)
 ]
 
 
 def loaded(path: Path) -> "Config":
     """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and
     its Python files."""
-    from mesh.config.model import load
+    from mesh.config.agent_file import load
     from mesh.config.python_problems import python_problems
     from mesh.core.errors import ConfigError
     from mesh.llm.config_checks import model_problems

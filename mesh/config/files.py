@@ -15,7 +15,7 @@ harm whoever reads a config.
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,9 +209,23 @@ def describe(file: FileText, env: Mapping[str, str], schemas: tuple[str, ...] = 
 @lru_cache(maxsize=32)
 def _described(file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[str, ...]) -> Description:
     asked = [word for name in schemas for word in ("--schema", name)]
+    found = run_file("mesh.tools.describe", file, dict(env), asked)
+    return Description(
+        tuple(found.get("tools", ())),
+        tuple(found.get("checks", ())),
+        found.get("schemas", {}),
+        tuple(PythonProblem(**each) for each in found["problems"]),
+    )
+
+
+def run_file(
+    module: str, file: FileText, env: Mapping[str, str], options: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Returns the JSON object that a module prints about a file: what it found, and its ``problems``. It runs
+    in another process, with ``env`` and the few variables that servers inherit, within bounds."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     ran = run_bounded(
-        [sys.executable, "-P", "-m", "mesh.tools.describe", "--path", file.path, *asked],
+        [sys.executable, "-P", "-m", module, "--path", file.path, *options],
         stdin=file.text.encode(),
         env=inherited | dict(env),
         timeout_s=DESCRIBE_TIMEOUT_S,
@@ -221,14 +235,9 @@ def _described(file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[
         why = ran.bound or _exit_message(ran.status)
         last = " / ".join(ran.stderr.decode("utf-8", "replace").split("\n")[-4:]).strip(" /")[-600:]
         message = f"cannot be imported: {why}" + (f"; its last words: {last}" if last else "")
-        return Description(problems=(PythonProblem(file.path, 1, message),))
-    found = json.loads(ran.stdout)
-    return Description(
-        tuple(found["tools"]),
-        tuple(found["checks"]),
-        found["schemas"],
-        tuple(PythonProblem(**each) for each in found["problems"]),
-    )
+        return {"problems": [{"path": file.path, "line": 1, "message": message}]}
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
 
 
 def _exit_message(status: int) -> str:

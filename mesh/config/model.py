@@ -459,13 +459,18 @@ class Config(ConfigSection):
 
     @classmethod
     def parse(
-        cls, text: str, source: str, env: Mapping[str, str], files: Mapping[str, FileText] | None = None
+        cls,
+        text: str,
+        source: str,
+        env: Mapping[str, str],
+        files: Mapping[str, FileText] | None = None,
+        lines: Mapping[Loc, int] | None = None,
     ) -> "Config":
         """Returns the config in ``text``. ``source`` is the name of the file, with which problems begin.
 
         ``files`` is what `Config.files` of the same config was; with None the files that the config names are
-        read, relative to the folder of ``source``. Raises `ConfigError` with every problem, in the order of
-        the lines.
+        read, relative to the folder of ``source``. ``lines`` are those of the keys in ``source``, if the text
+        was made from it. Raises `ConfigError` with every problem, in the order of the lines.
         """
         used = Files(Path(source).parent, files)
         config, root = read_model(
@@ -476,6 +481,7 @@ class Config(ConfigSection):
             example="name: agent",
             resolve=partial(resolve, files=used),
             checks=cross_checks,
+            lines=lines,
         )
         config._source, config._origin, config._root = text, source, root
         config._files, config._digest = used.used, _digest(root, used.used)

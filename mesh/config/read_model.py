@@ -31,14 +31,18 @@ def read_model(
     example: str,
     resolve: Callable[[Any], Iterable[Problem]] = no_checks,
     checks: Callable[[Any], Iterable[Problem]] = no_checks,
+    lines: Mapping[Loc, int] | None = None,
 ) -> tuple[Model, YamlNode]:
     """Returns the model in ``text`` and the root of its YAML tree.
 
     ``resolve`` puts what they stand for in place of references in the plain data. ``checks`` finds problems
-    between keys there. ``example`` is a line that such a file may have.
+    between keys there. ``example`` is a line that such a file may have. ``lines`` are those of keys in
+    another file, from which the text was made.
     Raises `ConfigError` with every problem as ``origin:line: key: …``, in the order of the lines.
     """
     root = compose(text, origin)
+    if lines is not None:
+        root = root.with_lines(lines)
     if not isinstance(root.value, dict):
         raise ConfigError([f"{origin}:{root.line}: expected keys at the top level, such as {example}"])
     substitution = Substitution(env)

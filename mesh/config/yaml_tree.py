@@ -15,7 +15,7 @@ place at which an alias repeats it. A small file of nested aliases could otherwi
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,17 @@ class YamlNode:
         if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
             return self.value[key]
         return None
+
+    def with_lines(self, lines: "Mapping[Loc, int]", loc: Loc = (), line: int = 1) -> "YamlNode":
+        """Returns the tree with other lines. A node without one has that of its parent."""
+        line = lines.get(loc, line)
+        if isinstance(self.value, dict):
+            inner = {key: node.with_lines(lines, (*loc, key), line) for key, node in self.value.items()}
+            return replace(self, line=line, value=inner)
+        if isinstance(self.value, list):
+            items = [node.with_lines(lines, (*loc, at), line) for at, node in enumerate(self.value)]
+            return replace(self, line=line, value=items)
+        return replace(self, line=line)
 
     def data(self) -> Any:
         """Returns the tree as dicts, lists and scalars, without substituting variables."""

@@ -44,7 +44,7 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
     try:
         module = import_code(code, path)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises is reported
-        problem(*_import_problem(error, path))
+        problem(*import_problem(error, path))
         return found
     file = ToolFile(module, code)
     for line, message in file.problems():
@@ -81,7 +81,7 @@ def _own_types(module: ModuleType) -> Iterator[str]:
             yield name
 
 
-def _import_problem(error: BaseException, path: Path) -> tuple[int, str, Path]:
+def import_problem(error: BaseException, path: Path) -> tuple[int, str, Path]:
     """The line at which an import failed, in the file or in one beside it, and the end of the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent == path.parent]

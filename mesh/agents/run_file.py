@@ -1,0 +1,113 @@
+"""Says which config a Python file stands for, as JSON, in a process of its own.
+
+    python -P -m mesh.agents.run_file --path /srv/shop.py < shop.py
+
+    {"config":   the plain data of the config,
+     "lines":    [[location, line of the file]],
+     "problems": [{"path": …, "line": …, "message": …}]}
+
+`mesh.config.agent_file` starts it: a file cannot harm whoever reads a config.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mesh import agents
+from mesh.agents.as_config import AgentProblem, AsConfig, Places
+from mesh.agents.objects import Agent, Settings, expression_at
+from mesh.config.problem_texts import problems_of, spelled
+from mesh.config.yaml_tree import Loc
+from mesh.tools import step_output
+from mesh.tools.describe import import_problem
+from mesh.tools.file import ToolFile
+from mesh.tools.module import import_code
+
+EXPECTED = 'expected a line such as agent = Agent(name="shop", prompt="You help customers.")'
+
+
+def run_file(code: str, path: Path) -> dict[str, Any]:
+    """Imports a file and returns its config."""
+    found: dict[str, Any] = {"config": {}, "lines": [], "problems": []}
+
+    def problem(line: int, message: str, at: Path = path) -> None:
+        found["problems"].append({"path": str(at), "line": line, "message": message})
+
+    try:
+        module = import_code(code, path)
+    except ValidationError as error:
+        for line, message in _refused(error, code, path):
+            problem(line, message)
+        return found
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises is reported
+        problem(*import_problem(error, path))
+        return found
+    agent, settings = getattr(module, "agent", None), getattr(module, "settings", None)
+    if not isinstance(agent, Agent):
+        is_there = "is no Agent" if hasattr(module, "agent") else "is missing"
+        problem(1, f"agent: {is_there}; {EXPECTED}")
+    elif settings is not None and not isinstance(settings, Settings):
+        problem(1, "settings: are no Settings; expected a line such as settings = Settings(port=8080)")
+    else:
+        config = AsConfig(path, module, ToolFile(module, code), Places(code, path))
+        try:
+            config.convert(agent, settings)
+        except AgentProblem as error:
+            problem(_nearest(config.lines, error.loc), f"{spelled(error.loc)}: {error}")
+        found["config"] = config.data
+        found["lines"] = [[loc, line] for loc, line in config.lines.items()]
+    return found
+
+
+def _nearest(lines: dict[Loc, int], loc: Loc) -> int:
+    while loc and loc not in lines:
+        loc = loc[:-1]
+    return lines.get(loc, 1)
+
+
+def _refused(error: ValidationError, code: str, path: Path) -> list[tuple[int, str]]:
+    """What a model of the config refused, at the lines of its arguments."""
+    kind = getattr(agents, error.title, None)
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        line, message, _ = import_problem(error, path)
+        return [(line, message)]
+    trace, at = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            at = expression_at(trace.tb_frame, trace.tb_lasti)
+        trace = trace.tb_next
+    lines = dict(Places(code, path).lines_of(at))
+    found: dict[tuple[int, str], None] = {}
+    for each in error.errors(include_url=False, include_context=True):
+        for loc, message in problems_of([each], kind, _at(each["loc"], each["input"])):
+            line = lines.get(str(loc[0]) if loc else "", lines.get("", 1))
+            found[line, f"{error.title}({spelled(loc)}): {message}"] = None
+    return sorted(found)
+
+
+def _at(loc: Loc, value: Any) -> Any:
+    """A value that has another one at a location."""
+    for key in reversed(loc):
+        value = {key: value}
+    return value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="mesh.agents.run_file", description="Reads an agent's Python file.")
+    parser.add_argument("--path", type=Path, required=True, help="where the text on stdin was read")
+    options = parser.parse_args()
+    code = sys.stdin.buffer.read().decode("utf-8")
+    step_output.set_up()
+    with step_output.stdout_to_stderr():
+        found = run_file(code, options.path)
+    with os.fdopen(1, "w", encoding="utf-8", closefd=False) as stdout:
+        json.dump(found, stdout)
+
+
+if __name__ == "__main__":
+    main()
