@@ -103,7 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     code = sys.stdin.buffer.read().decode("utf-8")
     step_output.set_up()
-    with step_output.stdout_to_stderr():
+    with step_output.without_stdio():
         found = run_file(code, options.path)
     with os.fdopen(1, "w", encoding="utf-8", closefd=False) as stdout:
         json.dump(found, stdout)
