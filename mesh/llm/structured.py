@@ -1,25 +1,26 @@
 """Answers that have a schema, over any provider: in the provider's own form, or as the arguments of a tool.
 
     request with ``output_schema``
-      ├─ the provider's form can express it ──► sent in that form ── 400 ──► the tool; remembered
-      └─ it cannot, or refused it before ─────► a tool ``complete_task`` with this schema
+      ├─ the provider's form can express it ──► sent in that form ── 400 ─┐
+      └─ it cannot, or was refused before ──► a tool ``complete_task`` ◄──┘
+                                              with this schema, forced ── 400 ──► not forced
 
-Whichever it is, the text of the `LlmCall` is the answer's JSON, as the model wrote it. The tool is
-not seen outside, neither in the answer's calls nor in its deltas. Every answer must call a tool then, and
-this one is the only way to end. Beside other calls it is dropped: they run first, and the model is asked
-again. An answer in words is passed on as it is.
+Whichever it is, the text of the `LlmCall` is the answer's JSON, as the model wrote it. The tool is not seen
+outside, neither in the answer's calls nor in its deltas. Every answer must call a tool then, and this one is
+the only way to end; some models cannot be forced. Beside other calls it is dropped: they run first, and the
+model is asked again. An answer in words is passed on as it is.
 
-A 400 costs nothing, so that both requests are one call, even if its cost is reserved. The 400 is remembered
-until the process ends: for the model, with tools or without, if it never took a schema so; otherwise for this
-schema. If the tool is refused as well, the 400 had another reason, and nothing is remembered.
+A 400 costs nothing, so that all requests are one call, even if its cost is reserved. It is remembered until
+the process ends: for the model, with tools or without, if that never took this way; otherwise for this
+schema. If the last way is refused as well, the 400 had another reason, and nothing is remembered.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import chain, count
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +31,12 @@ from mesh.llm.port import Llm, LlmRequest, TakesSchema
 from mesh.llm.retry import BAD_REQUEST
 from mesh.llm.schema_forms import RESULT, as_arguments, has_object_root, with_resolved_root
 
+Way = Literal["form", "forced", "offered"]
+"""In the provider's own form; by the tool, which must be called; by the tool, which need not be."""
+_INSTEAD: dict[Way, str] = {
+    "form": "with a tool in place of the schema",
+    "forced": "without the demand that it calls a tool",
+}
 ENDING_TOOL = "complete_task"
 _OTHER_NAME = "give_answer"
 _DESCRIPTION = "Ends your work with this answer. Call it when you are done; it is the only way to answer."
@@ -57,29 +64,37 @@ class StructuredAnswers:
 
     async def _answer(self, request: LlmRequest) -> AsyncIterator[Event]:
         started = time.monotonic()
-        tool = self._ending_tool(request)
-        if not self._takes(request):
-            async for event in tool.answer(self._llm, request):
-                yield event
-            return
-        try:
-            async for event in self._llm.stream(request):
-                if isinstance(event, LlmCall):
-                    self._refusals.took(request)
-                yield event
-            return
-        except LlmError as error:
-            if error.status != BAD_REQUEST:
-                raise
-            follows = f"{error}; asked again with a tool in place of the schema"
-        log.info(follows)
-        yield Trace(message=follows)
-        async for event in tool.answer(self._llm, request):
-            if isinstance(event, LlmCall):
-                self._refusals.add(request)
-                yield _counted_from(started, event)
-            else:
-                yield event
+        refused: list[Way] = []
+        for way in self._ways(request):
+            try:
+                async for event in self._by(way, request):
+                    if isinstance(event, LlmCall):
+                        self._refusals.learn(request, refused, way)
+                        yield _counted_from(started, event) if refused else event
+                    else:
+                        yield event
+                return
+            except LlmError as error:
+                if error.status != BAD_REQUEST or way == "offered":
+                    raise
+                refused.append(way)
+                follows = f"{error}; asked again {_INSTEAD[way]}"
+            log.info(follows)
+            yield Trace(message=follows)
+
+    def _ways(self, request: LlmRequest) -> Iterator[Way]:
+        """The ways in which to ask: those that are possible and were not refused before."""
+        has_form = isinstance(self._llm, TakesSchema) and self._llm.takes_schema(request)
+        if has_form and not self._refusals.has("form", request):
+            yield "form"
+        if not self._refusals.has("forced", request):
+            yield "forced"
+        yield "offered"
+
+    def _by(self, way: Way, request: LlmRequest) -> AsyncIterator[Event]:
+        if way == "form":
+            return self._llm.stream(request)
+        return self._ending_tool(request).answer(self._llm, request, is_forced=way == "forced")
 
     def _ending_tool(self, request: LlmRequest) -> "_EndingTool":
         schema = request.output_schema or {}
@@ -89,46 +104,41 @@ class StructuredAnswers:
         self._tools.appendleft(_EndingTool(request.tools, schema))
         return self._tools[0]
 
-    def _takes(self, request: LlmRequest) -> bool:
-        takes = isinstance(self._llm, TakesSchema) and self._llm.takes_schema(request)
-        return takes and not self._refusals.has(request)
-
 
 def _counted_from(started: float, answer: LlmCall) -> LlmCall:
     return msgspec.structs.replace(answer, latency_ms=round((time.monotonic() - started) * 1000))
 
 
 class _Refusals:
-    """Which models refused a schema in their provider's own form, with tools or without them."""
+    """The ways that models refused, each with tools or without them."""
 
     def __init__(self) -> None:
-        self._takers: deque[tuple[str, bool]] = deque(maxlen=MOST_REMEMBERED)
-        self._models: deque[tuple[str, bool]] = deque(maxlen=MOST_REMEMBERED)
-        self._schemas: deque[tuple[str, bool, bytes]] = deque(maxlen=MOST_REMEMBERED)
+        self._taken: deque[tuple[Way, str, bool]] = deque(maxlen=MOST_REMEMBERED)
+        self._by_model: deque[tuple[Way, str, bool]] = deque(maxlen=MOST_REMEMBERED)
+        self._by_schema: deque[tuple[tuple[Way, str, bool], bytes]] = deque(maxlen=MOST_REMEMBERED)
 
-    def has(self, request: LlmRequest) -> bool:
+    def has(self, way: Way, request: LlmRequest) -> bool:
         """Whether this request would be refused again."""
-        if _asked(request) in self._models:
+        asked = _asked(way, request)
+        if asked in self._by_model:
             return True
-        return bool(self._schemas) and (*_asked(request), _schema_of(request)) in self._schemas
+        return bool(self._by_schema) and (asked, _schema_of(request)) in self._by_schema
 
-    def took(self, request: LlmRequest) -> None:
-        """The model took a schema."""
-        if _asked(request) not in self._takers:
-            self._takers.append(_asked(request))
-
-    def add(self, request: LlmRequest) -> None:
-        """The model refused the schema of a request, and took the tool."""
-        if self.has(request):  # another call was refused meanwhile
-            return
-        if _asked(request) in self._takers:
-            self._schemas.append((*_asked(request), _schema_of(request)))
-        else:
-            self._models.append(_asked(request))
+    def learn(self, request: LlmRequest, refused: Sequence[Way], taken: Way) -> None:
+        """One way was taken, after others were refused."""
+        if _asked(taken, request) not in self._taken:
+            self._taken.append(_asked(taken, request))
+        for way in refused:
+            if self.has(way, request):  # another call was refused meanwhile
+                continue
+            if _asked(way, request) in self._taken:
+                self._by_schema.append((_asked(way, request), _schema_of(request)))
+            else:
+                self._by_model.append(_asked(way, request))
 
 
-def _asked(request: LlmRequest) -> tuple[str, bool]:
-    return request.model, bool(request.tools)
+def _asked(way: Way, request: LlmRequest) -> tuple[Way, str, bool]:
+    return way, request.model, bool(request.tools)
 
 
 def _schema_of(request: LlmRequest) -> bytes:
@@ -148,9 +158,10 @@ class _EndingTool:
         self.tools = (*tools, ToolSpec(self.name, _DESCRIPTION, as_arguments(schema)))
         self._is_wrapped = not has_object_root(with_resolved_root(schema))
 
-    async def answer(self, llm: Llm, request: LlmRequest) -> AsyncIterator[Event]:
+    async def answer(self, llm: Llm, request: LlmRequest, *, is_forced: bool) -> AsyncIterator[Event]:
         """The answer of a request, asked for with this tool."""
-        asked = msgspec.structs.replace(request, tools=self.tools, output_schema=None, ends_with=self.name)
+        ends_with = self.name if is_forced else ""
+        asked = msgspec.structs.replace(request, tools=self.tools, output_schema=None, ends_with=ends_with)
         hidden: set[str] = set()
         async for event in llm.stream(asked):
             if isinstance(event, LlmCall):

@@ -163,13 +163,13 @@ async def test_a_model_that_takes_schemas_is_asked_again_with_another_one(wire: 
 
 
 async def test_a_400_that_has_another_reason_is_an_error_and_not_remembered(wire: str, deltas: bool) -> None:
-    script = {"rules": [{"answer": {"status": 400, "error": "too long"}, "times": 2}]}
+    script = {"rules": [{"answer": {"status": 400, "error": "too long"}, "times": 3}]}
     async with provider(wire, script) as (stub, llm):
         with pytest.raises(LlmError, match="HTTP 400: too long") as caught:
             await ask(llm, wire, deltas)
         await ask(llm, wire, deltas)
     assert caught.value.was_free
-    assert native(wire, stub.calls[2].json) == SENT[wire]
+    assert native(wire, stub.calls[3].json) == SENT[wire]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -320,3 +320,22 @@ async def test_a_huge_answer_comes_through(wire: str, deltas: bool) -> None:
         answer = await ask(llm, wire, deltas)
     assert json.loads(answer.text) == {"names": names}
     assert checked(ORDER, answer.text).problem.endswith('"total" is a required property')
+
+
+async def test_a_model_that_cannot_be_forced_to_call_a_tool_is_offered_it(wire: str, deltas: bool) -> None:
+    ends = {"tool_calls": [ending(total=3)]}
+    rules = [
+        {"match": {"output_schema": True}, "answer": {"status": 400}},
+        {"match": {"forced": True}, "answer": {"status": 400, "error": "no tool_choice here"}},
+        {"answer": ends},
+    ]
+    async with provider(wire, {"rules": rules}) as (stub, llm):
+        events = await events_of(llm, request(wire, deltas=deltas, output_schema=ORDER))
+        again = await ask(llm, wire, deltas)
+    assert [call.status for call in stub.calls] == [400, 400, 200, 200]
+    assert again.text == '{"total":3}' == events[-1].text  # type: ignore[attr-defined]
+    assert [e.message.rpartition("; ")[2] for e in events if isinstance(e, Trace)] == [
+        "asked again with a tool in place of the schema",
+        "asked again without the demand that it calls a tool",
+    ]
+    assert not {"tool_choice", "toolConfig"} & stub.calls[-1].json.keys()

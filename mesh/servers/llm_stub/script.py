@@ -6,7 +6,7 @@ log: calls.jsonl              # every call appended, one JSON object a line
 faults: {error: 0.01, status: 503, broken: 0.01, hang: 0.0}
 rules:                        # the first that matches answers; none: an echo, or what a schema asks for
   - match: {model: "gpt-*", last: "weather", from: user, tools: [get_weather],
-            call: 3, conversation_call: 1, format: openai, output_schema: true}
+            call: 3, conversation_call: 1, format: openai, output_schema: true, forced: true}
     times: 2                  # how often the rule answers, at most
     answer: {text: "Hello", tool_calls: [{name: get_weather, arguments: {city: Oslo}}],
              delay: 0.1, status: 429, headers: {retry-after: "1"}, error: "slow down",
@@ -124,6 +124,7 @@ class RuleMatch(_Strict):
     conversation_call: Annotated[int, Field(ge=1)] | None = None
     format: FormatName | None = None
     output_schema: bool | None = None
+    forced: bool | None = None
 
     def fits(self, call: ModelRequest, number: int) -> bool:
         """Whether the ``number``-th call of the server's life is meant."""
@@ -134,6 +135,7 @@ class RuleMatch(_Strict):
             and (self.speaker is None or self.speaker == call.speaker)
             and (self.model is None or fnmatch.fnmatchcase(call.model, self.model))
             and (self.output_schema is None or self.output_schema == (call.output_schema is not None))
+            and (self.forced is None or self.forced == (call.forced_tool is not None))
             and call.tools.issuperset(self.tools)
             and (self.last is None or re.search(self.last, call.last) is not None)
         )
