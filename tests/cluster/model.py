@@ -6,7 +6,7 @@ read              calls ledger_read, then says what came of it
 tell b hello      asks the agent b "hello", then says what came of it
 use a read        calls the agent a with the task "read", then says what came of it
 sleep 1.5         says "slept 1.5" after that many seconds
-anything else     is repeated
+anything else     is repeated; where the answer has a schema, it is the verdict that another answer is valid
 """
 
 import asyncio
@@ -28,6 +28,8 @@ class Obedient(Script):
 
     def answer(self, call: ModelRequest) -> ScriptedAnswer:
         self.calls += 1
+        if call.output_schema is not None:
+            return ScriptedAnswer(text='{"valid": true, "feedback": "fine"}')
         if call.speaker == "tool":
             return ScriptedAnswer(text=f"done: {call.last}")
         if said := re.fullmatch(r"append (.+)", call.last):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mesh.config.model import load, parse
+from mesh.config.python_problems import python_problems
 from mesh.core.errors import ConfigError
 from mesh.llm.config_checks import model_problems
 
@@ -116,3 +117,20 @@ def test_an_agent_that_validates_is_one_that_the_node_may_call() -> None:
     config = parse(text, "agent.yaml", {})
     assert config.tree.called == ("critic",)
     assert config.validating_agents == {"critic"}
+
+
+def test_a_check_that_no_python_file_has_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(
+        "from mesh.tools import check, tool\n\n@check\ndef is_fine(output: str) -> bool:\n    return True\n\n"
+        "@tool(read_only=True)\ndef look(output: str) -> str:\n    return 'true'\n\n"
+        "@tool(destructive=True)\ndef change(output: str) -> str:\n    return 'true'\n"
+    )
+    server = "mcp_servers: [{name: rules, python: rules.py}]\n"
+    for name, is_one in (("is_fine", True), ("look", True), ("change", False), ("is_fin", False)):
+        (tmp_path / "agent.yaml").write_text(server + node("validate:", f"- check: {name}"))
+        found = [*python_problems(load(tmp_path / "agent.yaml", {}))]
+        assert bool(found) is not is_one, found
+    assert found == [
+        f"{tmp_path}/agent.yaml:6: agent.validate[0].check: no check has this name; expected a function with "
+        "@check: is_fine, look"
+    ]

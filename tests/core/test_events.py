@@ -34,7 +34,7 @@ def documented() -> dict[str, tuple[bool, set[str]]]:
 
 def example(kind: type[Event]) -> Event:
     """An event with something in every field."""
-    values = {"str": "x", "int": 1, "bool": True, "dict": {"a": "b"}, "any": {"a": "b"}}
+    values = {"str": "x", "int": 1, "bool": True, "float": 0.5, "dict": {"a": "b"}, "any": {"a": "b"}}
 
     def some(of: msgspec.inspect.Type) -> object:
         match of:
