@@ -54,7 +54,6 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
-from mesh.runtime.failpoints import failpoint
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.plan import ApprovalRule
 from mesh.tree.steps import Steps
@@ -391,8 +390,6 @@ class _DurableCall:
 
     async def _after_unknown(self, claimed: Recover) -> Action:
         found = await self._driver.check(claimed.claim)
-        if found is not None:
-            failpoint("tool.checked")
         return action_after_unknown(self._history, claimed, self._driver, found)
 
     def _recorded(self, ended: Returned | NotRun | Asks | Stopped) -> ToolResult | PassEnd:

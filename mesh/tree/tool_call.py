@@ -121,7 +121,9 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         check = self.toolbox.check_of(tool)
         if check is None:
             return unknown(tool.checked_by, f"{tool.server} has no read-only tool {tool.checked_by}")
-        return await self._asked(check, arguments, context)
+        told = await self._asked(check, arguments, context)
+        failpoint("tool.checked")
+        return told
 
     async def _asked(self, check: Tool, arguments: dict[str, Any], context: ExecutionContext) -> Found:
         """What a check answers. What ended the session during the call may end it during the check, too, so
