@@ -23,6 +23,7 @@ from mesh.agents.as_config import AgentProblem, AsConfig, Places
 from mesh.agents.objects import Agent, Settings, expression_at
 from mesh.config.problem_texts import problems_of, spelled
 from mesh.config.yaml_tree import Loc
+from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.describe import import_problem
 from mesh.tools.file import ToolFile
@@ -103,7 +104,7 @@ def main() -> None:
     options = parser.parse_args()
     code = sys.stdin.buffer.read().decode("utf-8")
     step_output.set_up()
-    with step_output.without_stdio():
+    with detached_stdio():
         found = run_file(code, options.path)
     with os.fdopen(1, "w", encoding="utf-8", closefd=False) as stdout:
         json.dump(found, stdout)

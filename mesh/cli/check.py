@@ -15,7 +15,7 @@ def check(
         bool, typer.Option("--yaml", help="Print the config, which is that of a Python file, too, as YAML.")
     ] = False,
 ) -> None:
-    """Validate a config without starting anything.
+    """Validate a config without starting anything but its Python files, which are run to see what they offer.
 
     Each problem is printed as file:line: key: what is wrong; what is expected.
 

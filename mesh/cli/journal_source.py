@@ -126,11 +126,11 @@ def _config(path: Path | None, *, needed: bool) -> "Config | None":
     from mesh.core.errors import ConfigError
 
     if path is not None:
-        return loaded(path)
+        return loaded(path, runs=False)
     if needed and not DEFAULT_CONFIG.exists():
         exit_with([f"no {DEFAULT_CONFIG} here: --url, --data-dir or --config says where to look"], WRONG_USE)
     try:
-        return loaded(DEFAULT_CONFIG) if DEFAULT_CONFIG.exists() else None
+        return loaded(DEFAULT_CONFIG, runs=False) if DEFAULT_CONFIG.exists() else None
     except ConfigError as error:
         if needed:
             raise

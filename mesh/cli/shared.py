@@ -20,9 +20,9 @@ ConfigArgument = Annotated[
 ]
 
 
-def loaded(path: Path) -> "Config":
-    """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and
-    its Python files."""
+def loaded(path: Path, *, runs: bool = True) -> "Config":
+    """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and,
+    if the agent ``runs``, of its Python files, which are run to see what they have."""
     from mesh.config.agent_file import load
     from mesh.config.python_problems import python_problems
     from mesh.core.errors import ConfigError
@@ -30,7 +30,8 @@ def loaded(path: Path) -> "Config":
     from mesh.tree.budget_checks import budget_problems
 
     config = load(path, os.environ)
-    if problems := [*model_problems(config), *budget_problems(config), *python_problems(config)]:
+    problems = [*model_problems(config), *budget_problems(config)]
+    if problems := [*problems, *(python_problems(config) if runs else ())]:
         raise ConfigError(problems)
     return config
 

@@ -16,6 +16,8 @@ import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from mesh.processes.own_stdio import detach_stdio
+
 MAX_LINE = 4 << 20
 """Bytes of one message. Arguments are far smaller; without a bound, one line could take all memory."""
 Incoming: TypeAlias = SessionMessage | Exception
@@ -34,6 +36,7 @@ async def stdio_streams() -> AsyncIterator[
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=MAX_LINE)
     incoming_pipe, pipe = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # What a tool prints by mistake must not get between the messages, and what it reads must not be one.
     detach_stdio()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), incoming_pipe)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
@@ -45,15 +48,6 @@ async def stdio_streams() -> AsyncIterator[
         pumps.start_soon(send, outbox, stdout)
         yield incoming, outgoing
         pumps.cancel_scope.cancel()
-
-
-def detach_stdio() -> None:
-    """What a tool, or a process that it starts, prints by mistake must not get between the messages, and what
-    it reads by mistake must not be one."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
 
 
 async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Incoming]) -> None:

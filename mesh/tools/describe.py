@@ -25,6 +25,7 @@ from typing import Any, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter
 
+from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
 from mesh.tools.file import ToolFile
@@ -109,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     code = sys.stdin.buffer.read().decode("utf-8")
     step_output.set_up()
-    with step_output.without_stdio():
+    with detached_stdio():
         found = describe(code, options.path, options.schema)
     with os.fdopen(1, "w", encoding="utf-8", closefd=False) as stdout:
         json.dump(found, stdout)

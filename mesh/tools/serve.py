@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.file import ToolFile
 from mesh.tools.module import import_code
@@ -79,7 +80,7 @@ def main() -> None:
     step_output.set_up()
     code = options.code.read_text(encoding="utf-8")
     path = options.path or options.code.absolute()
-    with step_output.without_stdio():
+    with detached_stdio():
         file = ToolFile(import_code(code, path), code)
     if problems := [*file.problems()]:
         sys.exit("\n".join(f"{path}:{line}: {message}" for line, message in problems))

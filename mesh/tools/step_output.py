@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from mesh.mcp.stdio_server import detach_stdio
-
 MAX_LINE = 2000
 """Characters after which a line that does not end is written all the same."""
 
@@ -61,21 +59,6 @@ def step_output(key: str) -> Iterator[None]:
         if step.line:
             print(file=sys.stderr)  # noqa: T201 - ends the line
         _STEP.reset(token)
-
-
-@contextmanager
-def without_stdio() -> Iterator[None]:
-    """Keeps stdin and stdout from what runs meanwhile, also from child processes: there is nothing to read,
-    and what is written goes to stderr."""
-    sys.stdout.flush()
-    kept = [os.dup(number) for number in (0, 1)]
-    detach_stdio()
-    try:
-        yield
-    finally:
-        for number, copy in enumerate(kept):
-            os.dup2(copy, number)
-            os.close(copy)
 
 
 def set_up() -> None:
