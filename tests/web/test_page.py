@@ -562,3 +562,20 @@ async def test_a_tool_that_says_how_far_it_is_has_a_bar_while_it_runs(stage: Ope
     live.call(go.set)
     await person.sees("Seen.")
     await expect(bar).to_have_count(0)
+
+
+@pytest.mark.servers_go_away
+async def test_what_was_spent_while_the_page_was_cut_off_is_shown_when_it_is_back(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(ADD_1, says("Added.")), f"{SIMPLE}budget: {{max_llm_calls: 5}}\n")
+    await person.say("add one")
+    await person.sees_cards(1)
+    calls = person.panel.get_by_role("meter", name="model calls")
+    await expect(calls).to_have_attribute("aria-valuetext", "1 of 5")
+    async with httpx.AsyncClient() as http:
+        shown = (await http.get(f"{live.url}/conversations/{person.conversation_id}")).json()
+    live.down()
+    await person.page.get_by_text("Reconnecting").wait_for()
+    live.run(live.mesh.decide(shown["conversation"]["pending_approval"]["uuid"], "approve"))
+    live.up()
+    await person.sees("Added.")
+    await expect(calls).to_have_attribute("aria-valuetext", "2 of 5")

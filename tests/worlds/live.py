@@ -62,7 +62,7 @@ class LocalBackend:
         return found
 
     async def tools(self) -> list[dict[str, Any]]:
-        return [tool.shown() for tool in (await self._mesh.ledger.session().catalogue()).tools]
+        return [tool.shown() for tool in (await self._mesh.ledger.offered.catalogue()).tools]
 
     async def unready(self) -> list[str]:
         return []

@@ -50,6 +50,7 @@ export class Chat {
   #unsent = null;
   /** @type {MeshEvent | null} */
   #spend = null;
+  #hasAskedForSpend = false;
 
   /**
    * @param {Api} api
@@ -68,6 +69,7 @@ export class Chat {
     this.#feed = null;
     this.#unsent = null;
     this.#spend = null;
+    this.#hasAskedForSpend = false;
     this.#set({
       conversation: conversations.empty(id), connection: { state: "idle", why: "" }, problem: "", deciding: {}, stopping: false,
     });
@@ -188,11 +190,13 @@ export class Chat {
   #take(events) {
     const known = conversations.fold(events, this.state.conversation);
     this.#set({ conversation: this.#spend ? conversations.apply(known, this.#spend) : known });
+    if (!this.#hasAskedForSpend && conversations.lastTurn(known)?.isBounded) this.#loadSpend();
     if (events.some((event) => LIST_EVENTS.includes(event.type))) this.listChanged();
   }
 
   // What the newest turn has spent. A stream tells only what is spent while somebody watches.
   async #loadSpend() {
+    this.#hasAskedForSpend = true;
     const { conversation: { id } } = this.state;
     try {
       const { turn } = await this.api.spend(id);
@@ -210,7 +214,7 @@ export class Chat {
     const was = this.state.connection;
     if (was.state === connection.state && was.why === connection.why) return;
     this.#set({ connection });
-    if (connection.state === "live") this.#loadSpend();
+    if (connection.state !== "live") this.#hasAskedForSpend = false; // what is spent meanwhile is missed
     if (connection.state === "live" && was.state === "reconnecting") {
       this.listChanged();
       if (this.state.treeProblem) this.loadAgent();

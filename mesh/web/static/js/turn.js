@@ -29,6 +29,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {Record<string, string[]>} calls the ids of the calls in each answer of a model, by its step
  * @property {Usage} usage
  * @property {number} nusd what the model calls cost whose price is known, in 10⁻⁹ USD
+ * @property {boolean} isBounded whether a budget bounds its model calls
  * @property {Record<string, Spend>} spend by the place of the run that has a budget
  * @property {string} forced the limit for which it had to end, or ""
  * @property {any} output the answer as JSON, if it has a schema
@@ -136,6 +137,7 @@ export const opened = (event) => ({
   calls: {},
   usage: { calls: 0, input: 0, output: 0 },
   nusd: 0,
+  isBounded: false,
   spend: {},
   forced: "",
   output: undefined,
@@ -207,7 +209,7 @@ const CHANGES = {
     const agent = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
     return resumed({ ...withCallAbove(turn, event.node), nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...agent } } });
   },
-  llm_reserved: (turn) => resumed(turn),
+  llm_reserved: (turn) => resumed(turn.isBounded ? turn : { ...turn, isBounded: true }),
   llm_settled: (turn, event) => ({ ...turn, nusd: turn.nusd + (event.cost_nusd ?? 0) }),
   llm_lost: (turn) => withNote(turn, CALL_LOST),
   limit_reached: (turn, event) => {
