@@ -62,7 +62,8 @@ an approval takes depends on its `kind`:
 With `remote_agent_name` another agent asks, and the decision is passed on to it; one that asks for a
 `tool_call` in plain words takes any `{{"answer": "…"}}`. With `agent_path` an agent that was called asks: the
 names of the agents from the root agent down to it. `auth_required: true` in a result says that the turn
-waits for a token. `forced` in a result is the limit of a budget that forced the answer.
+waits for a token. `forced` in a result is the limit of a budget that forced the answer, `output` the answer
+as a JSON value, where it has a schema, and `invalid` the objection in spite of which it was accepted.
 `turn` in a conversation is its newest turn: how it stands and since when.
 
 With `Accept: text/event-stream` a message or a decision is answered by its turn as a stream of events, until

@@ -22,6 +22,7 @@ from mesh.core.events import (
     LlmCall,
     ToolIntent,
     ToolResult,
+    Validation,
     now,
 )
 
@@ -123,6 +124,8 @@ def _details(event: AnyEvent) -> dict[str, Any]:
             }
         case ToolResult():
             return {"tool": event.tool, "is_error": event.is_error, "ms": event.duration_ms}
+        case Validation():
+            return {"name": event.name, "kind": event.kind, "valid": event.valid, "number": event.number}
         case ApprovalRequired():
             return {
                 "approval": event.uuid,
