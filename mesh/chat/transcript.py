@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import (
@@ -38,11 +39,12 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
+from mesh.core.messages import ANSWERING_TOOLS
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
 from mesh.display.outcomes import ProgressTold, found_by
-from mesh.display.text import call, clean, duration, one_line
+from mesh.display.text import as_json, call, clean, duration, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
 
 Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
@@ -253,7 +255,8 @@ class Transcript:
         self._finished.add(event.step)
         self._ready.pop(event.step, None)
         for index, asked in enumerate(event.tool_calls):
-            yield from self._call_begun(StepKey(event.step).tool_call(index).text, asked)
+            shown = _without_answer(asked) if event.draft else asked
+            yield from self._call_begun(StepKey(event.step).tool_call(index).text, shown)
 
     def _note_text(self, place: Place, text: str) -> None:
         if place.agent == ROOT:  # the text of a called agent is no answer to the user
@@ -300,9 +303,10 @@ class Transcript:
                 self._drop_pending(event.step)
                 text = self._calls.get(event.step) or _call_of(event)
                 for place in [place for place in self._drafts if place.call == StepKey(event.step)]:
-                    yield from self._passed(place, event.content)
+                    yield from self._passed(place, _answer_in(event))
                 yield CallStatus(node, event.step, text, *_result_status(event))
-                yield from _in_spite_of(event.invalid)
+                if event.tool not in ANSWERING_TOOLS:  # else the end of the node or the turn says it
+                    yield from _in_spite_of(event.invalid)
             case ApprovalRequired():
                 self.pending[event.uuid] = event
                 text = self._calls.get(event.step) or _asked(event)
@@ -394,6 +398,16 @@ def _call(asked: ToolCall) -> str:
 def _call_of(event: ToolResult) -> str:
     """The call of a result, as far as the result tells it."""
     return one_line(event.tool, 60) if event.arguments is None else call(event.tool, event.arguments)
+
+
+def _without_answer(asked: ToolCall) -> ToolCall:
+    """A call in a draft: the journal has the answer that it brings, which may not have passed."""
+    return ToolCall(asked.id, asked.name) if asked.name in ANSWERING_TOOLS else asked
+
+
+def _answer_in(event: ToolResult) -> str:
+    """The answer of a called agent. The text for its caller says also what was objected to."""
+    return event.content if event.output is UNSET else as_json(event.output)
 
 
 def _asked(event: ApprovalRequired) -> str:

@@ -32,6 +32,7 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
+from mesh.core.messages import ANSWERING_TOOLS
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, found_by
@@ -200,7 +201,8 @@ class EventLines:
         else:
             tool = short_name(event.tool) if event.arguments is None else call(event.tool, event.arguments)
             text = f"{f'agent {agent}' if agent else tool} {how} {content}".rstrip()
-        notes = (milliseconds(event.duration_ms), found_by(event.found), _in_spite_of(event))
+        accepted = "" if event.tool in ANSWERING_TOOLS else _in_spite_of(event)  # else its end says it
+        notes = (milliseconds(event.duration_ms), found_by(event.found), accepted)
         note = ", ".join(part for part in notes if part)
         return self._node_line(event, text, tone, note)
 

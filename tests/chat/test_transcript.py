@@ -426,6 +426,30 @@ def test_the_checked_answer_of_a_called_agent_is_below_its_call() -> None:
     ]
 
 
+def test_an_answer_that_a_tool_brings_is_no_more_shown_than_another_draft() -> None:
+    brings = ToolCall("c", "complete_task", {"result": {"total": 0}})
+    refused = ToolResult(
+        step=f"{FIRST}/tool/0.0", call_id="c", tool="complete_task", content="No.", is_error=True
+    )
+    taken = ToolResult(
+        step=f"{FIRST}/tool/1.0", call_id="c", tool="complete_task", content="x", invalid="Few."
+    )
+    result = ToolResult(
+        step="0/tool/0.0", call_id="c", tool="search", content="5 [accepted]", invalid="Few.", output=5
+    )
+    drafts = [LlmCall(step=f"{FIRST}/llm/{n}", model="m", tool_calls=(brings,), draft=True) for n in (0, 1)]
+    shown = printed([called(FIRST), drafts[0], refused, drafts[1], taken, result], {"0": "main"})
+    assert shown.splitlines() == [
+        "  ─ search",
+        "  ⚙ complete_task() ✗ 0 ms  No.",
+        "  ⚙ complete_task() ✓ 0 ms",
+        "  5",
+        "─ main",
+        "✓ search 0 ms",
+        "⚠ accepted in spite of an objection: Few.",
+    ]
+
+
 def test_the_exit_condition_of_a_loop_is_about_a_round() -> None:
     events = [
         verdict("0/validation/1.0", feedback="More."),
