@@ -1,17 +1,18 @@
 """The models of the config, as a Python file writes them: functions, agents and types are given as such."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from mesh.config.model import AgentNode, Config, ExitCondition, McpServer, Validator
-from mesh.config.values import Many, Text, ToolName
+from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, McpServer, NodeType, Validator
+from mesh.config.values import HostName, Text, ToolName
 
 Function = Callable[..., Any]
-Schema = type[Any] | dict[str, Any] | Text
+AnyType = type[Any]
+Schema = AnyType | dict[str, Any] | Text
 """A type of the file, a JSON Schema, or what a config may name: ``schemas/order.json``."""
 
 
@@ -33,16 +34,18 @@ class Agent(AgentNode):
     pydantic. Names and mappings are possible everywhere, as in a config.
     """
 
-    type: Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"] = "llm"
-    agents: "Many[Agent | Text]" = ()  # type: ignore[assignment]  # wider than the config's, as all below
-    tools: Many[Function | Text] | None = None  # type: ignore[assignment]
+    # Types that are wider than those of the config, and sequences, so that lists are no errors in an editor.
+    type: NodeType = "llm"
+    agents: "Sequence[Agent | Text]" = ()  # type: ignore[assignment]
+    a2a: Sequence[A2aAgent] = ()  # type: ignore[assignment]
+    tools: Sequence[Function | Text] | None = None  # type: ignore[assignment]
     tool: Function | ToolName | None = None  # type: ignore[assignment]
     input_schema: Schema | None = None  # type: ignore[assignment]
     output_schema: Schema | None = None  # type: ignore[assignment]
-    validators: "Many[Agent | Validator | Function]" = Field(  # type: ignore[assignment]
+    validators: "Sequence[Agent | Validator | Function]" = Field(  # type: ignore[assignment]
         default=(), alias="validate"
     )
-    exit_when: "Agent | ExitCondition | Schema | Function | None" = None  # type: ignore[assignment]
+    exit_when: "Agent | ExitCondition | AnyType | Function | None" = None  # type: ignore[assignment]
 
     _expression: Expression | None = PrivateAttr(None)
 
@@ -58,8 +61,10 @@ class Agent(AgentNode):
 class Settings(Config):
     """The keys of a config besides ``agent``. The agent's name is the default of ``name``."""
 
-    mcp_servers: Many[McpServer | dict[str, Any]] = ()  # type: ignore[assignment]  # a python: is a path here
-    agents: "Many[Agent]" = ()
+    allowed_hosts: Sequence[HostName] = ()  # type: ignore[assignment]
+    mcp_servers: Sequence[McpServer | dict[str, Any]] = ()  # type: ignore[assignment]  # python: is a path here
+    a2a: Sequence[A2aAgent] = ()  # type: ignore[assignment]
+    agents: Sequence[Agent] = ()  # type: ignore[assignment]
 
     _expression: Expression | None = PrivateAttr(None)
 

@@ -19,8 +19,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mesh import agents
-from mesh.agents.as_config import AgentProblem, AsConfig, Places
+from mesh.agents.as_config import AsConfig
+from mesh.agents.call_lines import CallLines
 from mesh.agents.objects import Agent, Settings, expression_at
+from mesh.agents.plain_data import AgentProblem
 from mesh.config.problem_texts import problems_of, spelled
 from mesh.config.yaml_tree import Loc
 from mesh.processes.own_stdio import detached_stdio
@@ -55,7 +57,7 @@ def run_file(code: str, path: Path) -> dict[str, Any]:
     elif settings is not None and not isinstance(settings, Settings):
         problem(1, "settings: are no Settings; expected a line such as settings = Settings(port=8080)")
     else:
-        config = AsConfig(path, module, ToolFile(module, code), Places(code, path))
+        config = AsConfig(path, module, ToolFile(module, code), CallLines(code, path))
         try:
             config.convert(agent, settings)
         except AgentProblem as error:
@@ -82,7 +84,7 @@ def _refused(error: ValidationError, code: str, path: Path) -> list[tuple[int, s
         if trace.tb_frame.f_code.co_filename == str(path):
             at = expression_at(trace.tb_frame, trace.tb_lasti)
         trace = trace.tb_next
-    lines = dict(Places(code, path).lines_of(at))
+    lines = dict(CallLines(code, path).of(at))
     found: dict[tuple[int, str], None] = {}
     for each in error.errors(include_url=False, include_context=True):
         for loc, message in problems_of([each], kind, _at(each["loc"], each["input"])):

@@ -49,6 +49,7 @@ DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", 
 """Keys that say where an agent runs, not what it is. They do not change the digest, nor does
 ``llm.prices``."""
 
+NodeType = Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"]
 _PRINTED = ("name", "type", "model", "command")
 
 
@@ -242,7 +243,7 @@ class AgentNode(ConfigSection):
     """
 
     name: Name
-    type: Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"]
+    type: NodeType
     description: str = ""
     agents: "Many[AgentNode]" = ()
     model: Text | None = None

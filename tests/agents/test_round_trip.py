@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.agents import Agent, Budget, LlmOptions, ModelParameters, Settings, Validator
-from mesh.agents.as_config import AgentProblem, AsConfig, Places
+from mesh.agents.as_config import AsConfig
+from mesh.agents.call_lines import CallLines
+from mesh.agents.plain_data import AgentProblem
 from mesh.config.model import parse
 from mesh.config.yaml_text import yaml_text
 from mesh.config.yaml_tree import canonical, compose
@@ -142,7 +144,9 @@ class Drawing:
 def test_an_agent_is_its_yaml(module: ModuleType, data: st.DataObject) -> None:
     drawing = Drawing(data, module)
     settings = drawing.one_of(None, Settings(port=8081, llm=LlmOptions(model="offline"), name="1e5"))
-    converted = AsConfig(Path(str(module.__file__)), module, ToolFile(module, CODE), Places(CODE, Path("x")))
+    converted = AsConfig(
+        Path(str(module.__file__)), module, ToolFile(module, CODE), CallLines(CODE, Path("x"))
+    )
     converted.convert(drawing.tree(2), settings)
     text = yaml_text(converted.data)
 
@@ -178,7 +182,7 @@ def _without_references(node: Any) -> Any:
 )
 def test_what_a_config_cannot_hold_is_a_problem(module: ModuleType, value: Any, told: str) -> None:
     agent = Agent(name="a", type="tool", tool=module.find, args={"x": value})
-    converted = AsConfig(Path("x.py"), module, ToolFile(module, CODE), Places(CODE, Path("x.py")))
+    converted = AsConfig(Path("x.py"), module, ToolFile(module, CODE), CallLines(CODE, Path("x.py")))
     with pytest.raises(AgentProblem, match=f"^{re.escape(told)}$") as caught:
         converted.convert(agent, None)
     assert caught.value.loc[:3] == ("agent", "args", "x")
