@@ -182,9 +182,13 @@ class Conversation:
         """The places of the completed nodes, and of the called agents that have answered."""
         done = {e.place for e in self.steps if isinstance(e, NodeCompleted)}
         called = [e.place for e in self.steps if isinstance(e, AgentStarted)]
-        answered = self.results.keys() | self.validated
-        done |= {place for place in called if place.call and place.call.text in answered}
+        done |= {place for place in called if place.call and self._is_answered(place.call.text)}
         return done
+
+    def _is_answered(self, call: str) -> bool:
+        """Whether the agent that a step called has answered: a tool call has its result then, a validation
+        its verdict."""
+        return call in self.results or call in self.validated
 
     @property
     def _unanswered(self) -> list[ApprovalRequired]:

@@ -68,5 +68,22 @@ def test_a_step_key_tells_the_place_of_its_node(
     } == {place}
 
 
+@settings(deadline=None)
+@given(STEPS, st.integers(0, 99), st.integers(0, 99))
+def test_an_agent_that_validates_has_a_place_that_tells_which_answer_it_is_about(
+    steps: list[tuple[int, int]], number: int, index: int
+) -> None:
+    answer = reached(steps).model_call(number)
+    validation, tool_call = answer.validation(index), answer.tool_call(index)
+    assert (validation.place, validation.validated) == (reached(steps), answer)
+    assert tool_call.validated is None
+    assert (tool_call.asked_by, answer.number) == (answer, number)
+    place = validation.called_agent("critic")
+    assert (place.call, place.path, place.called_agents) == (validation, "critic", ["critic"])
+    assert place != tool_call.called_agent("critic")
+    assert place.agent == place.child(1).child(0, 2).agent
+    assert place.in_tree == reached(steps)
+
+
 def test_the_examples_in_the_docstrings_are_true() -> None:
     assert doctest.testmod(places).failed == 0

@@ -1,5 +1,6 @@
 """Answers that are checked: by a schema, a function, an agent, a person; and what follows an objection."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,8 +9,9 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from mesh.core.actions import actions
 from mesh.core.conversation import fold
-from mesh.core.errors import ConfigError
+from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -614,6 +616,89 @@ async def test_a_loop_whose_condition_fails_fails() -> None:
     async with CheckedMesh(Answers(writer=["a"]), tree, checks={"odd": _raises}) as world:
         body, _ = await world.lived()
     assert body["error"] == "rounds: the check odd failed: it broke"
+
+
+# -- what hangs
+
+
+async def _hangs(arguments: dict[str, Any]) -> str:
+    await asyncio.wait_for(asyncio.Event().wait(), 20)
+    raise AssertionError("it is ended before")
+
+
+async def test_a_check_that_hangs_is_ended_by_the_deadline_of_its_server_and_fails_the_node() -> None:
+    tree = llm("main", validate=[{"check": "slow"}], on_invalid="accept")
+    async with CheckedMesh(Answers(main=["hi"]), tree, checks={"slow": _hangs}) as world:
+        world.ledger.offered._timeout_s = 0.05
+        body, events = await world.lived()
+    assert body["error"].startswith("main: the check slow could not be made: server ledger: tool 'slow' gave")
+    assert validations(events) == []
+
+
+async def test_an_agent_that_hangs_is_ended_by_its_own_deadline_and_fails_the_node() -> None:
+    class Slow(Answers):
+        async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+            if request.system.startswith("critic"):
+                await _hangs({})
+            async for event in super().stream(request):
+                yield event
+
+    critic = {**CRITIC, "timeout_s": 0.05}
+    tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
+    async with CheckedMesh(Slow(main=["hi"], critic=[]), tree, critic) as world:
+        body, _ = await world.lived()
+    assert body["error"] == "main: the agent critic failed: critic took longer than 0.05 s (timeout_s)"
+
+
+async def test_a_check_whose_server_dies_is_made_once_more_and_no_more() -> None:
+    deaths = 0
+
+    async def dies(arguments: dict[str, Any]) -> str:
+        nonlocal deaths
+        deaths += 1
+        raise ToolSessionError("its server died", may_have_run=True)
+
+    tree = llm("main", validate=[{"check": "fragile"}])
+    async with CheckedMesh(Answers(main=["hi"]), tree, checks={"fragile": dies}) as world:
+        world.ledger.offered.call = _raising(world.ledger.offered, dies)  # type: ignore[method-assign]
+        body, _ = await world.lived()
+    assert (deaths, body["error"]) == (2, "main: the check fragile could not be made: its server died")
+
+
+def _raising(session: MemorySession, function: ToolFunction) -> Any:
+    """Calls of a session, as if its server died in them."""
+
+    async def call(name: str, arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
+        return await function(arguments)
+
+    return call
+
+
+# -- what audits read
+
+
+async def test_an_agent_that_validates_begins_and_completes_among_the_actions() -> None:
+    model = Answers(main=["a", "b"], critic=[verdict(False, "no"), verdict(True)])
+    tree = llm("main", validate=[{"agent": "critic"}])
+    async with CheckedMesh(model, tree, CRITIC) as world:
+        _, events = await world.lived()
+    found = [
+        (a.action, a.agent_name, a.data.get("valid")) for a in actions(events) if a.action != "validation"
+    ]
+    assert found == [
+        ("agent_start", "main", None),
+        ("llm_call", "main", None),
+        ("agent_call", "main", None),
+        ("agent_start", "critic", None),
+        ("llm_call", "critic", None),
+        ("agent_complete", "critic", False),
+        ("llm_call", "main", None),
+        ("agent_call", "main", None),
+        ("agent_start", "critic", None),
+        ("llm_call", "critic", None),
+        ("agent_complete", "critic", True),
+        ("agent_complete", "main", None),
+    ]
 
 
 # -- what cannot be
