@@ -20,13 +20,17 @@ def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
     content = "\n".join(lines)
     size = len(content.encode("utf-8", "replace"))
     if size > max_bytes:
-        text = (
-            f"the tool ran, but its result of {size} bytes is over the bound of {max_bytes} bytes: "
-            "ask for less (a filter, a page), or raise max_result_bytes of the server"
-        )
-        return ToolOutcome(content=text, is_error=True)
+        return ToolOutcome(content=over_bound(size, max_bytes), is_error=True)
     files = tuple(file for part in result.content if (file := part_file(part)) is not None)
     return ToolOutcome(content=content, is_error=bool(result.is_error), artifacts=files)
+
+
+def over_bound(size: int, max_bytes: int) -> str:
+    """What the model is told instead of a result that is too large."""
+    return (
+        f"the tool ran, but its result of {size} bytes is over the bound of {max_bytes} bytes: "
+        "ask for less (a filter, a page), or raise max_result_bytes of the server"
+    )
 
 
 def part_file(part: types.ContentBlock) -> Artifact | None:

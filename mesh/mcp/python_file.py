@@ -17,7 +17,8 @@ def launched(server: McpServer, folder: Path) -> McpServer:
     if server.python is None:
         return server
     code = _copied(server.python, folder)
-    arguments = ["-P", "-m", "mesh.tools.serve", "--path", server.python.path, str(code)]
+    bound = ["--max-result-bytes", str(server.max_result_bytes)]
+    arguments = ["-P", "-m", "mesh.tools.serve", "--path", server.python.path, *bound, str(code)]
     return server.model_copy(update={"command": sys.executable, "args": arguments})
 
 

@@ -34,7 +34,7 @@ class Context:
     def cancelled(self) -> bool:
         """Whether nobody waits for the result any more. An ``async def`` is interrupted as well; a ``def``
         runs in a thread, which cannot be, and should look here now and then."""
-        return self._cancelled.is_set() or _is_interrupted()
+        return self._cancelled.is_set() or is_interrupted()
 
     def progress(self, fraction: float, message: str = "") -> Awaitable[None]:
         """Reports how much is done, from 0 to 1, to those who watch. An ``async def`` awaits it; a ``def``
@@ -48,7 +48,7 @@ class Context:
         self._cancelled.set()
 
 
-def _is_interrupted() -> bool:
+def is_interrupted() -> bool:
     """Whether this coroutine is being interrupted, which it sees before `Context.cancel` is called."""
     try:
         task = asyncio.current_task()

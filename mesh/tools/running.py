@@ -12,7 +12,8 @@ import mcp_types as types
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from mesh.tools.context import Context
+from mesh.mcp.content import over_bound
+from mesh.tools.context import Context, is_interrupted
 from mesh.tools.declare import ToolError
 from mesh.tools.file import ToolFunction
 from mesh.tools.results import as_text, explained, without_half_characters
@@ -30,26 +31,25 @@ async def run_call(
     except ValidationError as error:
         return failed(f"the arguments are not valid, so nothing was done: {explained(error)}")
     try:
-        value = await _returned(function.declared.function, positional, named, context)
+        value = await _returned(function.declared.function, positional, named)
     except ToolError as error:
         return failed(str(error) or "the tool failed")
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if isinstance(error, anyio.get_cancelled_exc_class()) and is_interrupted():
+            context.cancel()
+            raise
         logger.error("tool %s failed", function.name, exc_info=_from_tool(error))
         return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
     return result_of(value)
 
 
-async def _returned(function: Any, positional: list[Any], named: dict[str, Any], context: Context) -> Any:
-    try:
-        if inspect.iscoroutinefunction(function):
-            return await function(*positional, **named)
-        call = functools.partial(function, *positional, **named)
-        # A thread cannot be interrupted. It is left to itself when nobody waits for it any more.
-        value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
-        return await value if inspect.isawaitable(value) else value
-    except anyio.get_cancelled_exc_class():
-        context.cancel()
-        raise
+async def _returned(function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*positional, **named)
+    call = functools.partial(function, *positional, **named)
+    # A thread cannot be interrupted. It is left to itself when nobody waits for it any more.
+    value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _from_tool(error: BaseException) -> Any:
@@ -74,6 +74,17 @@ def result_of(value: Any) -> types.CallToolResult:
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         return failed(f"the tool ran, but JSON cannot express what it returned: {error}")
     return types.CallToolResult(content=[types.TextContent(text=text)] if text else [])
+
+
+def bounded(result: types.CallToolResult, max_bytes: int) -> types.CallToolResult:
+    """A result over the bound is replaced here: its line would be too long for the session, which would end
+    this process without knowing what came of the call."""
+    size = sum(_size(part) for part in result.content)
+    return result if size <= max_bytes else failed(over_bound(size, max_bytes))
+
+
+def _size(part: types.ContentBlock) -> int:
+    return len((part.text if isinstance(part, types.TextContent) else part.model_dump_json()).encode())
 
 
 def failed(text: str) -> types.CallToolResult:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 
-def server_of(file: ToolFile) -> "Server[Any]":
+def server_of(file: ToolFile, max_result_bytes: int) -> "Server[Any]":
     """The MCP server of a file without problems."""
     import mcp_types as types
     from mcp.server.lowlevel import Server
 
     from mesh.mcp.meta import context_of
     from mesh.tools.context import Context
-    from mesh.tools.running import failed, run_call
+    from mesh.tools.running import bounded, failed, run_call
 
     functions = {function.name: function for function in file.functions}
     listing = types.ListToolsResult.model_validate(
@@ -48,16 +48,17 @@ def server_of(file: ToolFile) -> "Server[Any]":
 
         context = Context(context_of(request.meta), send)
         with step_output.step_output(context.idempotency_key):
-            return await run_call(function, params.arguments or {}, context)
+            result = await run_call(function, params.arguments or {}, context)
+        return bounded(result, max_result_bytes)
 
     return Server("mesh.tools", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-async def serve(file: ToolFile) -> None:
+async def serve(file: ToolFile, max_result_bytes: int) -> None:
     """Serves stdio until it ends."""
     from mesh.mcp.stdio_server import stdio_streams
 
-    server = server_of(file)
+    server = server_of(file, max_result_bytes)
     async with stdio_streams() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
@@ -68,6 +69,9 @@ def main() -> None:
     )
     parser.add_argument("code", type=Path, help="the file that has the text")
     parser.add_argument("--path", type=Path, help="where the text was read (CODE)")
+    parser.add_argument(
+        "--max-result-bytes", type=int, default=1 << 20, help="a larger result is an error (%(default)s)"
+    )
     options = parser.parse_args()
     # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
     # start-up time.
@@ -84,7 +88,7 @@ def main() -> None:
         file = ToolFile(import_code(code, path), code)
     if problems := [*file.problems()]:
         sys.exit("\n".join(f"{path}:{line}: {message}" for line, message in problems))
-    anyio.run(serve, file)
+    anyio.run(serve, file, options.max_result_bytes)
 
 
 if __name__ == "__main__":

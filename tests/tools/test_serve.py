@@ -69,11 +69,24 @@ def steps(n: int, ctx: Context) -> int:
     return n
 
 @tool
-def fail(how: str) -> str:
+def fail_in_thread(how: str) -> str:
+    """Fails in a thread."""
+    return failing(how)
+
+@tool
+async def fail(how: str) -> str:
+    """Fails."""
+    return failing(how)
+
+def failing(how: str) -> str:
     if how == "said":
         raise ToolError("there is no such order")
     if how == "exit":
         raise SystemExit(3)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "cancel":
+        raise asyncio.CancelledError("by itself")
     raise LookupError("no key")
 '''
 
@@ -81,7 +94,16 @@ def fail(how: str) -> str:
 async def test_a_typed_function_is_a_tool(tmp_path: Path) -> None:
     async with served(tmp_path, SHOP) as session:
         tools = {tool.name: tool for tool in (await session.catalogue()).tools}
-    assert [*tools] == ["refund", "orders", "ask", "wait", "wait_in_thread", "steps", "fail"]
+    assert [*tools] == [
+        "refund",
+        "orders",
+        "ask",
+        "wait",
+        "wait_in_thread",
+        "steps",
+        "fail_in_thread",
+        "fail",
+    ]
     assert tools["refund"].input_schema == {
         "type": "object",
         "properties": {"order": {"type": "string"}, "cents": {"type": "integer"}},
@@ -103,12 +125,19 @@ async def test_a_tool_gets_its_arguments_and_the_context_of_its_step(tmp_path: P
 
 @pytest.mark.parametrize(
     ("how", "content"),
-    [("said", "there is no such order"), ("else", "LookupError: no key"), ("exit", "SystemExit: 3")],
+    [
+        ("said", "there is no such order"),
+        ("else", "LookupError: no key"),
+        ("exit", "SystemExit: 3"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("cancel", "CancelledError: by itself"),
+    ],
 )
 async def test_what_a_tool_raises_is_an_error_of_the_tool(tmp_path: Path, how: str, content: str) -> None:
     async with served(tmp_path, SHOP) as session:
-        outcome = await session.call("fail", {"how": how})
-        assert (outcome.is_error, outcome.content) == (True, content)
+        for name in ("fail", "fail_in_thread"):
+            outcome = await session.call(name, {"how": how})
+            assert (outcome.is_error, outcome.content) == (True, content)
         assert (await session.call("orders", {})).content == '[""]'
 
 
@@ -177,3 +206,24 @@ async def test_progress_is_live_and_its_newest_at_most_ten_times_a_second(tmp_pa
     assert 3 <= len(told) <= took * 10 + 2
     assert [each.message for each in told] == [f"step {round(each.progress * 300)}" for each in told]
     assert told == sorted(told, key=lambda each: each.progress)
+
+
+@pytest.mark.parametrize("how", ["returned", "raised"])
+async def test_a_result_that_is_too_large_is_an_error_of_the_tool(tmp_path: Path, how: str) -> None:
+    code = """
+        @tool(destructive=True)
+        def large(how: str) -> str:
+            if how == "raised":
+                raise ValueError("x" * 9_000_000)
+            return "x" * 9_000_000
+
+        @tool
+        def process() -> int:
+            import os
+            return os.getpid()
+    """
+    async with served(tmp_path, code, max_result_bytes=2048) as session:
+        process = (await session.call("process", {})).content
+        outcome = await session.call("large", {"how": how})
+        assert outcome.is_error and "is over the bound of 2048 bytes" in outcome.content
+        assert (await session.call("process", {})).content == process
