@@ -11,7 +11,8 @@
     S8  A2A: what message/send costs beside the REST turn
     S9  called agents beside a tree that makes the same model calls, a model call with and without a budget,
         calls 10 and 1,000 of a turn, bytes in the journal
-    S10 a tool in a Python file beside one of a server written by hand
+    S10 a tool in a Python file beside one of a server written by hand, four replicas of a server beside one,
+        a check of an answer by its schema
     up  time to start, CPU when idle, memory
 
 `bench.compare` measures two checkouts beside each other.
@@ -33,11 +34,13 @@ from rich.table import Table
 
 from bench.a2a import s8
 from bench.agents import s9
+from bench.answers import answers
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
 from bench.live import live
 from bench.load import Load
 from bench.python_tools import s10
+from bench.replicas import replicas
 from bench.trees import resumed, shapes
 from bench.world import World, running
 
@@ -179,6 +182,8 @@ def main() -> None:
             s9(bench, Path(scratch))
         if bench.wants("S10"):
             s10(bench, Path(scratch))
+            answers(bench)
+            replicas(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))
