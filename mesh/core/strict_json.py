@@ -8,6 +8,7 @@ they would fail later, in the middle of a turn, or silently become something els
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -92,8 +93,7 @@ def _no_constant(name: str) -> float:
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(members)
     if len(value) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        [(twice, _)] = Counter(name for name, _ in members).most_common(1)
         raise ValueError(f"it has an object with two members of the name {twice[:100]!r}")
     return value
 

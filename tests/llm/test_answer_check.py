@@ -218,3 +218,21 @@ def test_the_work_that_is_known_without_counting_is_no_less_than_the_work(
 )
 def test_the_work_of_what_depends_on_the_value_is_counted(schema: dict[str, Any]) -> None:
     assert checker_for(schema, is_complete=True).graph.most_work(1, 1) == ENDLESS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" + ",".join(f'"k{n}": 1' for n in range(80_000)) + ', "k79999": 1}',
+        "[" + ",".join(['{"a": 1}'] * 110_000) + "]",
+        "[" * 99 + ",".join(["[1]"] * 250_000) + "]" * 99,
+        json.dumps(["\n" * 500_000]),
+    ],
+    ids=["one name twice at the end", "objects", "depth", "escapes"],
+)
+def test_reading_and_checking_a_large_answer_takes_a_bounded_time(text: str) -> None:
+    assert len(text) < MAX_ANSWER_CHARS
+    schema = {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"additionalProperties": {"$ref": "#/$defs/a"}}}}
+    started = time.process_time()
+    checked(schema, text)
+    assert time.process_time() - started < 1
