@@ -9,12 +9,11 @@ checks or schemas. Problems are told at the lines of the Python file.
 from collections.abc import Mapping
 from pathlib import Path
 
-from mesh.config.files import FileText, PythonProblem, UnusableFile, read, run_file
+from mesh.config.files import MadeFrom, PythonProblem, UnusableFile, read, run_file
 from mesh.config.model import Config
 from mesh.config.model import load as load_yaml
 from mesh.config.python_problems import shown
 from mesh.config.yaml_text import yaml_text
-from mesh.config.yaml_tree import Loc
 from mesh.core.errors import ConfigError
 
 
@@ -29,13 +28,8 @@ def load_python(path: Path, env: Mapping[str, str]) -> Config:
         file = read(path.parent, path.name)
     except UnusableFile as problem:
         raise ConfigError([f"{path}:1: {problem}"]) from None
-    text, lines = _run(file)
-    return Config.parse(text, str(path), env, lines=lines)
-
-
-def _run(file: FileText) -> tuple[str, Mapping[Loc, int]]:
-    """Returns the text of the config, and the lines of its keys in the file."""
     found = run_file("mesh.agents.run_file", file, {})
     if found["problems"]:
         raise ConfigError([shown(PythonProblem(**each)) for each in found["problems"]])
-    return yaml_text(found["config"]), {tuple(loc): line for loc, line in found["lines"]}
+    lines = {tuple(loc): line for loc, line in found["lines"]}
+    return Config.parse(yaml_text(found["config"]), str(path), env, made_from=MadeFrom(file, lines))

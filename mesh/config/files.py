@@ -64,20 +64,31 @@ class Description(NamedTuple):
     problems: tuple[PythonProblem, ...] = ()
 
 
+class MadeFrom(NamedTuple):
+    """The Python file that the text of a config was made from, and the lines of the config's keys in it."""
+
+    file: FileText
+    lines: Mapping[Loc, int]
+
+
 class Files:
-    """The files of one config: read from ``folder``, or ``kept`` by whoever read them."""
+    """The files of one config: read from ``folder``, each once, or ``kept`` by whoever read them. ``read`` is
+    one that was read already."""
 
     used: dict[str, FileText]
     """What was asked for, by the location of the reference."""
 
-    def __init__(self, folder: Path, kept: Mapping[str, FileText] | None = None) -> None:
+    def __init__(
+        self, folder: Path, kept: Mapping[str, FileText] | None = None, read: FileText | None = None
+    ) -> None:
         self._folder = folder
         self._kept = kept
+        self._read_files = {read.path: read} if read else {}
         self.used: dict[str, FileText] = {}
 
     def text(self, loc: Loc, reference: str) -> FileText:
         """Returns the file that the reference at ``loc`` names. Raises `UnusableFile`."""
-        return self._known(loc, lambda: read(self._folder, reference))
+        return self._known(loc, lambda: self._read(reference))
 
     def schema(self, loc: Loc, reference: str) -> dict[str, Any]:
         """Returns the JSON Schema that the reference at ``loc`` names: that of a JSON file, or of a type of a
@@ -85,10 +96,17 @@ class Files:
         Raises `UnusableFile`."""
         file, _, name = reference.rpartition(":")
         if file.endswith(".py"):
-            known = self._known(loc, lambda: _schema_of_type(read(self._folder, file), name))
+            known = self._known(loc, lambda: _schema_of_type(self._read(file), name))
         else:
-            known = self._known(loc, lambda: read(self._folder, reference))
+            known = self._known(loc, lambda: self._read(reference))
         return _json_object(known)
+
+    def _read(self, reference: str) -> FileText:
+        # Once, so that all of a config that comes from a file comes from the same version of it.
+        path = _path(self._folder, reference)
+        if path not in self._read_files:
+            self._read_files[path] = read(self._folder, reference)
+        return self._read_files[path]
 
     def _known(self, loc: Loc, read: Callable[[], FileText]) -> FileText:
         key = spelled(loc)
@@ -157,6 +175,10 @@ def _resolve_python(server: dict[str, Any], loc: Loc, files: Files) -> Iterator[
         server["python"] = {"file": reference, "path": found.path, "code": found.text}
 
 
+def _path(folder: Path, reference: str) -> str:
+    return os.path.abspath(folder / Path(reference).expanduser())  # noqa: PTH100 - a symlink stays one
+
+
 def read(folder: Path, reference: str) -> FileText:
     """Returns the file at a path that is relative to a folder. Raises `UnusableFile`."""
     path = folder / Path(reference).expanduser()
@@ -168,7 +190,7 @@ def read(folder: Path, reference: str) -> FileText:
     if len(raw) > MAX_BYTES:
         raise UnusableFile(f"{path} is over {MAX_BYTES:,} bytes; move parts of it into files that it imports")
     try:
-        return FileText(os.path.abspath(path), raw.decode("utf-8-sig"))  # noqa: PTH100 - a symlink stays one
+        return FileText(_path(folder, reference), raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UnusableFile(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from error

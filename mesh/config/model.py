@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
-from mesh.config.files import Files, FileText, resolve
+from mesh.config.files import Files, FileText, MadeFrom, resolve
 from mesh.config.problem_texts import spelled
 from mesh.config.read_model import Problem, read_model, told
 from mesh.config.values import (
@@ -465,15 +465,15 @@ class Config(ConfigSection):
         source: str,
         env: Mapping[str, str],
         files: Mapping[str, FileText] | None = None,
-        lines: Mapping[Loc, int] | None = None,
+        made_from: MadeFrom | None = None,
     ) -> "Config":
         """Returns the config in ``text``. ``source`` is the name of the file, with which problems begin.
 
         ``files`` is what `Config.files` of the same config was; with None the files that the config names are
-        read, relative to the folder of ``source``. ``lines`` are those of the keys in ``source``, if the text
-        was made from it. Raises `ConfigError` with every problem, in the order of the lines.
+        read, relative to the folder of ``source``. ``made_from`` is the file ``source``, if that is not where
+        the text stands. Raises `ConfigError` with every problem, in the order of the lines.
         """
-        used = Files(Path(source).parent, files)
+        used = Files(Path(source).parent, files, made_from and made_from.file)
         config, root = read_model(
             cls,
             text,
@@ -482,7 +482,7 @@ class Config(ConfigSection):
             example="name: agent",
             resolve=partial(resolve, files=used),
             checks=cross_checks,
-            lines=lines,
+            lines=made_from and made_from.lines,
         )
         config._source, config._origin, config._root = text, source, root
         config._files, config._digest = used.used, _digest(root, used.used)

@@ -220,3 +220,14 @@ def test_a_file_without_tools_is_a_problem(folder: Path) -> None:
     (folder / "tools/shop.py").write_text("x = 1\n")
     [found] = python_problems(loaded(folder))
     assert found.endswith("declares no tool and no check; put @tool before a function")
+
+
+def test_each_file_is_read_once_so_that_all_of_a_config_is_of_one_version(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"title": "first"}')
+    files = Files(tmp_path)
+    first = files.text(("one",), "a.json")
+    file.write_text('{"title": "second"}')
+    assert files.text(("two",), "./a.json") == first
+    assert files.schema(("three",), str(file)) == {"title": "first"}
+    assert Files(tmp_path, read=first).text(("four",), "a.json") == first
