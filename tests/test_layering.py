@@ -45,7 +45,7 @@ SAME_ROLE = {
     "chat.py": "the terminal chat, and the command that starts it",
     "errors.py": "errors: the tree of them, and how A2A says them",
     "events.py": "events: the vocabulary, and how HTTP shows it",
-    "files.py": "an implementation of a port on files",
+    "files.py": "files: an implementation of a port on them, and those that a config names",
     "http.py": "HTTP, as a room uses it",
     "keeper.py": "the keeper, and its actor",
     "memory.py": "an implementation of a port in memory",
@@ -59,8 +59,9 @@ SAME_ROLE = {
     "up.py": "mesh up: the command, and what it runs",
 }
 """Names that modules of different rooms share, because they mean the same thing in each."""
-TWO_SIDES = {"AgentInfo", "ConversationPage"}
-"""Classes of one JSON object, at the server and at the client that does not import the server."""
+TWO_SIDES = {"AgentInfo", "ConversationPage", "Found"}
+"""Classes of one JSON object: at the server and at the client that does not import the server, or in a tool's
+file and in the mesh."""
 
 
 def test_no_module_is_named_like_one_that_is_something_else() -> None:

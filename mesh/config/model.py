@@ -107,7 +107,7 @@ class ServerOptions(ConfigSection):
     tool without hints needs an approval. ``timeout_s`` bounds a call, ``start_timeout_s`` the start of the
     session, ``max_result_bytes`` one result. The server gets ``env``, and of the mesh's own environment only
     HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may override. ``believe_checks``: what it says in
-    ``_meta`` of its checks counts (`mesh.mcp.checks`).
+    ``_meta`` of its checks counts (`mesh.mcp.outcome_checks`).
     """
 
     command: Text | None = None

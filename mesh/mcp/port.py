@@ -22,7 +22,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     ``read_only``: it changes nothing, so that a call may be broken off.
 
     ``is_check``: it is there for the mesh to ask, and models neither see nor call it. ``checked_by`` names
-    the tool of the same server that tells what came of a call of this one (see `mesh.mcp.checks`).
+    the tool of the same server that tells what came of a call of this one (see `mesh.mcp.outcome_checks`).
     """
 
     name: str

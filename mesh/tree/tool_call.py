@@ -28,8 +28,8 @@ from mesh.core.events import (
 from mesh.core.execution import ExecutionContext, step_id
 from mesh.core.history import NOT_RUN
 from mesh.core.places import StepKey
-from mesh.mcp.checks import found, unknown, words_of
 from mesh.mcp.fingerprint import changes, fingerprint_of
+from mesh.mcp.outcome_checks import found, unknown, words_of
 from mesh.mcp.port import Claim, Tool, ToolOutcome
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import problems
