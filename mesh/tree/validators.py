@@ -16,7 +16,7 @@ from mesh.core.errors import ToolSessionError, ValidatorError
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ValidatorKind
 from mesh.core.places import StepKey
 from mesh.core.strict_json import parsed
-from mesh.llm.answer_check import checked
+from mesh.llm.answer_check import Checked, checked
 from mesh.llm.outputs import problem_of_edit, text_of
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.schema import problems
@@ -91,13 +91,20 @@ class SchemaValidator:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
+        self._last = ("", checked(schema, ""))
 
     async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
-        problem = checked(self._schema, answer.text).problem
+        problem = self._checked(answer.text).problem
         return Verdict(not problem, problem)
 
     def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
-        return Answer(answer.text, checked(self._schema, answer.text).value)
+        return Answer(answer.text, self._checked(answer.text).value)
+
+    def _checked(self, text: str) -> Checked:
+        """What the check of an answer found. It is made once for a verdict and the value that follows it."""
+        if text is not self._last[0]:
+            self._last = (text, checked(self._schema, text))
+        return self._last[1]
 
 
 class CheckValidator:
