@@ -227,7 +227,7 @@ class RemoteTree:
                 self._blueprint,
                 digest=digest,
                 source=path.read_text(),
-                files=_kept_files(path),
+                files=kept_files(path),
                 origin=path.name,
                 leaves=True,
             )
@@ -355,7 +355,8 @@ def _keep(path: Path, content: bytes) -> None:
         atomic.sync_folder(path.parent)
 
 
-def _kept_files(source: Path) -> dict[str, FileText]:
+def kept_files(source: Path) -> dict[str, FileText]:
+    """The files of the config whose text was kept at a path."""
     path = _files_path(source)
     kept = json.loads(path.read_bytes()) if path.exists() else {}
     return {loc: FileText(*file) for loc, file in kept.items()}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mesh.config.files import Description, FileText
     from mesh.core.execution import ExecutionContext
     from mesh.mcp.port import ToolOutcome
+    from mesh.mcp.progress import Progress
 
 _NAME = "tools"
 """Of the server, in the log."""
@@ -135,9 +136,15 @@ async def _called(
         try:
             tools = {tool.name: tool for tool in (await session.catalogue()).tools}
             refused = _refused(tools[name].input_schema, arguments)
-            return refused or await session.call(name, arguments, context=context)
+            return refused or await session.call(
+                name, arguments, context=context, on_progress=_print_progress
+            )
         finally:
             await session.close()
+
+
+def _print_progress(progress: "Progress") -> None:
+    typer.echo(f"{progress.progress:.0%} {progress.message}".rstrip(), err=True)
 
 
 def _refused(schema: dict[str, Any], arguments: dict[str, Any]) -> "ToolOutcome | None":

@@ -23,12 +23,14 @@ from typing import Any, NamedTuple
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
 from mesh.core.strict_json import checked
-from mesh.processes.bounded import run_bounded
+from mesh.processes.bounded import Ran, run_bounded
 
 MAX_BYTES = 256 * 1024
 """Bounds a file that a config names."""
 DESCRIBE_TIMEOUT_S = 30.0
 MAX_DESCRIPTION = 8 * 1024 * 1024
+MIN_SECRET = 8
+"""Shorter values of variables, such as `1` or `true`, are no secrets; see `mesh.mcp.stderr`."""
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """The variables that an MCP server inherits; see `mesh.mcp.stdio.server_environment`."""
 
@@ -253,14 +255,27 @@ def run_file(
         timeout_s=DESCRIBE_TIMEOUT_S,
         max_bytes=MAX_DESCRIPTION,
     )
-    if ran.bound or not ran.stdout:
-        why = ran.bound or _exit_message(ran.status)
-        last = " / ".join(ran.stderr.decode("utf-8", "replace").split("\n")[-4:]).strip(" /")[-600:]
-        message = f"cannot be imported: {why}" + (f"; its last words: {last}" if last else "")
-        return {"problems": [{"path": file.path, "line": 1, "message": message}]}
-    found: dict[str, Any] = json.loads(ran.stdout)
+    try:
+        found: dict[str, Any] = json.loads(_without_secrets(ran.stdout, env))
+    except ValueError:  # it ended early, or something else wrote to its stdout
+        last = " / ".join(_without_secrets(ran.stderr, env).split("\n")[-4:]).strip(" /")[-600:]
+        why = f"cannot be imported: {_end_of(ran)}" + (f"; its last words: {last}" if last else "")
+        return {"problems": [{"path": file.path, "line": 1, "message": why}]}
     return found
 
 
-def _exit_message(status: int) -> str:
-    return f"it was killed by signal {-status}" if status < 0 else f"it exited with code {status}"
+def _without_secrets(raw: bytes, env: Mapping[str, str]) -> str:
+    """What a file wrote, without the configured values, which may be secrets."""
+    text = raw.decode("utf-8", "replace")
+    for value in sorted(env.values(), key=len, reverse=True):
+        if len(value) >= MIN_SECRET:
+            text = text.replace(json.dumps(value)[1:-1], "***").replace(value, "***")
+    return text
+
+
+def _end_of(ran: Ran) -> str:
+    if ran.bound:
+        return ran.bound
+    if ran.status < 0:
+        return f"it was killed by signal {-ran.status}"
+    return f"it exited with code {ran.status}"

@@ -12,13 +12,15 @@ from typer.testing import CliRunner, Result
 
 from mesh.cli import app
 
-SHOP = '''import os
-from mesh.tools import ToolError, check, tool
+SHOP = '''import os, time
+from mesh.tools import Context, ToolError, check, tool
 
 @tool(destructive=True)
-def refund(order: str, cents: int = 5) -> str:
+def refund(order: str, ctx: Context, cents: int = 5) -> str:
     """Pays money back."""
-    print("asking the bank")
+    print("asking the bank", flush=True)
+    ctx.progress(0.5, "asked")
+    time.sleep(0.2)  # a report that comes with the result may be lost
     if order == "none":
         raise ToolError("no such order")
     return f"{order} {cents} {os.environ.get('BANK')}"
@@ -53,12 +55,16 @@ def test_the_tools_and_checks_of_a_file_are_listed(here: Path) -> None:
         ["is_polite", "output", "no", "check"],
     ]
     shown = json.loads(mesh("tools", "shop.py", "--json").stdout)
-    assert [each["line"] for each in (*shown["tools"], *shown["checks"])] == [5, 13]
+    assert [each["line"] for each in (*shown["tools"], *shown["checks"])] == [5, 15]
 
 
 def test_a_call_prints_the_result_and_what_the_tool_prints(here: Path) -> None:
     result = mesh("tools", "shop.py", "--call", "refund", '{"order": "A-1"}')
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "A-1 5 None\n", "asking the bank\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        0,
+        "A-1 5 None\n",
+        "asking the bank\n50% asked\n",
+    )
 
 
 def test_a_call_gets_the_variables_that_are_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

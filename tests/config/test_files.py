@@ -135,6 +135,19 @@ def test_a_file_that_ends_its_process_is_a_problem(code: str, problem: str) -> N
     assert found.message.endswith(problem)
 
 
+def test_a_file_that_writes_among_the_description_is_a_problem() -> None:
+    code = "import os\nif os.fork():\n    os.wait()\n"
+    [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
+    assert found.message == "cannot be imported: it exited with code 0"
+
+
+@pytest.mark.parametrize("ends", ["raise ValueError(token)", "print(token, flush=True); os._exit(1)"])
+def test_a_problem_shows_no_value_of_a_variable(ends: str) -> None:
+    code = f"import os\ntoken = os.environ['TOKEN']\n{ends}\n"
+    [found] = describe(FileText("/nowhere/shop.py", code), {"TOKEN": 'sec"ret-1234'}).problems
+    assert "***" in found.message and "ret-1234" not in found.message
+
+
 def test_problems_of_python_files_have_their_lines(folder: Path) -> None:
     (folder / "tools/shop.py").write_text(TOOLS.replace("pattern: str", "pattern"))
     assert [*python_problems(loaded(folder))] == [

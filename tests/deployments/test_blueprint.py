@@ -1,10 +1,12 @@
 """What travels to the actors of an agent, wherever they run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deployments.blueprint import blueprint_of
+from deployments.remote import keep_source, kept_files
 from mesh.config.model import parse
 
 
@@ -26,3 +28,17 @@ def test_paths_mean_the_same_in_a_process_that_works_in_another_folder(
 
 def test_a_mesh_without_keys_stays_one() -> None:
     assert blueprint_of(parse("name: a\n", "agent.yaml", {}), one_machine=True).config().auth is None
+
+
+def test_a_version_is_kept_with_the_files_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("x = 1  # ${HOME}\n")
+    text = "name: a\ndata_dir: data\nmcp_servers: [{name: shop, python: shop.py}]\n"
+    config = parse(text, str(tmp_path / "agent.yaml"), {})
+    blueprint = replace(blueprint_of(config, one_machine=True), data_dir=tmp_path / "data")
+    keep_source(blueprint)
+    (tmp_path / "shop.py").write_text("x = 2\n")
+    source = tmp_path / "data/configs" / f"{config.digest}.yaml"
+    version = replace(blueprint, source=source.read_text(), files=kept_files(source), origin=source.name)
+    assert (version.config().servers, version.config().digest) == (config.servers, config.digest)
+    newer = blueprint_of(parse(text, str(tmp_path / "agent.yaml"), {}), one_machine=True)
+    assert newer.digest != config.digest
