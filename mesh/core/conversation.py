@@ -54,7 +54,7 @@ from mesh.core.events import (
 )
 from mesh.core.history import NOT_REACHED, NOT_RUN, call_of, messages_of
 from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, User
-from mesh.core.places import ROOT, Place
+from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.spending import Sum
 
 ConversationStatus = Literal["active", "waiting_approval", "completed"]
@@ -375,11 +375,17 @@ class Conversation:
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         call = call_of(self.steps, event)
-        is_draft = event.is_error and event.tool in ANSWERING_TOOLS
-        arguments = call.arguments if call and not is_draft else {}
+        arguments = call.arguments if call and not self._is_rejected_draft(event) else {}
         if claims := self.claims.get(event.step):
             arguments = claims[-1].arguments
         return ToolCallView(event.tool, arguments, event.content, event.is_error)
+
+    def _is_rejected_draft(self, event: ToolResult) -> bool:
+        """Whether the call was an answer that did not pass, which no client is to see."""
+        if not event.is_error or event.tool not in ANSWERING_TOOLS:
+            return False
+        asked_by = StepKey(event.step).asked_by.text
+        return any(isinstance(e, LlmCall) and e.step == asked_by and e.draft for e in self.steps)
 
     def _remember(self, key: str, body_hash: str, seq: int) -> None:
         if key:

@@ -291,10 +291,11 @@ class LlmWork:
 
     async def _answer(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """A call whose result is an answer that is checked."""
-        known, problem = steps.known(step, ToolResult), answer_problem(call)
+        assert self._checks is not None  # see `_runner`
+        schema = self._checks.schema
+        known, problem = steps.known(step, ToolResult), ending_problem(call, is_text=schema is None)
         if known is None and not problem:
-            assert self._checks is not None  # see `_runner`
-            text = text_of(self._checks.schema, call.arguments["result"])
+            text = text_of(schema, call.arguments["result"])
             judged = await self._checks.judge(steps, step.asked_by, text)
             if isinstance(judged, PassEnd):
                 if judged.status != "completed":
@@ -348,21 +349,14 @@ def _reservation(steps: Steps, step: StepKey, answer: LlmCall) -> LlmReserved | 
     return next(found, None)
 
 
-def ending_problem(call: ToolCall) -> str:
-    """What is wrong with the arguments of a tool that ends something; empty if nothing is."""
+def ending_problem(call: ToolCall, *, is_text: bool = True) -> str:
+    """What is wrong with the arguments of a tool that ends something; empty if nothing is. Whether a result
+    fits its schema, where it is no text, is not looked at here."""
     if call.name == EXIT_LOOP.name:
         return ""
     result = call.arguments.get("result")
-    if call.malformed or not isinstance(result, str) or len(call.arguments) > 1:
+    if call.malformed or call.arguments.keys() != {"result"} or (is_text and not isinstance(result, str)):
         return f'Invalid arguments for {call.name}: expected {{"result": "…"}} and nothing else'
-    return ""
-
-
-def answer_problem(call: ToolCall) -> str:
-    """What is wrong with the arguments of a call whose result is an answer with a schema; empty if nothing
-    is."""
-    if call.malformed or call.arguments.keys() != {"result"}:
-        return f'Invalid arguments for {call.name}: expected {{"result": …}} and nothing else'
     return ""
 
 

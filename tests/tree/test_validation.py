@@ -515,6 +515,17 @@ async def test_the_result_of_complete_task_has_the_schema_and_is_checked() -> No
     assert results.results[0].is_error
 
 
+async def test_a_result_without_a_schema_has_to_be_a_text() -> None:
+    model = Answers(main=[calls(("complete_task", {"result": {"a": 1}})), "please"])
+    tree = llm("main", validate=[{"check": "polite"}], **DONE)
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "please"
+    assert [e.content for e in events if isinstance(e, ToolResult)] == [
+        'Invalid arguments for complete_task: expected {"result": "…"} and nothing else'
+    ]
+
+
 async def test_of_two_results_in_one_answer_the_second_is_not_looked_at() -> None:
     both = calls(("complete_task", {"result": "rude"}), ("complete_task", {"result": "please"}))
     model = Answers(main=[both, calls(("complete_task", {"result": "yes please"}))])
