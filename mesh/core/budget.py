@@ -653,16 +653,20 @@ def spend_of(use: BudgetUse, scope: Scope, run: int, now: str) -> Spend:
     )
 
 
-def turn_spend(events: Iterable[AnyEvent], limits: Mapping[str, float], now: str) -> Spend | None:
-    """What the newest turn has used of its limits; None if it has none. ``limits`` are those of the agent,
-    which those of the request tighten."""
+def turn_spend(
+    events: Iterable[AnyEvent], limits: Mapping[str, Mapping[str, float]], now: str
+) -> list[Spend]:
+    """What the newest turn has used of its limits, and after it the runs in it that have limits of their own.
+    ``limits`` are those of the agent, by node path; those of the request tighten the turn's."""
     use, asked = BudgetUse(), dict[str, float]()
     for event in events:
         use.apply(event)
         if isinstance(event, UserMessage):
             asked = event.budget
-    limits = tightest(limits, asked)
-    return spend_of(use, scope_of(ROOT.text, limits), use.run, now) if limits else None
+    of_turn = scope_of(ROOT.text, tightest(limits.get(ROOT.path, {}), asked))
+    runs = {place: limits.get(Place(place).path) for place in sorted(use.uses) if place != ROOT.text}
+    scopes = [of_turn, *(scope_of(place, own) for place, own in runs.items() if own)]
+    return [spend_of(use, scope, use.run, now) for scope in scopes]
 
 
 def _by_limit(amount: Amount) -> dict[str, float]:

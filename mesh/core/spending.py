@@ -66,17 +66,24 @@ class SpentByModel(Spent, frozen=True, kw_only=True):
     model: str
 
 
-class TurnSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """What the newest turn has used of its budget, by the keys of the budget, up to event ``seq``. ``number``
-    is that of the turn. ``unsettled`` are bounds of model calls whose answers were lost, ``reserved`` those
-    of calls under way."""
+class RunSpend(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run at a place has used of its budget, by the keys of the budget. ``unsettled`` are bounds of
+    model calls whose answers were lost, ``reserved`` those of calls under way."""
 
-    number: int
-    seq: int
+    place: str
     limits: dict[str, float]
     spent: dict[str, float]
     unsettled: dict[str, float]
     reserved: dict[str, float]
+
+
+class TurnSpend(RunSpend, frozen=True, kw_only=True):
+    """What the newest turn has used of its budget, up to event ``seq``. ``number`` is that of the turn.
+    ``runs`` are those of nodes and called agents in it that have budgets of their own."""
+
+    number: int
+    seq: int
+    runs: list[RunSpend] = []
 
 
 class SpendReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ tree."""
 
 import asyncio
 import re
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -14,9 +15,9 @@ from mesh.config.model import Config
 from mesh.core.actions import action_lines, actions
 from mesh.core.budget import turn_spend
 from mesh.core.errors import BadRequest
-from mesh.core.events import NAMES, AnyEvent, decode, now
+from mesh.core.events import NAMES, AnyEvent, Spend, decode, now
 from mesh.core.ids import SESSION_IDS, is_session_id
-from mesh.core.spending import SpendReport, TurnSpend, root_agent, spend_report
+from mesh.core.spending import RunSpend, SpendReport, TurnSpend, root_agent, spend_report
 from mesh.http.backend import Backend
 from mesh.http.body_types import TreeBody
 from mesh.http.parsing import read_request
@@ -26,7 +27,7 @@ from mesh.keeper.replies import JournalLines
 from mesh.keeper.requests import Export, Follow, Import
 from mesh.keeper.transfer import created_in
 from mesh.llm.prices import Prices
-from mesh.tree.configured_limits import limits_of_turn
+from mesh.tree.configured_limits import limits_by_path
 from mesh.tree.outline import outline, outlines_of_called_agents
 
 _CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
@@ -41,7 +42,7 @@ class EventRoutes:
         self._backend = backend
         self._streams = streams
         self._root = config.tree.name
-        self._limits = limits_of_turn(config)
+        self._limits = limits_by_path(config)
         self._prices = Prices(config.llm.prices)
         self._max_log_bytes = config.limits.max_log_bytes
         # Beside the tree, not in it: clients that know of no agents to call show the tree as it was.
@@ -105,15 +106,14 @@ class EventRoutes:
     def _report(self, content: bytes) -> SpendReport:
         events = _events_in(content)
         report = spend_report(events, root_agent(events, self._root), self._prices.nusd)
-        if (use := turn_spend(events, self._limits, now())) is None:
+        of_turn, *runs = map(_amounts, turn_spend(events, self._limits, now()))
+        if not of_turn["limits"] and not runs:
             return report
         turn = TurnSpend(
             number=max(event.turn for event in events),
             seq=events[-1].seq,
-            limits=use.limits,
-            spent=use.spent,
-            unsettled=use.unsettled,
-            reserved=use.reserved,
+            runs=[RunSpend(**run) for run in runs],
+            **of_turn,
         )
         return msgspec.structs.replace(report, turn=turn)
 
@@ -131,6 +131,12 @@ class EventRoutes:
         owner = created.conversation_id
         take_in = Import(owner, content, principal.name if principal else "")
         return turn_response(await self._backend.ask(owner, take_in), 201)
+
+
+def _amounts(spend: Spend) -> dict[str, Any]:
+    """The fields of `RunSpend`."""
+    names = ("limits", "spent", "unsettled", "reserved")
+    return {"place": spend.step, **{name: getattr(spend, name) for name in names}}
 
 
 def _events_in(content: bytes) -> list[AnyEvent]:

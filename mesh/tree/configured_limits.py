@@ -6,6 +6,7 @@ from typing import get_args
 from mesh.config.model import Budget, Config
 from mesh.core.budget import LimitName, tightest
 from mesh.core.events import LlmCall
+from mesh.core.places import ROOT
 from mesh.llm.prices import Prices
 from mesh.tree.plan import PlannedNode, callable_agents, tree_of
 
@@ -22,6 +23,14 @@ def limits_of(budget: Budget) -> dict[str, float]:
 def limits_of_turn(config: Config) -> dict[str, float]:
     """The limits of a turn: those at the top of the config, and those of the root node."""
     return tightest(limits_of(config.tree.budget), limits_of(config.budget))
+
+
+def limits_by_path(config: Config) -> dict[str, dict[str, float]]:
+    """The limits of all runs that have some, by the paths of their nodes."""
+    nodes = (node for tree in (tree_of(config), *callable_agents(config)) for node in tree.walk())
+    limits = {node.path: limits_of(node.node.budget) for node in nodes}
+    limits[ROOT.path] = limits_of_turn(config)
+    return {path: own for path, own in limits.items() if own}
 
 
 def unpriced_models(config: Config) -> list[str]:

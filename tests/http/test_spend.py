@@ -78,6 +78,22 @@ def test_what_the_newest_turn_has_used_of_its_limits_says_which_turn_and_up_to_w
     assert (turn["limits"], turn["spent"]) == ({"max_llm_calls": 5}, {"max_llm_calls": 1})
 
 
+def test_each_run_with_a_budget_of_its_own_says_what_it_has_used() -> None:
+    limited = config(
+        llm("main", agents=["search"]),
+        agents=[llm("search", budget={"max_llm_calls": 3})],
+        llm={"model": "scripted"},
+    )
+    model = ByNode(main=[ask("cats", "dogs"), dear("done")], search=[dear("two"), dear("three")])
+    with LiveMesh(model, limited) as live, httpx.Client() as http:
+        body = http.post(f"{live.url}/conversations", json={"message": "go"}).json()
+        turn = http.get(f"{live.url}/conversations/{body['conversation']['id']}/spend").json()["turn"]
+    assert (turn["place"], turn["limits"]) == ("0", {})
+    assert [(run["place"], run["limits"], run["spent"]) for run in turn["runs"]] == [
+        (place, {"max_llm_calls": 3}, {"max_llm_calls": 1}) for place in ("0.search@0-0", "0.search@0-1")
+    ]
+
+
 def test_a_conversation_that_is_not_there_has_neither() -> None:
     _, answers = shown(ByNode(main=[dear("done")]), "x/spend", "x/actions")
     assert [answer.status_code for answer in answers] == [404, 404]

@@ -564,6 +564,18 @@ async def test_a_tool_that_says_how_far_it_is_has_a_bar_while_it_runs(stage: Ope
     await expect(bar).to_have_count(0)
 
 
+async def test_the_limits_of_a_called_agent_that_waits_have_bars_after_a_reload(stage: OpenStage) -> None:
+    limited = CALLED.replace("prompt: analyst", "prompt: analyst, budget: {max_llm_calls: 3}")
+    cast = Cast(main=[calls(("analyst", {"task": "count cats"}))], analyst=[ADD_1])
+    _, person = await stage(cast, limited)
+    await person.say("go")
+    for _ in range(2):
+        await person.sees_cards(1)
+        limits = person.panel.get_by_role("region", name="Limits: analyst")
+        await expect(limits.get_by_role("meter")).to_have_attribute("aria-valuetext", "1 of 3")
+        await person.page.reload()
+
+
 @pytest.mark.servers_go_away
 async def test_what_was_spent_while_the_page_was_cut_off_is_shown_when_it_is_back(stage: OpenStage) -> None:
     live, person = await stage(Spoken(ADD_1, says("Added.")), f"{SIMPLE}budget: {{max_llm_calls: 5}}\n")

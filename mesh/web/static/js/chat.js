@@ -30,6 +30,14 @@ import * as conversations from "./conversation.js";
 const OPENING_TIMEOUT_MS = 2_000;
 const LIST_EVENTS = ["user_message", "approval_required", "approval_resolved", "paused", "completed", "error"];
 
+/**
+ * What a run has spent, as the stream would tell it. It is not journaled, and so has no number.
+ * @type {(run: any, turn: any) => MeshEvent} `turn` is the report's
+ */
+const spendEvent = ({ place, limits, spent, unsettled, reserved }, { number, seq }) => ({
+  type: "spend", turn: number, step: place, node: place, time: "", after: seq, limits, spent, unsettled, reserved,
+});
+
 export class Chat {
   /** @type {State} */
   state = {
@@ -48,8 +56,8 @@ export class Chat {
   #feed = null;
   /** @type {{message: string, key: string} | null} */
   #unsent = null;
-  /** @type {MeshEvent | null} */
-  #spend = null;
+  /** @type {MeshEvent[]} */
+  #spends = [];
   #hasAskedForSpend = false;
 
   /**
@@ -68,7 +76,7 @@ export class Chat {
     this.#feed?.stop();
     this.#feed = null;
     this.#unsent = null;
-    this.#spend = null;
+    this.#spends = [];
     this.#hasAskedForSpend = false;
     this.#set({
       conversation: conversations.empty(id), connection: { state: "idle", why: "" }, problem: "", deciding: {}, stopping: false,
@@ -188,8 +196,8 @@ export class Chat {
 
   /** @param {MeshEvent[]} events */
   #take(events) {
-    const known = conversations.fold(events, this.state.conversation);
-    this.#set({ conversation: this.#spend ? conversations.apply(known, this.#spend) : known });
+    const known = conversations.fold([...events, ...this.#spends], this.state.conversation);
+    this.#set({ conversation: known });
     if (!this.#hasAskedForSpend && conversations.lastTurn(known)?.isBounded) this.#loadSpend();
     if (events.some((event) => LIST_EVENTS.includes(event.type))) this.listChanged();
   }
@@ -201,8 +209,7 @@ export class Chat {
     try {
       const { turn } = await this.api.spend(id);
       if (id !== this.state.conversation.id) return;
-      const { number, seq, ...amounts } = turn ?? {};
-      this.#spend = turn && { type: "spend", turn: number, step: "0", node: "0", time: "", after: seq, ...amounts };
+      if (turn) this.#spends = [turn, ...turn.runs].map((run) => spendEvent(run, turn));
       this.#take([]);
     } catch (error) {
       this.#set({ problem: messageOf(error) });
