@@ -3,17 +3,49 @@
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PlainValidator, PrivateAttr
+from pydantic_core import PydanticCustomError
 
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, McpServer, NodeType, Validator
-from mesh.config.values import HostName, Text, ToolName
+from mesh.config.values import HostName
 
 Function = Callable[..., Any]
 AnyType = type[Any]
-Schema = AnyType | dict[str, Any] | Text
+Keys = dict[str, Any]
+"""A mapping, as in a config. It is checked with the config."""
+Schema = AnyType | Keys | str
 """A type of the file, a JSON Schema, or what a config may name: ``schemas/order.json``."""
+
+
+def _one_of(expected: str, is_one: Callable[[Any], bool]) -> PlainValidator:
+    """One message for what may be of several types, of which pydantic would tell each."""
+
+    def checked(value: Any) -> Any:
+        if is_one(value):
+            return value
+        raise PydanticCustomError("object", f"expected {expected}")
+
+    return PlainValidator(checked)
+
+
+AN_AGENT = _one_of("an Agent, or the name of one", lambda value: isinstance(value, Agent | str))
+A_TOOL = _one_of(
+    "a function with @tool, or its name", lambda value: callable(value) or isinstance(value, str)
+)
+A_SCHEMA = _one_of(
+    "a type, a JSON Schema, or the path of one", lambda value: isinstance(value, type | dict | str)
+)
+A_VALIDATOR = _one_of(
+    "a function with @check, an Agent or a Validator",
+    lambda value: callable(value) or isinstance(value, Agent | Validator | dict),
+)
+A_CONDITION = _one_of(
+    "a function with @check, an Agent, a type or an ExitCondition",
+    lambda value: callable(value) or isinstance(value, Agent | ExitCondition | dict),
+)
+A_SERVER = _one_of("an McpServer, or its keys", lambda value: isinstance(value, McpServer | dict))
 
 
 class Expression(NamedTuple):
@@ -36,16 +68,16 @@ class Agent(AgentNode):
 
     # Types that are wider than those of the config, and sequences, so that lists are no errors in an editor.
     type: NodeType = "llm"
-    agents: "Sequence[Agent | Text]" = ()  # type: ignore[assignment]
+    agents: "Sequence[Annotated[Agent | str, AN_AGENT]]" = ()  # type: ignore[assignment]
     a2a: Sequence[A2aAgent] = ()  # type: ignore[assignment]
-    tools: Sequence[Function | Text] | None = None  # type: ignore[assignment]
-    tool: Function | ToolName | None = None  # type: ignore[assignment]
-    input_schema: Schema | None = None  # type: ignore[assignment]
-    output_schema: Schema | None = None  # type: ignore[assignment]
-    validators: "Sequence[Agent | Validator | Function]" = Field(  # type: ignore[assignment]
+    tools: Sequence[Annotated[Function | str, A_TOOL]] | None = None  # type: ignore[assignment]
+    tool: Annotated[Function | str, A_TOOL] | None = None  # type: ignore[assignment]
+    input_schema: Annotated[Schema, A_SCHEMA] | None = None  # type: ignore[assignment]
+    output_schema: Annotated[Schema, A_SCHEMA] | None = None  # type: ignore[assignment]
+    validators: "Sequence[Annotated[Agent | Validator | Function | Keys, A_VALIDATOR]]" = Field(  # type: ignore[assignment]
         default=(), alias="validate"
     )
-    exit_when: "Agent | ExitCondition | AnyType | Function | None" = None  # type: ignore[assignment]
+    exit_when: "Annotated[Agent | ExitCondition | Function | AnyType | Keys, A_CONDITION] | None" = None  # type: ignore[assignment]
 
     _expression: Expression | None = PrivateAttr(None)
 
@@ -62,7 +94,7 @@ class Settings(Config):
     """The keys of a config besides ``agent``. The agent's name is the default of ``name``."""
 
     allowed_hosts: Sequence[HostName] = ()  # type: ignore[assignment]
-    mcp_servers: Sequence[McpServer | dict[str, Any]] = ()  # type: ignore[assignment]  # python: is a path here
+    mcp_servers: Sequence[Annotated[McpServer | Keys, A_SERVER]] = ()  # type: ignore[assignment]
     a2a: Sequence[A2aAgent] = ()  # type: ignore[assignment]
     agents: Sequence[Agent] = ()  # type: ignore[assignment]
 

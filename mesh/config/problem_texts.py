@@ -4,7 +4,7 @@ The messages name types, keys and bounds, and never a value, because the value m
 """
 
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -29,6 +29,8 @@ _EXPECTED = {
     "bool_type": "true or false",
     "list_type": "a list (lines that begin with -)",
     "tuple_type": "a list (lines that begin with -)",
+    "sequence_str": "a list",
+    "is_instance_of": "a list",  # of a sequence, in a Python file
     "dict_type": "a mapping (key: value)",
     "model_type": "a mapping (key: value)",
     "path_type": "a path",
@@ -120,6 +122,6 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yields the models in an annotation such as ``tuple[Model, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list):
+    elif get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list, Sequence):
         for inside in get_args(annotation):
             yield from _models_in(inside)

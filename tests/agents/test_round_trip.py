@@ -135,7 +135,10 @@ class Drawing:
         if kind == "tool":
             args = self.data.draw(st.dictionaries(hard_text, json_values, max_size=2))
             return Agent(name=self.name(), type="tool", tool=self.module.find, args=args)
-        more: dict[str, Any] = {"exit_when": self.module.is_polite} if kind == "loop" else {}
+        more: dict[str, Any] = {}
+        if kind == "loop":
+            ends = self.one_of(self.module.is_polite, self.module.Order, self.llm(0), {"schema": {}})
+            more = {"exit_when": ends}
         agents = [self.tree(depth - 1) for _ in range(self.one_of(1, 2))]
         return Agent(name=self.name(), type=kind, agents=agents, **more)
 
@@ -165,7 +168,8 @@ def _without_references(node: Any) -> Any:
     if isinstance(node, dict):
         if node.get("type") == "agent":
             return node["name"]
-        return {key: _without_references(each) for key, each in node.items() if key != "output_schema"}
+        schemas = ("output_schema", "schema")
+        return {key: _without_references(each) for key, each in node.items() if key not in schemas}
     return [_without_references(each) for each in node] if isinstance(node, list | tuple) else node
 
 
