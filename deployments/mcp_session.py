@@ -18,9 +18,13 @@ class McpSessionActor(Actor):
         from mesh.mcp.session import McpSession
 
         await self._begin()
-        spec = next(spec for spec in blueprint.config().servers if spec.name == server)
-        session_file = _file(blueprint, server, replica)
-        self._session = McpSession(launched(spec, blueprint.data_dir / "code"), session_file)
+        config = blueprint.config()
+        spec = next(spec for spec in config.servers if spec.name == server)
+        self._session = McpSession(
+            launched(spec, blueprint.data_dir / "code"),
+            _file(blueprint, server, replica),
+            config.limits.tool_memory_bytes,
+        )
         idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
         self._serve(TOOL_SESSION, ServedSession(self._session, idle), blueprint)
 

@@ -97,7 +97,10 @@ async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     own = [agent for planned in all_nodes(config) for agent in planned.node.a2a]
     with TemporaryDirectory(prefix="mesh-tools-") as folder:
         toolbox = Toolbox(
-            [McpSession(launched(server, Path(folder))) for server in config.servers],
+            [
+                McpSession(launched(server, Path(folder)), memory_bytes=config.limits.tool_memory_bytes)
+                for server in config.servers
+            ],
             reserved=reserved([*config.a2a, *own]),
             start_timeout_s=bound,
         )

@@ -334,6 +334,7 @@ class Limits(ConfigSection):
     - ``max_result_bytes``: what is kept of one tool result.
     - ``turn_timeout_s``: a turn, not counting the time that it waits for a person.
     - ``tool_timeout_s``: one tool call, whatever its server allows.
+    - ``tool_memory_bytes``: what a tool server in a subprocess and its children have in memory.
     - ``max_queue_per_conversation``: messages that wait until the turns before theirs have ended.
     - ``max_ongoing_requests``: requests that one gateway works on. ``max_queued_requests``: requests that
       wait for a gateway; the next one gets a 503.
@@ -352,6 +353,7 @@ class Limits(ConfigSection):
     max_result_bytes: Bytes = 64 * 1024
     turn_timeout_s: Seconds = 3600
     tool_timeout_s: Seconds = 600
+    tool_memory_bytes: Annotated[int, Field(ge=128 << 20, le=1 << 40)] = 2 << 30
     max_queue_per_conversation: Count = 100
     max_ongoing_requests: Count = 4000
     max_queued_requests: Count = 2000

@@ -149,12 +149,14 @@ CALL_RESULT: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = Typ
 class McpConnection:
     """See the module. `is_stale`: the server said that its tools changed. `has_ended`: so did its output."""
 
-    def __init__(self, server: ServerSpec, wake: Callable[[], None], file: SessionFile | None) -> None:
+    def __init__(
+        self, server: ServerSpec, wake: Callable[[], None], file: SessionFile | None, memory_bytes: int
+    ) -> None:
         self.is_stale = False
         self.has_ended = False
         self._server = server
         self._wake = wake
-        self.transport = self._make_transport(file)
+        self.transport = self._make_transport(file, memory_bytes)
         self.session: ClientSession
 
     async def tools(self) -> tuple[Tool, ...]:
@@ -250,12 +252,12 @@ class McpConnection:
         self.has_ended = True
         self._wake()
 
-    def _make_transport(self, file: SessionFile | None) -> McpTransport:
+    def _make_transport(self, file: SessionFile | None, memory_bytes: int) -> McpTransport:
         server, bound = self._server, self._server.max_result_bytes * 2 + ENVELOPE_BYTES
         if server.url:
             return HttpTransport(server.url, server.headers, bound)
         command = [server.command or "", *server.args]
-        return StdioTransport(server.name, command, server.env, bound, self._ended, file)
+        return StdioTransport(server.name, command, server.env, bound, self._ended, file, memory_bytes)
 
     async def _page(self, cursor: str | None) -> ToolsPage:
         params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
@@ -300,13 +302,14 @@ def first_problem(error: ValidationError) -> str:
 
 @asynccontextmanager
 async def open_connection(
-    server: ServerSpec, wake: Callable[[], None], file: SessionFile | None = None
+    server: ServerSpec, wake: Callable[[], None], file: SessionFile | None = None, memory_bytes: int = 0
 ) -> AsyncIterator[McpConnection]:
     """Opens a connection and shakes hands. ``wake`` is called when `is_stale` or `has_ended` becomes true.
+    ``memory_bytes`` as in `StdioTransport`.
 
     Raises `ToolSessionError` if there is no such command, and `McpConnectionLost`.
     """
-    connection = McpConnection(server, wake, file)
+    connection = McpConnection(server, wake, file, memory_bytes)
     try:
         async with AsyncExitStack() as stack:
             await shake_hands(connection, server, stack)

@@ -72,11 +72,13 @@ class QueuedCall(SessionCall):
 
 class McpSession:
     """See the module and `mesh.mcp.port.ToolSession`. Starts on first use, in the running loop. Of all
-    sessions with one ``file``, one runs at a time."""
+    sessions with one ``file``, one runs at a time. ``memory_bytes`` bounds the memory of a server in a
+    subprocess, with its children; 0 for no bound."""
 
-    def __init__(self, server: ServerSpec, file: SessionFile | None = None) -> None:
+    def __init__(self, server: ServerSpec, file: SessionFile | None = None, memory_bytes: int = 0) -> None:
         self._server = server
         self._file = file
+        self._memory_bytes = memory_bytes
         self._claimed: ClaimedCalls[QueuedCall] = ClaimedCalls()
         self._queue: deque[QueuedCall] = deque()
         self._current: QueuedCall | None = None
@@ -204,7 +206,9 @@ class McpSession:
     async def _run_connection(self) -> None:
         await self._keep_file()
         opened = asyncio.get_running_loop().time()
-        async with open_connection(self._server, self._wake.set, self._file) as connection:
+        async with open_connection(
+            self._server, self._wake.set, self._file, self._memory_bytes
+        ) as connection:
             await self._refresh(connection)
             logger.info("MCP server %s is up", self._server.name)
             self._is_up = True

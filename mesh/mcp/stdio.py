@@ -89,7 +89,8 @@ class StdioTransport:
 
     ``on_end`` is called when the server's output ends, before `__aexit__`. ``max_line`` bounds a message, in
     bytes: a longer one kills the server, because where the next one begins could not be told. The guard holds
-    the lock of ``file`` as long as it lives.
+    the lock of ``file`` as long as it lives. ``memory_bytes`` bounds the memory of the server and its
+    children; 0 for no bound.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class StdioTransport:
         max_line: int,
         on_end: Callable[[], None],
         file: SessionFile | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         self.name = name
         self.problem = ""
@@ -110,6 +112,7 @@ class StdioTransport:
         self._max_line = max_line
         self._on_end = on_end
         self._file = file
+        self._memory_bytes = memory_bytes
         self._stderr = StderrLog(name, env.values())
         self._is_aborted = False
         self._garbage = 0
@@ -120,7 +123,7 @@ class StdioTransport:
     def abort(self, reason: str) -> None:
         self.problem = self.problem or reason
         self._is_aborted = True
-        self._signal(signal.SIGKILL)
+        self._kill()
 
     def is_from_server(self, error: types.ErrorData) -> bool:
         # The SDK makes up an error only when the read stream ended, and that is seen by `on_end`.
@@ -170,6 +173,7 @@ class StdioTransport:
             "-S",
             guard.__file__,
             str(os.getpid()),
+            str(self._memory_bytes),
             "--",
             binary,
             *self._command[1:],
@@ -264,6 +268,9 @@ class StdioTransport:
             self._signal(signal.SIGTERM)
             if await self._exited(TERM_GRACE_S):
                 return
+        self._kill()
+        if await self._exited(TERM_GRACE_S):
+            return
         self._signal(signal.SIGKILL)
         if not await self._exited(KILL_GRACE_S):
             logger.error("MCP server %s: process %d survives SIGKILL", self.name, self._process.pid)
@@ -283,6 +290,12 @@ class StdioTransport:
             async with asyncio.timeout(timeout_s):
                 await self._process.wait()
         return self._process.returncode is not None
+
+    def _kill(self) -> None:
+        """Has the guard kill all below it, because it also knows what left the group. A guard that does not,
+        because it was stopped or killed, is left to `_stop`, which kills the group."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(guard.KILL_NOW)
 
     def _signal(self, number: int) -> None:
         """Sends a signal to the whole group: guard, server and its children."""

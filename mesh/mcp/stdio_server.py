@@ -9,6 +9,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 import anyio
@@ -38,6 +40,7 @@ async def stdio_streams() -> AsyncIterator[
     incoming_pipe, pipe = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # What a tool prints by mistake must not get between the messages, and what it reads must not be one.
     detach_stdio()
+    os.register_at_fork(after_in_child=partial(_cut_off, incoming_pipe.fileno(), pipe.fileno()))
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), incoming_pipe)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     stdout = asyncio.StreamWriter(transport, protocol, None, loop)
@@ -48,6 +51,25 @@ async def stdio_streams() -> AsyncIterator[
         pumps.start_soon(send, outbox, stdout)
         yield incoming, outgoing
         pumps.cancel_scope.cancel()
+
+
+def _event_loops() -> list[int]:
+    """The descriptors through which the event loops of this process wait, where the kernel tells (Linux)."""
+    folder, found = Path("/proc/self/fd"), []
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):  # that of the folder itself
+            if str(entry.readlink()) == "anon_inode:[eventpoll]":
+                found.append(int(entry.name))
+    return found
+
+
+def _cut_off(*pipes: int) -> None:
+    """Takes the messages, and the event loop that waits for them, from a copy of this process. A tool that
+    forks would otherwise answer twice, and the copy would read messages that are not its own."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (*pipes, *_event_loops()):
+        os.dup2(null, fd, inheritable=False)
+    os.close(null)
 
 
 async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Incoming]) -> None:

@@ -1,9 +1,12 @@
 """Runs one call of a function: its arguments from JSON, its result to MCP."""
 
 import functools
+import gc
 import inspect
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +42,44 @@ async def run_call(
             context.cancel()
             raise
         logger.error("tool %s failed", function.name, exc_info=_from_tool(error))
-        return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
-    return result_of(value)
+        answer, lacked_memory = _failure(error), isinstance(error, MemoryError)
+    else:
+        return result_of(value)
+    if lacked_memory:
+        # The error holds what the tool had in memory. It is a part of a circle, and of this step of the task.
+        await anyio.lowlevel.checkpoint()
+        gc.collect()
+    return answer
+
+
+def _failure(error: BaseException) -> types.CallToolResult:
+    return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 async def _returned(function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
-        return await function(*positional, **named)
-    call = functools.partial(function, *positional, **named)
+        with _one_process():
+            return await function(*positional, **named)
+    call = functools.partial(_in_thread, function, *positional, **named)
     # A thread cannot be interrupted. It is left to itself when nobody waits for it any more.
     value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
     return await value if inspect.isawaitable(value) else value
+
+
+def _in_thread(function: Any, *positional: Any, **named: Any) -> Any:
+    with _one_process():
+        return function(*positional, **named)
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Ends the copy of this process that a tool made with ``os.fork`` and let go on as itself."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
 
 
 def _from_tool(error: BaseException) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,10 @@ async def test_children_that_a_dead_server_left_are_ended() -> None:
     await session.close()
 
 
-def start(*command: str) -> "subprocess.Popen[bytes]":
-    arguments = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "--", *command]
+def start(
+    *command: str, memory: int = 0, how: Sequence[str] = (guard.__file__,)
+) -> "subprocess.Popen[bytes]":
+    arguments = [sys.executable, "-I", "-S", *how, str(os.getpid()), str(memory), "--", *command]
     return subprocess.Popen(
         arguments,
         stdin=subprocess.PIPE,
@@ -152,6 +155,91 @@ def test_a_guard_whose_parent_is_gone_already_runs_nothing(tmp_path: Path) -> No
     arguments = [sys.executable, "-I", "-S", guard.__file__, "1", "--", "touch", str(mark)]
     assert subprocess.run(arguments, start_new_session=True, timeout=5, check=False).returncode == 1
     assert not mark.exists()
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", code)
+
+
+APART = """
+import os, subprocess, sys
+for apart in (True, False):
+    print(subprocess.Popen(["sleep", "600"], start_new_session=apart, stdout=2).pid, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "end"),
+    [
+        ("", lambda process: None),
+        ("sys.stdin.read()", lambda process: process.terminate()),
+        ("sys.stdin.read()", lambda process: process.send_signal(guard.KILL_NOW)),
+        ("os.kill(os.getpid(), 9)", lambda process: None),
+    ],
+    ids=["ends", "is told to stop", "is to be killed", "crashes"],
+)
+def test_processes_that_left_the_group_end_with_the_command(
+    then: str, end: Callable[["subprocess.Popen[bytes]"], None]
+) -> None:
+    with start(*python(APART + then)) as process:
+        assert process.stdout is not None
+        family = [int(process.stdout.readline()) for _ in range(2)]
+        end(process)
+        process.wait(5)
+        assert not any(map(alive, family))
+
+
+def test_one_process_that_asks_for_too_much_memory_is_refused_it() -> None:
+    code = "try: bytearray(300 << 20)\nexcept MemoryError: print('refused')"
+    with start(*python(code), memory=128 << 20) as process:
+        assert process.communicate(timeout=5) == (b"refused\n", b"")
+        assert process.returncode == 0
+
+
+FORKS = """
+import mmap, os, time
+{before}
+for _ in range({number}):
+    if os.fork() == 0:
+        {inside}
+        break
+time.sleep(2.5)
+os._exit(0)
+"""
+
+
+def test_processes_that_use_too_much_memory_together_are_killed_and_it_is_said() -> None:
+    code = FORKS.format(before="", number=4, inside="eaten = bytearray(b'x') * (60 << 20)")
+    with start(*python(code), memory=128 << 20) as process:
+        _, said = process.communicate(timeout=5)
+    assert process.returncode == 137
+    assert b"MiB of memory; limits.tool_memory_bytes allows 128 MiB" in said
+
+
+def test_memory_that_processes_share_counts_once_wherever_it_comes_from() -> None:
+    common = "eaten = bytearray(b'x') * (80 << 20)"
+    with start(*python(FORKS.format(before=common, number=4, inside="pass")), memory=128 << 20) as process:
+        assert process.communicate(timeout=8) == (b"", b"")
+        assert process.returncode == 0
+    shared = "eaten = mmap.mmap(-1, 200 << 20)\nfor _ in range(200): eaten.write(bytes(1 << 20))"
+    with start(*python(FORKS.format(before=shared, number=0, inside="pass")), memory=128 << 20) as process:
+        assert b"MiB of memory" in process.communicate(timeout=8)[1]
+        assert process.returncode == 137
+
+
+def test_a_fork_bomb_is_put_out() -> None:
+    fewer = f"import runpy, sys; main = runpy.run_path({guard.__file__!r})['main']"
+    fewer += "; main.__globals__['MOST_PROCESSES'] = 20; sys.exit(main(sys.argv[1:]))"
+    bomb = FORKS.format(before="", number=40, inside="time.sleep(600)")
+    with start(*python(bomb), how=["-c", fewer]) as process:
+        _, said = process.communicate(timeout=5)
+    assert (process.returncode, said) == (137, b"killed: it has more than 20 processes\n")
+
+
+def test_a_crash_leaves_no_file(tmp_path: Path) -> None:
+    with start(*python(f"import os; os.chdir({str(tmp_path)!r}); os.abort()")) as process:
+        assert process.wait(5) == 134
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_guard_starts_fast() -> None:
