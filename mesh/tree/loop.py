@@ -9,7 +9,7 @@ from mesh.tree.children import Children
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.validation import verdict_of
-from mesh.tree.validators import Answer, AnswerValidator
+from mesh.tree.validators import AnswerValidator, Candidate
 
 
 class Loop:
@@ -50,14 +50,14 @@ class Loop:
                         output=output,
                         invalid=invalid,
                     )
-            ends = await self._ends_after(steps, iteration, Answer(text, output))
+            ends = await self._ends_after(steps, iteration, Candidate(text, output))
             if isinstance(ends, PassEnd):
                 return ends
             if ends:
                 break
         return PassEnd("completed", text, written, forced=forced, output=output, invalid=invalid)
 
-    async def _ends_after(self, steps: Steps, iteration: int, answer: Answer) -> bool | PassEnd:
+    async def _ends_after(self, steps: Steps, iteration: int, answer: Candidate) -> bool | PassEnd:
         """Whether this iteration was the last one; or how the pass ends, if that is not known yet."""
         if self._exit_when is None or iteration == self._max_iterations:
             return False

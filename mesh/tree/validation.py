@@ -24,7 +24,7 @@ from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import CallSettings, bounded
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.validators import Answer, AnswerValidator, PersonValidator
+from mesh.tree.validators import AnswerValidator, Candidate, PersonValidator
 
 _MOST_MARK = 2_000
 
@@ -51,7 +51,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the answer of a model call counts. ``is_last``: no further model call may follow. Raises
         `ValidatorError`, `Superseded`, `Unavailable`."""
         number = self._number(steps, step)
-        answer = Answer(text)
+        answer = Candidate(text)
         for index, validator in enumerate(self.validators):
             key = step.validation(index)
             verdict = await verdict_of(validator, steps, key, answer, number, self.max_runs)
@@ -71,7 +71,9 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
 
     async def no_answer(self, steps: Steps, step: StepKey, why: str) -> PassEnd:
         """What follows if the model gave no answer: ``why`` stands in its place. Raises as `judge`."""
-        return await self._at_last(steps, step, Answer(why), "there is no answer", self._number(steps, step))
+        return await self._at_last(
+            steps, step, Candidate(why), "there is no answer", self._number(steps, step)
+        )
 
     def _number(self, steps: Steps, step: StepKey) -> int:
         """The number of an answer among those of the node that were checked, from 1."""
@@ -79,7 +81,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
         return 1 + sum(self.has_judged(steps, place.model_call(number)) for number in range(last))
 
     async def _at_last(
-        self, steps: Steps, step: StepKey, answer: Answer, objection: str, number: int
+        self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int
     ) -> PassEnd:
         """What follows an objection that the model is not told any more."""
         match self.on_invalid:
@@ -92,7 +94,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
                 return await self._asked(steps, step, answer, objection, number)
 
     async def _asked(
-        self, steps: Steps, step: StepKey, answer: Answer, objection: str, number: int
+        self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int
     ) -> PassEnd:
         about = f"The answer did not pass (run {number} of {self.max_runs}): {objection}"
         person = PersonValidator(self.settings, self.schema, about)
@@ -108,7 +110,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def verdict_of(
-    validator: AnswerValidator, steps: Steps, key: StepKey, answer: Answer, number: int, of: int
+    validator: AnswerValidator, steps: Steps, key: StepKey, answer: Candidate, number: int, of: int
 ) -> Validation | PassEnd:
     """The verdict of a validator, recorded; or how the pass ends if there is none yet. Raises
     `ValidatorError`, `Superseded`, `Unavailable`."""
@@ -131,5 +133,5 @@ async def verdict_of(
     )
 
 
-def _counts(answer: Answer, invalid: str = "") -> PassEnd:
+def _counts(answer: Candidate, invalid: str = "") -> PassEnd:
     return PassEnd("completed", answer.text, output=answer.output, invalid=invalid)

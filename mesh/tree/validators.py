@@ -48,7 +48,7 @@ _REPEATED_WITHIN_S = 5.0
 """A check whose server died in this time is made once more: that is harmless, and the server starts again."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
     """An answer that is checked. ``output`` is its JSON value, once its schema has said so."""
 
     text: str
@@ -73,12 +73,12 @@ class AnswerValidator(Protocol):
     name: str
     kind: ValidatorKind
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         """Its verdict, or how the pass ends if there is none yet. Raises `ValidatorError`, `Superseded`,
         `Unavailable`."""
         ...
 
-    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+    def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         """The answer as it is after a valid verdict."""
         ...
 
@@ -93,12 +93,12 @@ class SchemaValidator:
         self._schema = schema
         self._last = ("", checked(schema, ""))
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         problem = self._checked(answer.text).problem
         return Verdict(not problem, problem)
 
-    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
-        return Answer(answer.text, self._checked(answer.text).value)
+    def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
+        return Candidate(answer.text, self._checked(answer.text).value)
 
     def _checked(self, text: str) -> Checked:
         """What the check of an answer found. It is made once for a verdict and the value that follows it."""
@@ -118,7 +118,7 @@ class CheckValidator:
         self._toolbox = toolbox
         self._settings = settings
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         tool = self._toolbox.checks.get(self.name)
         if tool is None:
             raise ValidatorError(f"there is no check {self.name} any more; the answer was not checked")
@@ -127,7 +127,7 @@ class CheckValidator:
             raise ValidatorError(f"the check {self.name} does not take this answer: {found}")
         return self._verdict_of(await self._called(steps, step, tool, given))
 
-    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+    def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return answer
 
     async def _called(self, steps: Steps, step: StepKey, tool: Tool, given: dict[str, Any]) -> ToolOutcome:
@@ -168,7 +168,7 @@ class AgentValidator:
         self._settings = settings
         self._max_depth = max_depth
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         if is_too_deep := too_deep(self.name, steps.turn.depth, self._max_depth):
             raise ValidatorError(is_too_deep)
         given, message = self._given(steps, answer), ""
@@ -179,10 +179,10 @@ class AgentValidator:
             return not_ended(output)
         return self._verdict_of(output)
 
-    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+    def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return answer
 
-    def _given(self, steps: Steps, answer: Answer) -> dict[str, Any]:
+    def _given(self, steps: Steps, answer: Candidate) -> dict[str, Any]:
         asked = steps.turn.user_message
         schema = self._agent.input_schema
         if schema is None:
@@ -222,7 +222,7 @@ class PersonValidator:
         self._schema = schema
         self._about = about
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Answer) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         history = History(steps.of(step))
         match history.state:
             case State.NEW:
@@ -235,7 +235,7 @@ class PersonValidator:
             case _:
                 return PAUSED
 
-    def taken(self, steps: Steps, step: StepKey, answer: Answer) -> Answer:
+    def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         decision = steps.known(step, ApprovalResolved)
         if decision is None or decision.edited_args is None:
             return answer
@@ -243,7 +243,7 @@ class PersonValidator:
         if found := problem_of_edit(self._schema, decision.edited_args):
             raise ValidatorError(f"the answer of a person does not fit: {found}")
         output = decision.edited_args["output"]
-        return Answer(text_of(self._schema, output), UNSET if self._schema is None else output)
+        return Candidate(text_of(self._schema, output), UNSET if self._schema is None else output)
 
     def _decided(self, asked: ApprovalRequired, decision: ApprovalResolved) -> Verdict | PassEnd:
         if decision.choice == "approve":
@@ -254,7 +254,7 @@ class PersonValidator:
             raise ValidatorError(f"no person checked the answer: {decision.reason}")
         return Verdict(False, decision.reason)
 
-    def _question(self, steps: Steps, answer: Answer) -> ApprovalRequired:
+    def _question(self, steps: Steps, answer: Candidate) -> ApprovalRequired:
         given = {"output": answer.value}
         about = f"{bounded(self._about, MOST_SHOWN)}\n" if self._about else ""
         question = ApprovalRequired(
@@ -269,7 +269,7 @@ class PersonValidator:
         return completed_question(question, steps.turn, self._settings, 0)
 
 
-def fitting(schema: Mapping[str, Any], answer: Answer, request: str) -> dict[str, Any]:
+def fitting(schema: Mapping[str, Any], answer: Candidate, request: str) -> dict[str, Any]:
     """What a function or agent with this input schema is given: the answer as ``output``, as a value or as
     text, whichever it takes; and the message that is answered as ``request``, if it asks for it."""
     known = schema.get("properties")
