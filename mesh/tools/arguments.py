@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -131,7 +132,9 @@ def check_type(name: str, hint: Any) -> None:
     except Exception as error:
         shown = getattr(hint, "__name__", None) or str(hint)
         why = f"has no usable type: JSON Schema cannot express {shown}"
-        raise UnusableArgument(name, f"{why} ({_said(error)})") from error
+        # For a type that it does not know, pydantic only says how to go on without a schema.
+        more = "" if isinstance(error, PydanticSchemaGenerationError) else f" ({_said(error)})"
+        raise UnusableArgument(name, why + more) from error
 
 
 def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parameter:
