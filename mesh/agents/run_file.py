@@ -76,7 +76,7 @@ def _nearest(lines: dict[Loc, int], loc: Loc) -> int:
 def _refused(error: ValidationError, code: str, path: Path) -> list[tuple[int, str]]:
     """What a model of the config refused, at the lines of its arguments."""
     kind = getattr(agents, error.title, None)
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)) or _has_own(error.title, kind, path):
         line, message, _ = import_problem(error, path)
         return [(line, message)]
     trace, at = error.__traceback__, None
@@ -91,6 +91,12 @@ def _refused(error: ValidationError, code: str, path: Path) -> list[tuple[int, s
             line = lines.get(str(loc[0]) if loc else "", lines.get("", 1))
             found[line, f"{error.title}({spelled(loc)}): {message}"] = None
     return sorted(found)
+
+
+def _has_own(name: str, kind: type, path: Path) -> bool:
+    """Whether the file has another class of this name. It is known although its import failed."""
+    modules = (vars(module) for module in [*sys.modules.values()] if module is not None)
+    return any(each.get("__file__") == str(path) and each.get(name, kind) is not kind for each in modules)
 
 
 def _at(loc: Loc, value: Any) -> Any:

@@ -154,6 +154,10 @@ HEAD = "from mesh.agents import Agent, Settings\n"
         ),
         ("import no_such_module", ["1: cannot be imported:\n    Traceback (most recent call last):\n"]),
         ("x = (", ["1: cannot be imported:\n"]),
+        (
+            "from pydantic import BaseModel\nclass Card(BaseModel):\n  suit: str\nCard(suit=5)",
+            ["4: cannot be imported:\n"],
+        ),
         ("import os\nos._exit(3)", ["1: cannot be imported: it exited with code 3"]),
         (
             HEAD + "agent = Agent(\n  name='a',\n  promt='x',\n  parameters={'temperature': 'hot'},\n)",
