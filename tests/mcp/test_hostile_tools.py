@@ -22,6 +22,8 @@ TIMEOUT_S = 1.0
 MEMORY = 256 << 20
 WITHIN_S = 20.0
 """The end of a server that does not want to, and the start of the next, on a busy machine."""
+NOISE_S = 0.02
+"""What a busy machine may take of any call."""
 DIE = ["segfault", "hard_exit", "abort", "kill_itself", "close_all", "exhaust_in_c"]
 HANG = ["loop", "loop_in_thread", "hold_the_lock", "stop_itself", "sleep_for_ever"]
 FAIL = ["recurse", "exit", "interrupt", "raise_from_nowhere"]
@@ -157,3 +159,27 @@ async def test_what_a_tool_writes_to_its_own_descriptors_is_a_line_of_the_log(
     async with world(tmp_path) as hostile:
         await outcome_of(hostile, "write_to_stdout")
     assert any('{"jsonrpc"' in message for message in caplog.messages)
+
+
+async def test_tools_of_other_servers_answer_as_fast_as_before(tmp_path: Path) -> None:
+    async with world(tmp_path / "hostile") as hostile, world(tmp_path / "other") as other:
+
+        async def do_harm() -> None:
+            for tool in ("segfault", "loop_in_thread", "hold_the_lock", EAT[0], "fork", "leave_children"):
+                await asyncio.wait([asyncio.create_task(outcome_of(hostile, tool))])
+
+        alone = await p99(other, asyncio.create_task(asyncio.sleep(4)))
+        beside = await p99(other, asyncio.create_task(do_harm()))
+        print(f"p99 of other tools: {1000 * alone:.1f} ms alone, {1000 * beside:.1f} ms beside harm")  # noqa: T201
+    assert beside <= max(2 * alone, NOISE_S)
+
+
+async def p99(world: World, end: "asyncio.Task[None]") -> float:
+    """The latency of harmless calls until then, in seconds."""
+    took = []
+    while not end.done():
+        start = time.perf_counter()
+        assert await world.session.call("harmless", {}, timeout_s=WITHIN_S) == ToolOutcome(content="fine")
+        took.append(time.perf_counter() - start)
+        await asyncio.sleep(0.005)
+    return sorted(took)[int(0.99 * len(took))]
