@@ -102,6 +102,7 @@ class LoadedConversation:
         # One append at a time: it numbers its events after those of the append before, and what it checks
         # (``only_if``) must still hold when it is written.
         self._append_lock = asyncio.Lock()
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -158,13 +159,18 @@ class LoadedConversation:
         if self.running_pass is not None and not self.running_pass.cancelling():
             self.running_pass.cancel()
 
+    def close(self) -> None:
+        """Starts nothing more by itself."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+
     def hold(self, message: UserMessage) -> None:
         """Opens a turn. The message becomes durable with the first append, or after `SEND_AHEAD_S`; at once
         where there is a watcher, which is to see it first."""
         self.held_message = message
         self._scopes = {}
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
-        asyncio.get_running_loop().call_later(delay, self._flush_soon)
+        self._flush_timer = asyncio.get_running_loop().call_later(delay, self._flush_soon)
 
     async def begin_pass(self) -> PassInput:
         """The input of the next pass over the tree. From here on, no older pass can claim or record anything;

@@ -74,7 +74,13 @@ class Shard:
         for driver in drivers:
             driver.cancel()
         await asyncio.gather(*drivers, return_exceptions=True)
+        self.abandon()
         await self._snapshots.close()
+
+    def abandon(self) -> None:
+        """Starts nothing more by itself, as if its process had died."""
+        for loaded in self._loaded.values():
+            loaded.close()
 
     async def get(self, conversation_id: str) -> LoadedConversation:
         """Returns a conversation, read from its journal if need be. Raises `NotFound`, `JournalError`."""

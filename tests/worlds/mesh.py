@@ -237,6 +237,7 @@ class LocalMesh:
         for task in died:
             task.cancel()
         await asyncio.gather(*died, return_exceptions=True)
+        self.keeper._shard.abandon()
         keeper = self._new_keeper()
         await keeper.start()
         self.keeper = keeper  # not before: nobody can ask an actor that does not know its shard yet
