@@ -375,14 +375,15 @@ class Conversation:
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         call = call_of(self.steps, event)
-        arguments = call.arguments if call and not self._is_rejected_draft(event) else {}
+        arguments = call.arguments if call and not self._is_draft(event) else {}
         if claims := self.claims.get(event.step):
             arguments = claims[-1].arguments
         return ToolCallView(event.tool, arguments, event.content, event.is_error)
 
-    def _is_rejected_draft(self, event: ToolResult) -> bool:
-        """Whether the call was an answer that did not pass, which no client is to see."""
-        if not event.is_error or event.tool not in ANSWERING_TOOLS:
+    def _is_draft(self, event: ToolResult) -> bool:
+        """Whether the call was an answer that had to pass: no client is to see it as the model wrote it. What
+        passed, which may be another one, is the content of the result."""
+        if event.tool not in ANSWERING_TOOLS:
             return False
         asked_by = StepKey(event.step).asked_by.text
         return any(isinstance(e, LlmCall) and e.step == asked_by and e.draft for e in self.steps)

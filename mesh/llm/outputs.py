@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from mesh.llm.answer_check import MAX_ANSWER_CHARS
 from mesh.mcp.schema import ANSWER, problems
 
 
@@ -15,6 +16,8 @@ def problem_of_edit(schema: dict[str, Any] | None, edited: dict[str, Any]) -> st
     """What is wrong with the answer that a person has put in the place of another; empty if nothing is."""
     if edited.keys() != {"output"}:
         return 'expected {"output": …} and nothing else'
+    if len(text_of(schema, edited["output"])) > MAX_ANSWER_CHARS:
+        return f"output: expected at most {MAX_ANSWER_CHARS:,} characters"
     if schema is not None:
         return problems(schema, edited["output"], ANSWER)
     return "" if isinstance(edited["output"], str) else "output: expected a text"

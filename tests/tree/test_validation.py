@@ -515,6 +515,37 @@ async def test_the_result_of_complete_task_has_the_schema_and_is_checked() -> No
     assert results.results[0].is_error
 
 
+async def test_what_a_person_has_replaced_is_only_in_the_journal() -> None:
+    model = Answers(main=[calls(("complete_task", {"result": "DRAFT"}))])
+    async with CheckedMesh(model, llm("main", validate=[{"person": True}], **DONE)) as world:
+        body, _ = await world.lived()
+        uuid = body["result"]["approval"]["uuid"]
+        _, body = await world.decide(uuid, "approve", edited={"output": "clean"})
+        events = await world.journal.read(body["conversation"]["id"])
+    assert body["result"]["response"] == "clean"
+    assert "DRAFT" not in json.dumps(body["conversation"]["messages"])
+    assert "DRAFT" not in str([*actions(events)])
+
+
+async def test_a_result_that_did_not_pass_is_not_among_the_actions() -> None:
+    model = Answers(main=[calls(("complete_task", {"result": text})) for text in ("DRAFT", "please")])
+    tree = llm("main", validate=[{"check": "polite"}], **DONE)
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        _, events = await world.lived()
+    assert "DRAFT" not in str([*actions(events)])
+
+
+@pytest.mark.parametrize("schema", [None, {"type": "string"}])
+async def test_what_a_person_puts_in_the_place_of_an_answer_is_bounded(schema: Any) -> None:
+    more = {} if schema is None else {"output_schema": schema}
+    model = Answers(main=['"please"'])
+    async with CheckedMesh(model, llm("main", validate=[{"person": True}], **more)) as world:
+        body, _ = await world.lived()
+        uuid = body["result"]["approval"]["uuid"]
+        status, _ = await world.decide(uuid, "approve", edited={"output": "x" * 2_000_000})
+    assert status == 400
+
+
 async def test_a_result_without_a_schema_has_to_be_a_text() -> None:
     model = Answers(main=[calls(("complete_task", {"result": {"a": 1}})), "please"])
     tree = llm("main", validate=[{"check": "polite"}], **DONE)
