@@ -88,7 +88,8 @@ class IllegalTransition(Exception):
 
 
 class History:
-    """What is known of one step, the oldest first. It takes any events: a journal is not argued with."""
+    """The events of one step, the oldest first. Any sequence of events is accepted, because a journal cannot
+    be corrected."""
 
     def __init__(self, events: Sequence[AnyEvent]) -> None:
         self._events = [e for e in events if not (isinstance(e, ApprovalRequired) and _is_granted(e, events))]

@@ -1,7 +1,7 @@
 """The providers that are installed: entry points of the group ``mesh.providers``.
 
-An entry point is imported when a model of it is looked up, and not before: a package that is broken harms
-only those who use it.
+An entry point is imported when one of its models is looked up, and not before, so that a broken package
+affects only the agents that use it.
 """
 
 import inspect
@@ -30,7 +30,7 @@ def names() -> frozenset[str]:
 @cache
 def installed(name: str) -> Provider:
     """Returns what the provider with this name declares. Raises `ConfigError` if there is none, if there are
-    several, or if it is none."""
+    several, or if the entry point is not a `Provider`."""
     found = _entries().get(name, ())
     if not found:
         raise ConfigError([_unknown(name)])
@@ -93,7 +93,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _lacks(kind: type) -> str:
-    """Returns what keeps a class from being an `Llm`, or nothing."""
+    """Returns what a class lacks to be an `Llm`, or an empty text."""
     stream, close = getattr(kind, "stream", None), getattr(kind, "close", None)
     if not callable(stream) or inspect.iscoroutinefunction(stream):
         return "has no stream(request) that returns an async iterator of events"

@@ -1,14 +1,14 @@
-"""Checks of outcomes: tools that tell what came of a call of another one. Pure.
+"""Checks of outcomes: tools that find out whether a call of another tool had its effect. Pure.
 
 A tool names its check (`Tool.checked_by`), which is a read-only tool of the same server. It gets the same
 arguments and the same execution context as the call, and answers with one of these, or with an object that
 has ``outcome`` and, for people and for the model, ``text``:
 
     applied        the call had its effect
-    not_applied    it had none, and what was begun of it will have none
+    not_applied    it had none, and will have none
     unknown        the check cannot tell
 
-Whatever else it does, nothing is known.
+Any other answer, and an error, counts as unknown.
 """
 
 import json
@@ -20,7 +20,7 @@ from mesh.core.events import Found, Outcome
 from mesh.mcp.port import ToolOutcome
 
 MOST_TEXT = 2_000
-"""Characters of what a check found that are kept."""
+"""At most this many characters of a check's text are kept."""
 
 
 def found(check: str, outcome: ToolOutcome) -> Found:
@@ -40,7 +40,7 @@ def unknown(check: str, why: str) -> Found:
 
 
 def words_of(found: Found) -> str:
-    """Says to a person what a check found that could not tell.
+    """Returns the sentence that tells a person about a check that could not tell.
 
     >>> words_of(Found("was_refunded", "unknown", "the bank does not answer"))
     'Its check was_refunded cannot tell: the bank does not answer'
@@ -54,7 +54,7 @@ class _Answer(msgspec.Struct):
 
 
 def _answer(content: str) -> Any:
-    """What a check returned, as an object. The SDK's servers wrap a value that is no object into one."""
+    """What a check returned, as an object. The SDK's servers wrap a value that is not an object into one."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

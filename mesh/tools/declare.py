@@ -54,8 +54,8 @@ def tool(
     """Offers a function to models.
 
     ``destructive=True``: a person approves each call. ``read_only=True``: it changes nothing, so that nobody
-    is asked, and it may run twice. ``idempotent=True``: running it twice does no more than running it once.
-    If neither of the first two is said, a person is asked.
+    is asked, and it may run again. ``idempotent=True``: running it twice does no more than running it once.
+    Without either of the first two, a person is asked.
 
     ``check`` finds out whether a call took place: see `mesh.tools`.
     """
@@ -71,13 +71,13 @@ def tool(
 
 
 def check(function: F, /) -> F:
-    """Offers a function that says of an answer whether it is valid: True, or what is wrong with it. It
-    changes nothing, and models do not see it."""
+    """Marks a function as a check of answers. It returns True if the answer is valid, and otherwise a text
+    that says what is wrong. It must not change anything, and models do not see it."""
     return _declared(function, Declared(function, {"readOnlyHint": True}, is_check=True), "check")
 
 
 def declared_of(function: object) -> Declared | None:
-    """What a decorator noted about a function, or None."""
+    """Returns the declaration that a decorator attached to a function, or None."""
     found = getattr(function, _MARK, None)
     return found if isinstance(found, Declared) else None
 

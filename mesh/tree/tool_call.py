@@ -115,7 +115,8 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     async def check(
         self, tool: Tool | None, arguments: dict[str, Any], context: ExecutionContext
     ) -> Found | None:
-        """What the check of a tool finds of a call; None if the tool has no check. Raises `Unavailable`."""
+        """Returns what the check of a tool finds out about a call, or None if the tool has no check. Raises
+        `Unavailable`."""
         if tool is None or not tool.checked_by:
             return None
         check = self.toolbox.check_of(tool)

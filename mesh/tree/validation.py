@@ -30,7 +30,7 @@ _MOST_MARK = 2_000
 
 
 class Objection(msgspec.Struct, frozen=True):
-    """What the model is told, which may answer again."""
+    """An answer did not pass: the model is told ``feedback``, and may answer again."""
 
     feedback: str
 
@@ -48,8 +48,8 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
     async def judge(
         self, steps: Steps, step: StepKey, text: str, *, is_last: bool = False
     ) -> PassEnd | Objection:
-        """Whether the answer of a model call counts. ``is_last``: no further model call may follow. Raises
-        `ValidatorError`, `Superseded`, `Unavailable`."""
+        """Decides whether the answer of a model call counts. ``is_last``: no further model call may follow.
+        Raises `ValidatorError`, `Superseded`, `Unavailable`."""
         number = self._number(steps, step)
         answer = Candidate(text)
         for index, validator in enumerate(self.validators):
@@ -70,7 +70,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
         return steps.known(step.validation(0), Validation) is not None
 
     async def no_answer(self, steps: Steps, step: StepKey, why: str) -> PassEnd:
-        """What follows if the model gave no answer: ``why`` stands in its place. Raises as `judge`."""
+        """Returns what follows if the model gave no answer: ``why`` takes its place. Raises as `judge`."""
         return await self._at_last(
             steps, step, Candidate(why), "there is no answer", self._number(steps, step)
         )
@@ -83,7 +83,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
     async def _at_last(
         self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int
     ) -> PassEnd:
-        """What follows an objection that the model is not told any more."""
+        """Returns what follows an objection after which the model may not answer again."""
         match self.on_invalid:
             case "accept":
                 return _counts(answer, objection)
@@ -112,7 +112,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
 async def verdict_of(
     validator: AnswerValidator, steps: Steps, key: StepKey, answer: Candidate, number: int, of: int
 ) -> Validation | PassEnd:
-    """The verdict of a validator, recorded; or how the pass ends if there is none yet. Raises
+    """Returns the verdict of a validator and records it, or how the pass ends if there is none yet. Raises
     `ValidatorError`, `Superseded`, `Unavailable`."""
     if known := steps.known(key, Validation):
         return known

@@ -1,7 +1,7 @@
 """What checks an answer: its schema, a check (a function or read-only tool), an agent, a person.
 
-A validator gives a verdict, or pauses for a person, or raises `ValidatorError`: then the answer is not taken,
-whatever it is. It journals nothing itself; `mesh.tree.validation` does.
+A validator gives a verdict, or pauses for a person, or raises `ValidatorError`, after which the answer does
+not count. It journals nothing itself; `mesh.tree.validation` does.
 """
 
 import time
@@ -49,7 +49,7 @@ _REPEATED_WITHIN_S = 5.0
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """An answer that is checked. ``output`` is its JSON value, once its schema has said so."""
+    """An answer that is checked. ``output`` is its JSON value, once it has been found to fit the schema."""
 
     text: str
     output: Any = UNSET
@@ -108,8 +108,8 @@ class SchemaValidator:
 
 
 class CheckValidator:
-    """A function or tool that is given the answer as ``output``, and says ``true`` or why not. It only reads,
-    so that a call which was lost is made again."""
+    """A function or tool that is given the answer as ``output``, and returns ``true`` or its objection. It
+    only reads, so that a call which was lost can be made again."""
 
     kind: ValidatorKind = "check"
 
