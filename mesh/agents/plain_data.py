@@ -9,6 +9,11 @@ from pydantic import BaseModel
 
 from mesh.config.yaml_tree import Loc
 
+MAX_DEPTH = 100
+"""Levels of a value. Values of a config are far flatter; one that contains itself has no end."""
+_SHOWN = 6
+"""Levels of a key that are told of a value that is too deep."""
+
 
 class AgentProblem(Exception):
     """Something wrong with an object of the file, at a key of the config."""
@@ -30,6 +35,8 @@ def set_fields(model: BaseModel) -> dict[str, Any]:
 
 def plain(value: Any, loc: Loc) -> Any:
     """A value as a config has it. Raises `AgentProblem`."""
+    if len(loc) > MAX_DEPTH:
+        raise AgentProblem(loc[:_SHOWN], f"is nested deeper than {MAX_DEPTH} levels, or contains itself")
     if isinstance(value, BaseModel):
         return {key: plain(each, (*loc, key)) for key, each in set_fields(value).items()}
     if isinstance(value, Mapping):

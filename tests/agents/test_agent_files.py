@@ -201,6 +201,11 @@ HEAD = "from mesh.agents import Agent, Settings\n"
             ["2: agent.args.x: is of type set; expected text, a number, a list or a mapping"],
         ),
         (
+            HEAD + "more = {}\nmore['more'] = [more]\n"
+            "agent = Agent(name='a', type='tool', tool='x',\n  args={'x': more})",
+            ["5: agent.args.x.more[0].more: is nested deeper than 100 levels, or contains itself"],
+        ),
+        (
             HEAD + "agent = Agent(name='a', tools='find',\n  validate=[5], agents=[{'name': 'b'}],\n"
             "  output_schema=5,\n  a2a=[{'nme': 'b', 'key': 'a s3cret'}])",
             [
