@@ -5,6 +5,7 @@ one, or a session in memory. A session knows no approval, no journal and no mode
 before it is called.
 """
 
+import re
 from typing import Any, Protocol
 
 import msgspec
@@ -12,6 +13,9 @@ import msgspec
 from mesh.core.events import Artifact
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.progress import OnProgress
+
+TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+"""What models accept as the name of a tool."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):

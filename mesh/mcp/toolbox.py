@@ -7,7 +7,6 @@ about approval. It does not own the sessions, which others may use too, and neve
 import asyncio
 import fnmatch
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -17,13 +16,12 @@ import msgspec
 from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.core.execution import ExecutionContext
 from mesh.core.messages import ToolSpec
-from mesh.mcp.port import Catalogue, Claim, Tool, ToolOutcome, ToolSession
+from mesh.mcp.port import TOOL_NAME, Catalogue, Claim, Tool, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import refusal
 
 logger = logging.getLogger("mesh.mcp")
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 WATCH_S = 60.0
 """How long one request for a newer catalogue lasts."""
 RETRY_S = 5.0
@@ -52,7 +50,7 @@ def merge(catalogues: Iterable[Catalogue], reserved: Mapping[str, str] = _NONE) 
                     f"tools: {tool.name!r} is offered by MCP server {tool.server} and is the name of "
                     f"{reserved[tool.name]}; rename the tool on the server"
                 )
-            if not NAME.fullmatch(tool.name):
+            if not TOOL_NAME.fullmatch(tool.name):
                 problems.append(
                     f"tools: MCP server {tool.server} offers a tool named {tool.name[:200]!r}: a name is "
                     "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; rename it on the server"

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 
 from mesh.core.execution import ExecutionContext
+from mesh.tools.results import without_half_characters
 
 MAX_MESSAGE = 500
 """Characters of a message of `Context.progress`."""
@@ -40,7 +41,8 @@ class Context:
         """Reports how much is done, from 0 to 1, to those who watch. An ``async def`` awaits it; a ``def``
         just calls it. Of reports within a tenth of a second only the last is sent."""
         if self._progress is not None:
-            self._progress.report(max(0.0, min(1.0, float(fraction))), message[:MAX_MESSAGE])
+            text = without_half_characters(message[:MAX_MESSAGE])
+            self._progress.report(max(0.0, min(1.0, float(fraction))), text)
         return _Pause()
 
     def cancel(self) -> None:

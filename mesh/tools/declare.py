@@ -61,6 +61,8 @@ def tool(
     """
     if read_only and destructive:
         raise TypeError("a tool that is read_only cannot be destructive; say one of them")
+    if check is not None and not _is_function(check):
+        raise TypeError(f"check is a function with a name, and no {type(check).__name__}; write one with def")
     said = {"destructiveHint": destructive, "readOnlyHint": read_only, "idempotentHint": idempotent}
     hints = {name: value for name, value in said.items() if value is not None}
 
@@ -82,8 +84,12 @@ def declared_of(function: object) -> Declared | None:
     return found if isinstance(found, Declared) else None
 
 
+def _is_function(value: object) -> bool:
+    return callable(value) and isinstance(getattr(value, "__name__", None), str)
+
+
 def _declared(function: F, declared: Declared, kind: str) -> F:
-    if not callable(function) or not hasattr(function, "__name__"):
+    if not _is_function(function):
         raise TypeError(f"@{kind} goes before a function")
     if declared_of(function) is not None:
         raise TypeError(f"{declared.name} is declared twice; put one of @tool and @check before it")

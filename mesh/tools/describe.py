@@ -30,6 +30,7 @@ from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
 from mesh.tools.file import ToolFile
 from mesh.tools.module import import_code
+from mesh.tools.results import without_half_characters
 
 TRACEBACK_LINES = 6
 """Lines of the end of a traceback in a problem."""
@@ -40,7 +41,8 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"tools": [], "checks": [], "schemas": {}, "problems": []}
 
     def problem(line: int, message: str, at: Path = path) -> None:
-        found["problems"].append({"path": str(at), "line": line, "message": message})
+        text = without_half_characters(message)
+        found["problems"].append({"path": str(at), "line": line, "message": text})
 
     try:
         module = import_code(code, path)

@@ -1,5 +1,6 @@
 """The functions of one file of tools, and what is wrong with them."""
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from typing import Any, NamedTuple
 
 from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.mcp.meta import CHECKED_BY, IS_CHECK
+from mesh.mcp.port import TOOL_NAME
 from mesh.tools.arguments import Arguments, UnusableArgument, type_hints
 from mesh.tools.check_signatures import answer_check_problems, outcome_check_problems
 from mesh.tools.declare import DECLARED, Declared, declared_of
+from mesh.tools.results import without_half_characters
 from mesh.tools.source_lines import SourceLines
 
 
@@ -56,8 +59,10 @@ class ToolFunction:
         """Yields what is wrong with it as a whole. Raises `UnusableArgument`."""
         if self.name in BUILT_IN_TOOLS:
             yield "is the name of a built-in tool; choose another"
-        elif not self.name.isascii():
-            yield "a tool's name has letters from A to Z only"
+        elif not TOOL_NAME.fullmatch(self.name):
+            yield "a tool's name is 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
+        if _has_half_character(self.described()):
+            yield "says something that has half a character (a lone surrogate); write the whole one"
         schema, returned = self.arguments.schema, type_hints(self.declared.function).get("return")
         for tool in self.checks:
             with suppress(UnusableArgument):  # that is a problem of the tool, and is told there
@@ -91,6 +96,11 @@ class ToolFile:
 
     def line(self, function: ToolFunction) -> int:
         return self.lines.function(function.declared.function)
+
+
+def _has_half_character(described: dict[str, Any]) -> bool:
+    text = json.dumps(described, ensure_ascii=False)
+    return text != without_half_characters(text)
 
 
 def _functions(declared: list[Declared]) -> Iterator[ToolFunction]:

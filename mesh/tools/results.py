@@ -19,9 +19,27 @@ def as_text(value: Any) -> str:
     return without_half_characters(text)
 
 
+def as_json(value: Any) -> str:
+    """What a check returned, as JSON: the text ``true`` is told from the value. Raises like `as_text`.
+
+    >>> as_json(True), as_json("true")
+    ('true', '"true"')
+    """
+    plain = without_half_characters(value) if isinstance(value, str) else value
+    return without_half_characters(to_json(plain, inf_nan_mode="strings").decode())
+
+
 def without_half_characters(text: str) -> str:
     """Half of a surrogate pair is no text, and cannot be sent."""
     return text.encode("utf-8", "replace").decode()
+
+
+def said_by(error: BaseException) -> str:
+    """The message of an exception, which a tool may have written: an empty one if it cannot tell it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever `__str__` raises
+        return ""
 
 
 def explained(error: ValidationError) -> str:

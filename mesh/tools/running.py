@@ -5,7 +5,7 @@ import gc
 import inspect
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mesh.mcp.content import over_bound
 from mesh.tools.context import Context, is_interrupted
 from mesh.tools.declare import ToolError
 from mesh.tools.file import ToolFunction
-from mesh.tools.results import as_text, explained, without_half_characters
+from mesh.tools.results import as_json, as_text, explained, said_by, without_half_characters
 
 logger = logging.getLogger("mesh.tools")
 
@@ -33,18 +33,21 @@ async def run_call(
         positional, named = function.arguments.bound(arguments, context)
     except ValidationError as error:
         return failed(f"the arguments are not valid, so nothing was done: {explained(error)}")
+    except Exception as error:  # a type of the file may check its values, and fail in it
+        logger.error("tool %s failed to read its arguments", function.name, exc_info=_from_tool(error))
+        return failed(f"the arguments cannot be read, so nothing was done: {_told(error)}")
     try:
         value = await _returned(function.declared.function, positional, named)
     except ToolError as error:
-        return failed(str(error) or "the tool failed")
+        return failed(said_by(error) or "the tool failed")
     except BaseException as error:
         if isinstance(error, anyio.get_cancelled_exc_class()) and is_interrupted():
             context.cancel()
             raise
         logger.error("tool %s failed", function.name, exc_info=_from_tool(error))
-        answer, lacked_memory = _failure(error), isinstance(error, MemoryError)
+        answer, lacked_memory = failed(_told(error)), isinstance(error, MemoryError)
     else:
-        return result_of(value)
+        return check_result_of(value) if function.declared.is_check else result_of(value)
     if lacked_memory:
         # The error holds what the tool had in memory. It is a part of a circle, and of this step of the task.
         await anyio.lowlevel.checkpoint()
@@ -52,8 +55,8 @@ async def run_call(
     return answer
 
 
-def _failure(error: BaseException) -> types.CallToolResult:
-    return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {said_by(error)}".removesuffix(": ")
 
 
 async def _returned(function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
@@ -99,10 +102,19 @@ def result_of(value: Any) -> types.CallToolResult:
     parts = value if isinstance(value, list | tuple) and value else [value]
     if all(isinstance(part, types.ContentBlock) for part in parts):
         return types.CallToolResult(content=[*parts])
+    return _as_result(as_text, value)
+
+
+def check_result_of(value: Any) -> types.CallToolResult:
+    """What a check returned, always as JSON: a text that quotes an answer must not be taken for a value."""
+    return _as_result(as_json, value)
+
+
+def _as_result(encoded: Callable[[Any], str], value: Any) -> types.CallToolResult:
     try:
-        text = as_text(value)
+        text = encoded(value)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        return failed(f"the tool ran, but JSON cannot express what it returned: {error}")
+        return failed(f"the tool ran, but JSON cannot express what it returned: {said_by(error)}")
     return types.CallToolResult(content=[types.TextContent(text=text)] if text else [])
 
 
@@ -114,7 +126,13 @@ def bounded(result: types.CallToolResult, max_bytes: int) -> types.CallToolResul
 
 
 def _size(part: types.ContentBlock) -> int:
-    return len((part.text if isinstance(part, types.TextContent) else part.model_dump_json()).encode())
+    sent = part.model_dump_json()  # raises for what cannot be sent
+    return len((part.text if isinstance(part, types.TextContent) else sent).encode())
+
+
+def unsendable(error: Exception) -> types.CallToolResult:
+    """What the model is told in place of a result that cannot be sent."""
+    return failed(f"the tool ran, but its result cannot be sent: {type(error).__name__}")
 
 
 def failed(text: str) -> types.CallToolResult:

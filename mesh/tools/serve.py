@@ -8,6 +8,7 @@ and what the module takes for its own file.
 
 import argparse
 import gc
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from mesh.tools.module import import_code
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
+logger = logging.getLogger("mesh.tools")
+
 
 def server_of(file: ToolFile, max_result_bytes: int) -> "Server[Any]":
     """The MCP server of a file without problems."""
@@ -28,7 +31,7 @@ def server_of(file: ToolFile, max_result_bytes: int) -> "Server[Any]":
 
     from mesh.mcp.meta import context_of
     from mesh.tools.context import Context
-    from mesh.tools.running import bounded, failed, run_call
+    from mesh.tools.running import bounded, failed, run_call, unsendable
 
     functions = {function.name: function for function in file.functions}
     listing = types.ListToolsResult.model_validate(
@@ -48,8 +51,11 @@ def server_of(file: ToolFile, max_result_bytes: int) -> "Server[Any]":
 
         context = Context(context_of(request.meta), send)
         with step_output.step_output(context.idempotency_key):
-            result = await run_call(function, params.arguments or {}, context)
-        return bounded(result, max_result_bytes)
+            try:
+                return bounded(await run_call(function, params.arguments or {}, context), max_result_bytes)
+            except Exception as error:  # the SDK would say that the call was refused
+                logger.exception("the result of tool %s cannot be sent", function.name)
+                return unsendable(error)
 
     return Server("mesh.tools", on_list_tools=list_tools, on_call_tool=call_tool)
 

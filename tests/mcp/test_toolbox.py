@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from mesh.core.errors import ConfigError, ToolSessionError
 from mesh.mcp.memory import MemorySession, ToolFunction
-from mesh.mcp.port import Catalogue, Tool, ToolOutcome
+from mesh.mcp.port import TOOL_NAME, Catalogue, Tool, ToolOutcome
 from mesh.mcp.session import McpSession
-from mesh.mcp.toolbox import NAME, Toolbox, merge
+from mesh.mcp.toolbox import Toolbox, merge
 from tests.worlds.tool_servers import Spec
 
 
@@ -79,7 +79,7 @@ def test_all_problems_are_told_at_once() -> None:
 @given(st.lists(st.text(min_size=0, max_size=4, alphabet="ab._-/ é"), max_size=8))
 @settings(deadline=None)
 def test_merge_takes_exactly_good_names_that_are_unique(names: list[str]) -> None:
-    good = len(set(names)) == len(names) and all(NAME.fullmatch(name) for name in names)
+    good = len(set(names)) == len(names) and all(TOOL_NAME.fullmatch(name) for name in names)
     catalogues = [Catalogue(str(i), 1, (tool(name, str(i)),)) for i, name in enumerate(names)]
     try:
         assert list(merge(catalogues)) == names

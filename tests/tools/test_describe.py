@@ -39,7 +39,27 @@ def described(code: str, path: str = "/nowhere/shop.py") -> Description:
         (
             "@tool\ndef payé(a: int) -> None: ...",
             3,
-            "payé: a tool's name has letters from A to Z only",
+            "payé: a tool's name is 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+        ),
+        (
+            "tool(lambda: 1)",
+            1,
+            "<lambda>: a tool's name is 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+        ),
+        (
+            "def pay() -> None: ...\npay.__name__ = 'p' * 129\ntool(pay)",
+            2,
+            "p" * 129 + ": a tool's name is 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+        ),
+        (
+            "@tool\ndef pay(a: str = '\\udce9') -> None:\n    pass",
+            3,
+            "pay: says something that has half a character (a lone surrogate); write the whole one",
+        ),
+        (
+            "@tool\ndef pay() -> None:\n    'Pays caf\\udce9.'",
+            3,
+            "pay: says something that has half a character (a lone surrogate); write the whole one",
         ),
         (
             "@tool\ndef pay(a: int) -> Nothing: ...",
@@ -97,6 +117,19 @@ def test_a_file_that_does_not_import_shows_the_end_of_the_traceback() -> None:
         "               ~~^~~",
         "    ZeroDivisionError: division by zero",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("partial(print)", "partial"), ("'was'", "str"), ("True", "bool")]
+)
+def test_a_check_that_is_no_function_is_told_at_the_line_of_its_tool(value: str, kind: str) -> None:
+    [found] = described(
+        f"from functools import partial\n@tool(check={value})\ndef pay() -> None: ..."
+    ).problems
+    assert found.line == 3
+    assert found.message.endswith(
+        f"TypeError: check is a function with a name, and no {kind}; write one with def"
+    )
 
 
 def test_an_error_in_a_file_beside_it_is_told_there(tmp_path: Path) -> None:

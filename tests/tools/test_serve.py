@@ -227,3 +227,87 @@ async def test_a_result_that_is_too_large_is_an_error_of_the_tool(tmp_path: Path
         outcome = await session.call("large", {"how": how})
         assert outcome.is_error and "is over the bound of 2048 bytes" in outcome.content
         assert (await session.call("process", {})).content == process
+
+
+HALVES = r"""
+import os
+import mcp_types as types
+from typing import Any
+from pydantic import BaseModel, field_validator
+
+HALF = "caf\udce9"
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+class Saying(ToolError):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+class Odd(BaseModel):
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def fails(cls, value: int) -> int:
+        raise LookupError(HALF)
+
+@tool
+async def says(how: str, ctx: Context) -> Any:
+    match how:
+        case "progress":
+            await ctx.progress(0.5, HALF)
+            await asyncio.sleep(0.3)
+            return "done"
+        case "text":
+            return HALF
+        case "part":
+            return types.TextContent(text=HALF)
+        case "meta":
+            return types.TextContent(text="done", _meta={"name": HALF})
+        case "raised":
+            raise LookupError(HALF)
+        case "mute":
+            raise Mute
+    raise Saying
+
+@tool
+def takes(odd: Odd) -> str:
+    return "done"
+
+@tool
+def process() -> int:
+    return os.getpid()
+"""
+UNSENT = "the tool ran, but its result cannot be sent: PydanticSerializationError"
+
+
+@pytest.mark.parametrize(
+    ("how", "content"),
+    [
+        ("progress", "done"),
+        ("text", "caf?"),
+        ("part", UNSENT),
+        ("meta", UNSENT),
+        ("raised", "LookupError: caf?"),
+        ("mute", "Mute"),
+        ("saying", "the tool failed"),
+    ],
+)
+async def test_what_cannot_be_sent_is_never_told_as_a_call_that_was_refused(
+    tmp_path: Path, how: str, content: str
+) -> None:
+    told: list[Progress] = []
+    async with served(tmp_path, "import asyncio\n" + HALVES) as session:
+        process = (await session.call("process", {})).content
+        assert (await session.call("says", {"how": how}, on_progress=told.append)).content == content
+        assert (await session.call("process", {})).content == process
+    assert [each.message for each in told] == (["caf?"] if how == "progress" else [])
+
+
+async def test_arguments_that_a_type_of_the_file_fails_to_read_are_told_as_not_done(tmp_path: Path) -> None:
+    async with served(tmp_path, "import asyncio\n" + HALVES) as session:
+        outcome = await session.call("takes", {"odd": {"n": 1}})
+    why = "the arguments cannot be read, so nothing was done: LookupError: caf?"
+    assert (outcome.is_error, outcome.content) == (True, why)
