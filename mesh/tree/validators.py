@@ -125,7 +125,7 @@ class CheckValidator:
         given = fitting(tool.input_schema, answer, steps.turn.user_message)
         if found := problems(tool.input_schema, given):
             raise ValidatorError(f"the check {self.name} does not take this answer: {found}")
-        return self._verdict_of(await self._called(steps, step, tool, given))
+        return self._verdict_of(tool, await self._called(steps, step, tool, given))
 
     def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return answer
@@ -144,10 +144,10 @@ class CheckValidator:
                 if attempts > 1 or time.monotonic() - began > _REPEATED_WITHIN_S:
                     raise ValidatorError(f"the check {self.name} could not be made: {problem}") from None
 
-    def _verdict_of(self, outcome: ToolOutcome) -> Verdict:
-        said = _unwrapped(outcome.content)
+    def _verdict_of(self, tool: Tool, outcome: ToolOutcome) -> Verdict:
         if outcome.is_error:
-            raise ValidatorError(f"the check {self.name} failed: {bounded(str(said), MOST_SHOWN)}")
+            raise ValidatorError(f"the check {self.name} failed: {bounded(outcome.content, MOST_SHOWN)}")
+        said = _json(outcome.content) if tool.is_check else _unwrapped(outcome.content)
         if said is True:
             return Verdict(True)
         if said is False:
@@ -282,7 +282,8 @@ def fitting(schema: Mapping[str, Any], answer: Candidate, request: str) -> dict[
 
 
 def _unwrapped(content: str) -> Any:
-    """What a check said: servers return a truth value as text, as JSON, or as ``{"result": …}``."""
+    """What a tool said that is no function with ``@check``, whose answers are JSON: servers return a truth
+    value as text, as JSON, or as ``{"result": …}``."""
     said = _json(content.strip())
     if isinstance(said, dict) and said.keys() == {"result"}:
         said = said["result"]

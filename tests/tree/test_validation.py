@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from mesh.core.messages import Assistant, Results, User
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool
+from mesh.tree.local import LocalTree
+from tests.tools.serving import served
 from tests.worlds.mesh import LocalMesh, calls, says
 from tests.worlds.trees import config, llm, loop, sequential
 
@@ -61,9 +64,13 @@ class CheckedMesh(LocalMesh):
 
     def __init__(self, model: Answers, tree: dict[str, Any], *agents: dict[str, Any], **more: Any) -> None:
         self.checks: dict[str, ToolFunction] = more.pop("checks", {})
+        is_foreign: bool = more.pop("is_foreign", False)
         more = {"agents": list(agents), **more} if agents else more
         super().__init__(model, config=config(tree, **more))
-        pairs = [*self.ledger.pairs(), *((_check(name), run) for name, run in self.checks.items())]
+        pairs = [
+            *self.ledger.pairs(),
+            *((_check(name, is_foreign), run) for name, run in self.checks.items()),
+        ]
         assert isinstance(self.ledger.offered, MemorySession)
         self.ledger.offered.offer(pairs)
 
@@ -72,7 +79,7 @@ class CheckedMesh(LocalMesh):
         return body, await self.journal.read(body["conversation"]["id"])
 
 
-def _check(name: str) -> Tool:
+def _check(name: str, is_foreign: bool = False) -> Tool:
     schema = {"type": "object", "properties": {"output": {}}, "required": ["output"]}
     return Tool(
         name=name,
@@ -81,7 +88,8 @@ def _check(name: str) -> Tool:
         server="ledger",
         destructive=False,
         repeatable=True,
-        is_check=True,
+        read_only=True,
+        is_check=not is_foreign,
     )
 
 
@@ -157,16 +165,36 @@ async def test_what_the_next_turn_reads_alternates_and_has_the_answer_once() -> 
 
 
 @pytest.mark.parametrize("yes", ["true", "True", '{"result": true}', '"true"'])
-async def test_a_check_that_says_true_lets_the_answer_pass(yes: str) -> None:
+async def test_a_foreign_tool_that_says_true_in_any_form_lets_the_answer_pass(yes: str) -> None:
     async def check(arguments: dict[str, Any]) -> str:
         return yes
 
-    async with CheckedMesh(
-        Answers(main=["hi"]), llm("main", validate=[{"check": "fine"}]), checks={"fine": check}
-    ) as world:
+    tree = llm("main", validate=[{"check": "fine"}])
+    async with CheckedMesh(Answers(main=["hi"]), tree, checks={"fine": check}, is_foreign=True) as world:
         body, events = await world.lived()
     assert body["result"]["response"] == "hi"
     assert validations(events) == [("fine", True, 1)]
+
+
+@pytest.mark.parametrize("told", ["true", "True", '{"result": true}'])
+async def test_an_objection_of_a_function_that_reads_like_true_is_an_objection(
+    tmp_path: Path, told: str
+) -> None:
+    code = """
+        @check
+        def quotes(output: str) -> bool | str:
+            return output if output != "better" else True
+    """
+    model = Answers(main=[told, "better"])
+    mesh = LocalMesh(model, config=config(llm("main", validate=[{"check": "quotes"}])))
+    async with served(tmp_path, code) as session:
+        mesh.tree = LocalTree(mesh.config, [session], lambda _: model, mesh)
+        async with mesh:
+            _, body = await mesh.create("go")
+            events = await mesh.journal.read(body["conversation"]["id"])
+    assert model.requests["main"][1].messages[-1] == User(told)
+    assert body["result"]["response"] == "better"
+    assert validations(events) == [("quotes", False, 1), ("quotes", True, 2)]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +202,6 @@ async def test_a_check_that_says_true_lets_the_answer_pass(yes: str) -> None:
     [
         ("Too long.", "Too long."),
         ('"Too long."', "Too long."),
-        ('{"result": "Too long."}', "Too long."),
         ("false", "The check fine does not accept this answer."),
     ],
 )
