@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
+from mesh.core.redaction import Redaction
 from mesh.core.strict_json import checked
 from mesh.processes.bounded import Ran, run_bounded
 
@@ -29,8 +30,6 @@ MAX_BYTES = 256 * 1024
 """Bounds a file that a config names."""
 DESCRIBE_TIMEOUT_S = 30.0
 MAX_DESCRIPTION = 8 * 1024 * 1024
-MIN_SECRET = 8
-"""Shorter values of variables, such as `1` or `true`, are no secrets; see `mesh.mcp.stderr`."""
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """The variables that an MCP server inherits; see `mesh.mcp.stdio.server_environment`."""
 
@@ -255,22 +254,15 @@ def run_file(
         timeout_s=DESCRIBE_TIMEOUT_S,
         max_bytes=MAX_DESCRIPTION,
     )
+    redacted = Redaction(env.values())
     try:
-        found: dict[str, Any] = json.loads(_without_secrets(ran.stdout, env))
+        found: dict[str, Any] = json.loads(redacted(ran.stdout.decode("utf-8", "replace")))
     except ValueError:  # it ended early, or something else wrote to its stdout
-        last = " / ".join(_without_secrets(ran.stderr, env).split("\n")[-4:]).strip(" /")[-600:]
+        words = redacted(ran.stderr.decode("utf-8", "replace"))
+        last = " / ".join(words.split("\n")[-4:]).strip(" /")[-600:]
         why = f"cannot be imported: {_end_of(ran)}" + (f"; its last words: {last}" if last else "")
         return {"problems": [{"path": file.path, "line": 1, "message": why}]}
     return found
-
-
-def _without_secrets(raw: bytes, env: Mapping[str, str]) -> str:
-    """What a file wrote, without the configured values, which may be secrets."""
-    text = raw.decode("utf-8", "replace")
-    for value in sorted(env.values(), key=len, reverse=True):
-        if len(value) >= MIN_SECRET:
-            text = text.replace(json.dumps(value)[1:-1], "***").replace(value, "***")
-    return text
 
 
 def _end_of(ran: Ran) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, cast
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.client.subscriptions import listen as sdk_listen
@@ -28,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from mesh.core.errors import ToolSessionError
 from mesh.core.execution import ExecutionContext
 from mesh.core.policy import hints_of
+from mesh.core.redaction import Redaction
 from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpTransport
 from mesh.mcp.meta import ToolMeta, meta_of, tool_meta
@@ -157,6 +159,7 @@ class McpConnection:
         self._server = server
         self._wake = wake
         self.transport = self._make_transport(file, memory_bytes)
+        self._redacted = Redaction(server.env.values())
         self.session: ClientSession
 
     async def tools(self) -> tuple[Tool, ...]:
@@ -200,7 +203,7 @@ class McpConnection:
             ) from error
         if isinstance(result, types.InputRequiredResult):
             return ToolOutcome(content="the tool asks for more input, which is not supported", is_error=True)
-        return outcome_of(result, self._server.max_result_bytes)
+        return self._without_secrets(outcome_of(result, self._server.max_result_bytes))
 
     async def check(self) -> None:
         """Raises `McpConnectionLost` unless the server answers within `PING_TIMEOUT_S`."""
@@ -281,7 +284,15 @@ class McpConnection:
         transport = self.transport
         if self.has_ended or transport.session_expired or not transport.is_from_server(error.error):
             raise McpConnectionLost(self.transport.problem or error.message) from error
-        return ToolOutcome(content=f"the server refused the call: {error.message}", is_error=True)
+        why = f"the server refused the call: {error.message}"
+        return self._without_secrets(ToolOutcome(content=why, is_error=True))
+
+    def _without_secrets(self, outcome: ToolOutcome) -> ToolOutcome:
+        """An error without the variables of the server, which may be in the message of an exception. Results
+        are what the tool means to tell."""
+        if not outcome.is_error:
+            return outcome
+        return msgspec.structs.replace(outcome, content=self._redacted(outcome.content))
 
 
 def _received_by(on_progress: OnProgress | None) -> ProgressFnT | None:

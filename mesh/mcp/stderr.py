@@ -6,14 +6,13 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
+from mesh.core.redaction import Redaction
+
 logger = logging.getLogger("mesh.mcp")
 
 LINE_BYTES = 2048
 LINES_PER_WINDOW = 200
 WINDOW_S = 10.0
-MIN_SECRET = 8
-"""Shorter configured values, such as `1` or `true`, are no secrets, and redacting them would spoil every
-line."""
 
 
 class StderrLog:
@@ -23,7 +22,7 @@ class StderrLog:
 
     def __init__(self, name: str, secrets: Iterable[str] = ()) -> None:
         self._name = name
-        self._secrets = sorted((s for s in secrets if len(s) >= MIN_SECRET), key=len, reverse=True)
+        self.redact = Redaction(secrets)
         self._tail: deque[str] = deque(maxlen=3)
         self._window_ends = 0.0
         self._left = 0
@@ -36,9 +35,8 @@ class StderrLog:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 self._line(line)
-            if len(rest) > LINE_BYTES:
-                self._line(rest)
-                rest = b""
+            if len(rest) > LINE_BYTES + 4 * self.redact.longest:
+                rest = self._piece(rest)
         if rest:
             self._line(rest)
 
@@ -46,11 +44,12 @@ class StderrLog:
         """Returns the last lines as one, or an empty string."""
         return " / ".join(self._tail)
 
-    def redact(self, text: str) -> str:
-        """Returns ``text`` without the configured values."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+    def _piece(self, line: bytes) -> bytes:
+        """Logs a line that has not ended, and returns its end: a value may have begun there."""
+        text = self.redact(line.decode("utf-8", "surrogateescape"))
+        cut = max(0, len(text) - self.redact.longest)
+        self._line(text[:cut].encode("utf-8", "surrogateescape"))
+        return text[cut:].encode("utf-8", "surrogateescape")
 
     def _line(self, raw: bytes) -> None:
         text = self.redact(raw.decode("utf-8", "replace").rstrip())[:LINE_BYTES]

@@ -44,6 +44,8 @@ KILL_GRACE_S = 2.0
 OUTBOX = 16
 """Messages that may wait for a server that does not read its stdin."""
 GARBAGE_BATCH = 64
+_SAMPLED = 8192
+"""Bytes of garbage that are redacted before they are cut to what is logged."""
 
 Inbox: TypeAlias = MemoryObjectSendStream[SessionMessage | Exception]
 
@@ -231,7 +233,7 @@ class StdioTransport:
     async def _skip(self, line: bytes) -> None:
         self._garbage += 1
         if self._garbage == 1:
-            sample = self._stderr.redact(repr(line[:120]))
+            sample = self._stderr.redact(repr(line[:_SAMPLED]))[:120]
             logger.warning("[%s] stdout has something that is no MCP message, skipped: %s", self.name, sample)
         if self._garbage % GARBAGE_BATCH == 0:
             await asyncio.sleep(0)  # lines that are buffered are read without a pause: let other tasks run

@@ -148,6 +148,24 @@ def test_a_problem_shows_no_value_of_a_variable(ends: str) -> None:
     assert "***" in found.message and "ret-1234" not in found.message
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "raise ValueError(token)",
+        "raise KeyError(token)",
+        "raise ValueError(repr({'token': token}))",
+        "import json; raise ValueError(json.dumps([token]))",
+        "print(token, flush=True); os._exit(1)",
+    ],
+)
+def test_a_problem_shows_no_line_of_a_value_of_several_lines(ends: str) -> None:
+    code = f"import os\ntoken = os.environ['TOKEN']\n{ends}\n"
+    key = "-----BEGIN KEY-----\nMIIEowIBAA\"KCAQEA\nhZ9'x\\\\k2Lq07\n-----END KEY-----\n"
+    [found] = describe(FileText("/nowhere/shop.py", code), {"TOKEN": key}).problems
+    assert "***" in found.message
+    assert [each for each in ("MIIE", "KCAQ", "hZ9", "k2Lq", "BEGIN") if each in found.message] == []
+
+
 def test_problems_of_python_files_have_their_lines(folder: Path) -> None:
     (folder / "tools/shop.py").write_text(TOOLS.replace("pattern: str", "pattern"))
     assert [*python_problems(loaded(folder))] == [

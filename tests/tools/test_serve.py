@@ -311,3 +311,26 @@ async def test_arguments_that_a_type_of_the_file_fails_to_read_are_told_as_not_d
         outcome = await session.call("takes", {"odd": {"n": 1}})
     why = "the arguments cannot be read, so nothing was done: LookupError: caf?"
     assert (outcome.is_error, outcome.content) == (True, why)
+
+
+async def test_neither_an_error_nor_the_log_shows_a_configured_value(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mesh.mcp")
+    code = """
+        import os
+        KEY = os.environ["KEY"]
+
+        @tool
+        def fail(how: str) -> str:
+            print("x" * 1995 + KEY.replace(chr(10), ""), end="")
+            print("y" * 3000)
+            print(KEY)
+            raise LookupError(KEY) if how == "as it is" else KeyError(KEY)
+    """
+    key = "-----BEGIN KEY-----\nMIIEowIBAAKCAQEA\n-----END KEY-----"
+    async with served(tmp_path, code, env={"KEY": key}) as session:
+        assert (await session.call("fail", {"how": "as it is"})).content == "LookupError: ***"
+        assert (await session.call("fail", {"how": "shown"})).content == "KeyError: '***'"
+    assert "MIIE" not in caplog.text
+    assert "***" in caplog.text
