@@ -88,7 +88,10 @@ def _typed(schema: dict[str, Any], root: _Root, depth: int) -> Any:
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
         properties = schema.get("properties", {})
-        return {name: _example(properties.get(name), root, depth + 1) for name in schema.get("required", ())}
+        # A property that has one value only tells the branches of a union apart, even where it has a default.
+        telling = (name for name, each in properties.items() if isinstance(each, dict) and "const" in each)
+        names = dict.fromkeys((*schema.get("required", ()), *telling))
+        return {name: _example(properties.get(name), root, depth + 1) for name in names}
     if kind == "array":
         return _items(schema, root, depth)
     if kind in ("integer", "number"):

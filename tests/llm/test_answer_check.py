@@ -13,6 +13,8 @@ from mesh.llm.answer_check import MAX_ANSWER_CHARS, MAX_SCHEMA_BYTES, Checked, c
 from mesh.mcp.schema import checker_for
 from mesh.mcp.schema_work import ENDLESS, CountingBudget
 
+BOUND_S = 10.0
+"""CPU seconds. A busy machine needs one or two; work without a bound takes minutes."""
 ORDER = {
     "type": "object",
     "properties": {
@@ -103,7 +105,7 @@ def test_a_large_answer_is_checked_or_refused_in_bounded_time(schema: dict[str, 
     checked(schema, "[]")
     started = time.process_time()
     value, problem = checked(schema, answer)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < BOUND_S
     assert (value is None) == bool(problem)
     assert len(problem) < 6000
 
@@ -235,4 +237,4 @@ def test_reading_and_checking_a_large_answer_takes_a_bounded_time(text: str) -> 
     schema = {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"additionalProperties": {"$ref": "#/$defs/a"}}}}
     started = time.process_time()
     checked(schema, text)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < BOUND_S

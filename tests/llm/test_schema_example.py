@@ -56,4 +56,4 @@ def test_a_schema_that_asks_for_a_value_without_end_is_given_up_soon(keyword: st
     schema = {"anyOf": [branch, {**branch, "required": ["b"]}]} if keyword == "anyOf" else branch
     started = time.process_time()
     assert example(schema) is None
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 10
