@@ -4,18 +4,20 @@ import asyncio
 import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.memory import MemorySession
-from mesh.mcp.port import Claim, Tool
+from mesh.mcp.port import Claim, Tool, ToolOutcome
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.mcp.session import McpSession
 from tests.worlds.tool_servers import hostile
+
+WITHIN_S = 60.0
 
 
 @asynccontextmanager
@@ -39,7 +41,7 @@ async def pid_of_call(session: ReplicatedSession) -> int:
 
 
 async def until_down(session: McpSession) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             try:
                 await session.backlog()
@@ -48,14 +50,15 @@ async def until_down(session: McpSession) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_call_goes_to_the_replica_that_others_do_not_use() -> None:
+async def test_a_call_goes_to_the_replica_that_others_do_not_use(tmp_path: Path) -> None:
     async with running(3) as (session, own):
         elsewhere = ReplicatedSession("srv", own)  # as another node has it
         servers = await pids(own)
-        slow = [asyncio.create_task(elsewhere.call("wait", {"s": 0.5})) for _ in range(2)]
-        await asyncio.wait(slow, timeout=0.1)
-        (free,) = [pid for pid, each in zip(servers, own, strict=True) if not await each.backlog()]
+        slow = [held(elsewhere, tmp_path, n) for n in range(2)]
+        busy = await begun(tmp_path, 2)
+        (free,) = {*servers} - {*busy.values()}
         assert {await pid_of_call(session) for _ in range(4)} == {free}
+        release(tmp_path, busy)
         await asyncio.gather(*slow)
 
 
@@ -76,7 +79,7 @@ async def test_a_replica_that_is_down_gets_no_call_and_the_others_answer_at_once
         servers = await pids(own)
         os.kill(servers[0], signal.SIGKILL)
         await until_down(own[0])
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(WITHIN_S):
             assert {await pid_of_call(session) for _ in range(6)} <= {*servers[1:], *await pids(own[:1])}
 
 
@@ -140,12 +143,45 @@ async def test_a_tool_that_one_replica_lists_otherwise_is_not_offered() -> None:
     assert (changed.version, [each.name for each in changed.tools]) == (known + 1, ["same", "mine"])
 
 
-async def test_four_replicas_do_three_and_a_half_times_the_work_of_one() -> None:
-    async def seconds(number: int, calls: int) -> float:
-        async with running(number) as (session, _):
-            start = time.perf_counter()
-            await asyncio.gather(*(session.call("wait", {"s": 0.1}) for _ in range(calls)))
-            return time.perf_counter() - start
+async def test_four_replicas_run_four_calls_at_the_same_time_and_the_fifth_waits(tmp_path: Path) -> None:
+    async with running(4) as (session, own):
+        servers = await pids(own)
+        calls = [held(session, tmp_path, n) for n in range(5)]
+        first = await begun(tmp_path, 4)
+        assert sorted(first.values()) == sorted(servers)
+        assert await backlogs(own, 5) == [1, 1, 1, 2]
+        release(tmp_path, first)
+        fifth = await begun(tmp_path, 1)
+        assert first.keys() | fifth.keys() == {*range(5)}
+        release(tmp_path, fifth)
+        assert dict(enumerate([int((await call).content) for call in calls])) == first | fifth
 
-    one, four = await seconds(1, 10), await seconds(4, 40)
-    assert 4 * one / four >= 3.5
+
+def held(session: ReplicatedSession, folder: Path, n: int) -> "asyncio.Task[ToolOutcome]":
+    """A call that ends when it is released, and answers with the process it ran in."""
+    return asyncio.create_task(session.call("hold", {"folder": str(folder), "n": n}, WITHIN_S))
+
+
+def release(folder: Path, calls: Iterable[int]) -> None:
+    for n in calls:
+        (folder / str(n)).unlink()
+
+
+async def begun(folder: Path, number: int) -> dict[int, int]:
+    """The held calls that run, once there are so many, and the process of each."""
+    async with asyncio.timeout(WITHIN_S):
+        while len(found := running_in(folder)) < number:  # noqa: ASYNC110 - files have no event
+            await asyncio.sleep(0.01)
+    return found
+
+
+def running_in(folder: Path) -> dict[int, int]:
+    return {int(file.name): int(file.read_text()) for file in folder.iterdir() if not file.suffix}
+
+
+async def backlogs(sessions: Sequence[McpSession], calls: int) -> list[int]:
+    """How many calls each has, the fewest first, once they have so many."""
+    async with asyncio.timeout(WITHIN_S):
+        while sum(found := [await each.backlog() for each in sessions]) < calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return sorted(found)

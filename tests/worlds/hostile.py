@@ -12,7 +12,7 @@ ANY = {"type": "object"}
 OPEN = {"readOnlyHint": True}
 CANCELLED = []
 NAMES = """echo fail wait hang ignore die garbage bad_utf8 big overlong structured picture pid child deaf
-broken half grow silent_env say ledger told steps patient cancelled"""
+broken half grow silent_env say ledger hold told steps patient cancelled"""
 TOOLS = [{"name": n, "description": n, "inputSchema": ANY, "annotations": OPEN} for n in NAMES.split()]
 TOOLS.append({"name": "drop", "inputSchema": ANY, "destructiveHint": True})
 TOOLS.append({"name": "peek", "inputSchema": ANY, "readOnlyHint": True})
@@ -110,6 +110,14 @@ def run(name, args, meta):
                 ledger.write(f"{args['n']}\n")
             time.sleep(args["s"])
             return text("written")
+        case "hold":
+            held = os.path.join(args["folder"], str(args["n"]))  # noqa: PTH118 - pathlib starts slowly
+            with open(f"{held}.new", "x") as begun:  # noqa: PTH123
+                begun.write(str(os.getpid()))
+            os.rename(begun.name, held)  # noqa: PTH104
+            while os.path.exists(held):  # noqa: PTH110 - whoever takes the file away lets the call go on
+                time.sleep(0.01)
+            return text(str(os.getpid()))
         case "say":
             sys.stderr.write(args["text"] + "\n")
             sys.stderr.flush()
