@@ -68,6 +68,21 @@ class Children:
                 return not_ended(output)
 
 
+def ending(done: NodeCompleted, written: Mapping[str, str], forced: str = "") -> PassEnd:
+    """How the pass of a node ends after a child that ends the agent, whose answer is that of the node.
+    ``written`` is what it and those before it wrote, ``forced`` the limit for which one of those had to
+    end."""
+    return PassEnd(
+        "completed",
+        done.text,
+        written,
+        ends_agent=True,
+        forced=done.forced or forced,
+        output=done.output,
+        invalid=done.invalid,
+    )
+
+
 def not_ended(output: PassOutput) -> PassEnd:
     """How the pass of a node ends whose child, or called agent, has not ended in it. Raises `Superseded`,
     `Unavailable`."""

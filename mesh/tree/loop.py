@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from mesh.tree.children import Children
+from mesh.tree.children import Children, ending
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.validation import verdict_of
@@ -37,19 +37,13 @@ class Loop:
                 if done.status == "failed":
                     return PassEnd("failed", done.text)
                 written |= done.state
+                if done.ends_agent:
+                    return ending(done, written, forced)
                 forced = done.forced or forced
                 if done.text:
                     text, output, invalid = done.text, done.output, done.invalid
-                if done.ends_agent or done.exits:
-                    return PassEnd(
-                        "completed",
-                        text,
-                        written,
-                        ends_agent=done.ends_agent,
-                        forced=forced,
-                        output=output,
-                        invalid=invalid,
-                    )
+                if done.exits:
+                    return PassEnd("completed", text, written, forced=forced, output=output, invalid=invalid)
             ends = await self._ends_after(steps, iteration, Candidate(text, output))
             if isinstance(ends, PassEnd):
                 return ends

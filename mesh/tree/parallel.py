@@ -8,7 +8,8 @@ from typing import Literal
 from mesh.core.events import NodeCompleted
 from mesh.core.places import Place, StepKey
 from mesh.tree.branches import Branch, Branches
-from mesh.tree.children import Children
+from mesh.tree.calls import MOST_SHOWN, bounded
+from mesh.tree.children import Children, ending
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
@@ -23,14 +24,14 @@ class Parallel:
 
     async def __call__(self, steps: Steps) -> PassEnd:
         if (done := self._ended_agent(steps)) is not None:
-            return _ending(done)
+            return ending(done, done.state)
         state = steps.turn.state
         branches = [self._branch(steps, index, state) for index in range(len(self._children))]
         ended = await Branches[NodeCompleted](steps, branches, ends_all=_ends_agent).run()
         outcomes = [ended[index] for index in sorted(ended)]
         for outcome in outcomes:
             if isinstance(outcome, NodeCompleted) and outcome.ends_agent:
-                return _ending(outcome)
+                return ending(outcome, outcome.state)
         for status in ("stopped", "paused"):
             for outcome in outcomes:
                 if isinstance(outcome, PassEnd) and outcome.status == status:
@@ -57,15 +58,19 @@ class Parallel:
         written = {key: text for child in good for key, text in child.state.items()}
         text = "\n".join(child.text for child in good)
         forced = next((child.forced for child in good if child.forced), "")
-        return PassEnd("completed", text, written, any(child.exits for child in good), forced=forced)
+        exits = any(child.exits for child in good)
+        return PassEnd("completed", text, written, exits, forced=forced, invalid=_objections(good))
 
 
 def _ends_agent(done: NodeCompleted) -> bool:
     return done.ends_agent
 
 
-def _ending(done: NodeCompleted) -> PassEnd:
-    return PassEnd("completed", done.text, done.state, ends_agent=True, forced=done.forced)
+def _objections(good: list[NodeCompleted]) -> str:
+    """The objections in spite of which parts of the response were accepted, each with the child that said
+    the part. One is enough for the whole to be marked."""
+    told = (f"{child.name}: {child.invalid}" for child in good if child.invalid)
+    return bounded("\n".join(told), MOST_SHOWN)
 
 
 def _goes_on(place: Place, decided: StepKey) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from mesh.tree.children import Children
+from mesh.tree.children import Children, ending
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
@@ -27,15 +27,7 @@ class Sequential:
                 return PassEnd("failed", done.text)
             written |= done.state
             if done.ends_agent:
-                return PassEnd(
-                    "completed",
-                    done.text,
-                    written,
-                    ends_agent=True,
-                    forced=done.forced,
-                    output=done.output,
-                    invalid=done.invalid,
-                )
+                return ending(done, written, forced)
             if done.text or not done.exits:
                 text, output, invalid = done.text, done.output, done.invalid
             if done.exits:  # the loop around this node ends: the rest of this iteration does not run

@@ -30,7 +30,7 @@ from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
 from tests.tools.serving import served
 from tests.worlds.mesh import LocalMesh, calls, says
-from tests.worlds.trees import config, llm, loop, sequential
+from tests.worlds.trees import config, llm, loop, parallel, sequential
 
 ORDER = {
     "type": "object",
@@ -645,6 +645,54 @@ async def test_a_called_agent_is_checked_and_its_output_is_in_the_result_of_its_
     async with CheckedMesh(model, llm("main", agents=["shop"]), shop) as world:
         _, events = await world.lived()
     assert [e.output for e in events if isinstance(e, ToolResult)] == [{"total": 7}]
+
+
+@pytest.mark.parametrize("kind", [sequential, parallel, loop])
+async def test_an_answer_that_ends_the_agent_keeps_its_output_and_its_objection(kind: Any) -> None:
+    def done(value: int) -> LlmCall:
+        return calls(("complete_task", {"result": {"total": value}}))
+
+    more = {"max_iterations": 3} if kind is loop else {}
+    tree = kind(llm("one", output_schema=ORDER, on_invalid="accept", max_runs=1, **DONE), **more)
+    async with CheckedMesh(Answers(one=[done(7)]), tree) as world:
+        good, _ = await world.lived()
+    async with CheckedMesh(Answers(one=[done(-1)]), tree) as world:
+        bad, _ = await world.lived()
+    assert good["result"]["output"] == {"total": 7}
+    assert "invalid" not in good["result"]
+    assert bad["result"]["invalid"].startswith("schema: ")
+    assert "output" not in bad["result"]
+
+
+@pytest.mark.parametrize(
+    ("said", "marked"),
+    [
+        (("please", "please"), None),
+        (("rude", "please"), "one: polite: Say please."),
+        (("rude", "bad"), "one: polite: Say please.\ntwo: polite: Say please."),
+    ],
+)
+async def test_what_parallel_branches_say_together_is_marked_with_the_objections_to_each(
+    said: tuple[str, str], marked: str | None
+) -> None:
+    accepts = {"validate": [{"check": "polite"}], "on_invalid": "accept", "max_runs": 1}
+    tree = parallel(llm("one", **accepts), llm("two", **accepts))
+    model = Answers(one=[said[0]], two=[said[1]])
+    async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
+        body, _ = await world.lived()
+    assert body["result"]["response"] == "\n".join(said)
+    assert body["result"].get("invalid") == marked
+
+
+async def test_an_objection_to_a_branch_that_was_accepted_is_told_up_to_the_caller_of_the_agent() -> None:
+    accepts = {"validate": [{"check": "polite"}], "on_invalid": "accept", "max_runs": 1}
+    both = parallel(llm("one", **accepts), llm("two"), name="both")
+    model = Answers(main=[calls(("both", {"task": "x"})), "done"], one=["rude"], two=["fine"])
+    tree = llm("main", agents=["both"])
+    async with CheckedMesh(model, tree, both, checks={"polite": polite}) as world:
+        _, events = await world.lived()
+    (result,) = (e for e in events if isinstance(e, ToolResult))
+    assert result.invalid == "one: polite: Say please."
 
 
 # -- loops
