@@ -1,10 +1,21 @@
-"""The lines of the arguments of calls in a file."""
+"""The lines of names and of the arguments of calls in a file."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 from mesh.agents.objects import Expression
+
+
+def lines_of_names(code: str) -> dict[str, int]:
+    """The line on which each name of a file was last assigned, at its top level."""
+    found = {}
+    for statement in ast.parse(code).body:
+        has_own_names = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for node in () if has_own_names else ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found[node.id] = node.lineno
+    return found
 
 
 class CallLines:

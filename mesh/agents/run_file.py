@@ -13,14 +13,16 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from mesh import agents
 from mesh.agents.as_config import AsConfig
-from mesh.agents.call_lines import CallLines
+from mesh.agents.call_lines import CallLines, lines_of_names
 from mesh.agents.objects import Agent, Settings, expression_at
 from mesh.agents.plain_data import AgentProblem
 from mesh.config.problem_texts import problems_of, spelled
@@ -32,6 +34,7 @@ from mesh.tools.file import ToolFile
 from mesh.tools.module import import_code
 
 EXPECTED = 'expected a line such as agent = Agent(name="shop", prompt="You help customers.")'
+EXPECTED_SETTINGS = "expected a line such as settings = Settings(port=8080)"
 
 
 def run_file(code: str, path: Path) -> dict[str, Any]:
@@ -51,12 +54,10 @@ def run_file(code: str, path: Path) -> dict[str, Any]:
         problem(*import_problem(error, path))
         return found
     agent, settings = getattr(module, "agent", None), getattr(module, "settings", None)
-    if not isinstance(agent, Agent):
-        is_there = "is no Agent" if hasattr(module, "agent") else "is missing"
-        problem(1, f"agent: {is_there}; {EXPECTED}")
-    elif settings is not None and not isinstance(settings, Settings):
-        problem(1, "settings: are no Settings; expected a line such as settings = Settings(port=8080)")
-    else:
+    if wrong := [*_wrong_names(module, lines_of_names(code))]:
+        for line, message in wrong:
+            problem(line, message)
+    elif isinstance(agent, Agent):
         config = AsConfig(path, module, ToolFile(module, code), CallLines(code, path))
         try:
             config.convert(agent, settings)
@@ -65,6 +66,30 @@ def run_file(code: str, path: Path) -> dict[str, Any]:
         found["config"] = config.data
         found["lines"] = [[loc, line] for loc, line in config.lines.items()]
     return found
+
+
+def _wrong_names(module: ModuleType, lines: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """What is wrong with the variables ``agent`` and ``settings``, with their lines."""
+    if not hasattr(module, "agent"):
+        yield _without_agent(_named(module, Agent), lines)
+    elif not isinstance(module.agent, Agent):
+        yield lines.get("agent", 1), f"agent: is no Agent; {EXPECTED}"
+    if getattr(module, "settings", None) is None:
+        for name in _named(module, Settings):
+            yield lines.get(name, 1), f"{name}: is not read; name it settings"
+    elif not isinstance(module.settings, Settings):
+        yield lines.get("settings", 1), f"settings: are no Settings; {EXPECTED_SETTINGS}"
+
+
+def _without_agent(agents: list[str], lines: Mapping[str, int]) -> tuple[int, str]:
+    if not agents:
+        return 1, f"agent: is missing; {EXPECTED}"
+    root = agents[-1]
+    return lines.get(root, 1), f"{root}: is an Agent, and none is named agent; write agent = Agent(…)"
+
+
+def _named(module: ModuleType, kind: type) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, kind)]
 
 
 def _nearest(lines: dict[Loc, int], loc: Loc) -> int:

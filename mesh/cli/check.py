@@ -28,7 +28,8 @@ def check(
         agent = loaded(config)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]
-        called = [*agent.callable_agents]
+        validating = agent.validating_agents
+        called = [f"{name} (checks)" if name in validating else name for name in agent.callable_agents]
         planned_nodes = list(all_nodes(agent))
         for hint in [*warnings(agent), *likely_mistakes(agent)]:
             typer.echo(f"warning: {hint}", err=True)
@@ -40,8 +41,8 @@ def check(
             ("agent", agent.name),
             ("models", ", ".join(sorted({model for _, model in agent.models()}))),
             ("MCP servers", servers),
-            ("agents", ", ".join(agents) or "none"),
-            ("called", f"{len(called)}: {', '.join(called)}" if called else "none"),
+            ("agents", ", ".join(called) or "none"),
+            ("A2A agents", ", ".join(agents) or "none"),
             ("digest", agent.digest),
         ):
             typer.echo(f"  {label:<12} {value}")

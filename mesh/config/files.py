@@ -14,6 +14,7 @@ harm whoever reads a config.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -34,6 +35,9 @@ INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """The variables that an MCP server inherits; see `mesh.mcp.stdio.server_environment`."""
 
 Problem = tuple[Loc, str]
+
+_BARE_NAME = re.compile(r"[A-Za-z_]\w*([.:][A-Z]\w*)*")
+"""A type as code names it: ``Order``, ``shop.Order``."""
 
 
 class FileText(NamedTuple):
@@ -95,12 +99,19 @@ class Files:
         """Returns the JSON Schema that the reference at ``loc`` names: that of a JSON file, or of a type of a
         Python file (``tools/shop.py:Order``). It is an object; whether it is a schema is not checked here.
         Raises `UnusableFile`."""
+        return _json_object(self._known(loc, lambda: self._read_schema(reference)))
+
+    def _read_schema(self, reference: str) -> FileText:
         file, _, name = reference.rpartition(":")
         if file.endswith(".py"):
-            known = self._known(loc, lambda: _schema_of_type(self._read(file), name))
-        else:
-            known = self._known(loc, lambda: self._read(reference))
-        return _json_object(known)
+            return _schema_of_type(self._read(file), name)
+        if reference.endswith(".py"):
+            raise UnusableFile(f"names a Python file and no type of it; expected {reference}:NAME")
+        if _BARE_NAME.fullmatch(reference) and not Path(_path(self._folder, reference)).exists():
+            path = "the path of a JSON file (schemas/order.json)"
+            of_type = f"a type of a Python file (tools/shop.py:{re.split('[.:]', reference)[-1]})"
+            raise UnusableFile(f"is a name alone; expected a JSON Schema, {path} or {of_type}")
+        return self._read(reference)
 
     def _read(self, reference: str) -> FileText:
         # Once, so that all of a config that comes from a file comes from the same version of it.

@@ -3,14 +3,15 @@
 The messages name types, keys and bounds, and never a value, because the value may be a secret.
 """
 
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
 from mesh.config.yaml_tree import Loc
+from mesh.core.spelling import closest, with_article
 
 _KINDS: dict[type, str] = {
     dict: "a mapping",
@@ -35,6 +36,7 @@ _EXPECTED = {
     "model_type": "a mapping (key: value)",
     "path_type": "a path",
 }
+_LISTS = ("list_type", "tuple_type", "sequence_str", "is_instance_of")
 _MESSAGES = {
     "greater_than": "is too small; expected more than {gt}",
     "greater_than_equal": "is too small; expected {ge} or more",
@@ -42,7 +44,6 @@ _MESSAGES = {
     "string_pattern_mismatch": "does not fit; expected text that matches {pattern}",
     "string_too_short": "is empty; expected text",
     "too_long": "has too many entries; expected at most {max_length}",
-    "literal_error": "is none of the choices; expected {expected}",
     "missing": "is missing; it is required",
 }
 
@@ -75,10 +76,29 @@ def _message(error: Mapping[str, Any], value: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in _MESSAGES:
         return _MESSAGES[kind].format(**_readable(context))
+    if kind == "literal_error":
+        return _no_choice(context["expected"], value)
     if kind in _EXPECTED:
-        found = _KINDS.get(type(value), "something else")
+        found = _KINDS.get(type(value)) or _kind_of_object(value)
         return f"is {found}; expected {_EXPECTED[kind]}{_hint(kind, value)}"
     return f"is not right; {error['msg']}"
+
+
+def _kind_of_object(value: Any) -> str:
+    """What something is that only a Python file can have."""
+    if isinstance(value, BaseModel):
+        return with_article(type(value).__name__)
+    return "a class" if isinstance(value, type) else "a function" if callable(value) else "something else"
+
+
+def _no_choice(expected: str, value: Any) -> str:
+    """``expected`` are the choices as pydantic writes them: ``'llm', 'loop' or 'tool'``."""
+    if expected == "True":
+        return "is not true, so that it says nothing; expected true, or remove the entry"
+    choices = re.findall(r"'([^']+)'", expected)
+    if isinstance(value, str) and (close := closest(value, choices)):
+        return f"is none of the choices; did you mean {close}?"
+    return f"is none of the choices; expected {expected}"
 
 
 def _readable(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,15 +108,16 @@ def _readable(context: Mapping[str, Any]) -> dict[str, Any]:
 def _hint(kind: str, value: Any) -> str:
     if value is None:
         return " (or no key at all)"
+    if kind in _LISTS and (callable(value) or isinstance(value, BaseModel)):
+        return " (put it in brackets: […])"
     if kind == "string_type" and isinstance(value, bool | int | float):
         return ' (put it in quotes: "…")'
     return ""
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    close = get_close_matches(key, known, n=1)
-    if close:
-        return f"unknown key; did you mean {close[0]}?"
+    if close := closest(key, known):
+        return f"unknown key; did you mean {close}?"
     return f"unknown key; expected one of: {', '.join(known)}"
 
 

@@ -7,13 +7,13 @@ affects only the agents that use it.
 import inspect
 import traceback
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from pydantic import ValidationError
 
 from mesh.core.errors import ConfigError
+from mesh.core.spelling import meant, with_article
 from mesh.llm.port import Llm
 from mesh.llm.provider import ModelEndpoint, Provider
 
@@ -51,7 +51,9 @@ def made(provider: Provider, endpoint: ModelEndpoint) -> Llm:
     except Exception as error:
         raise ConfigError([f"the provider {provider.name} cannot be made: {_told(error)}"]) from error
     if lacks := _lacks(type(llm)):
-        raise ConfigError([f"the provider {provider.name} made a {type(llm).__name__}, which {lacks}"])
+        raise ConfigError(
+            [f"the provider {provider.name} made {with_article(type(llm).__name__)}, which {lacks}"]
+        )
     return llm
 
 
@@ -67,9 +69,7 @@ def _entries() -> Mapping[str, list[EntryPoint]]:
 def _unknown(name: str) -> str:
     if not names():
         return "no providers are installed: the installation of the mesh is outdated; run make setup"
-    close = get_close_matches(name, names(), n=1)
-    expected = f"did you mean {close[0]}?" if close else f"expected one of: {', '.join(sorted(names()))}"
-    return f"no provider {name} is installed; {expected}"
+    return f"no provider {name} is installed; {meant(name, names())}"
 
 
 def _declared(entry: EntryPoint) -> Provider:
@@ -79,12 +79,12 @@ def _declared(entry: EntryPoint) -> Provider:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package's code may raise anything
         raise ConfigError([f"{who} does not import: {_told(error)}"]) from None
     if not isinstance(found, Provider):
-        kind = type(found).__name__
+        kind = with_article(type(found).__name__)
         raise ConfigError(
-            [f"{who} is not declared: {entry.value} is a {kind}; expected a mesh.providers.Provider"]
+            [f"{who} is not declared: {entry.value} is {kind}; expected a mesh.providers.Provider"]
         )
     if isinstance(found.make, type) and (lacks := _lacks(found.make)):
-        raise ConfigError([f"{who} makes a {found.make.__name__}, which {lacks}"])
+        raise ConfigError([f"{who} makes {with_article(found.make.__name__)}, which {lacks}"])
     return found
 
 

@@ -25,6 +25,7 @@ from typing import Any, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter
 
+from mesh.core.spelling import meant
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
@@ -68,8 +69,7 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
 def schema_of(module: ModuleType, name: str) -> dict[str, Any]:
     """The JSON Schema of a type of a module. Raises `UnusableArgument`."""
     if not hasattr(module, name):
-        known = ", ".join(_own_types(module)) or "(it defines none)"
-        raise UnusableArgument(name, f"the file has no such name; expected one of: {known}")
+        raise UnusableArgument(name, f"the file has no such name; {meant(name, _own_types(module))}")
     check_type(name, getattr(module, name))
     with warnings.catch_warnings(action="ignore"):
         return TypeAdapter(getattr(module, name)).json_schema(schema_generator=WithoutTitles)

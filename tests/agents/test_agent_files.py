@@ -147,10 +147,28 @@ HEAD = "from mesh.agents import Agent, Settings\n"
     ("text", "told"),
     [
         ("", ["1: agent: is missing; expected a line such as agent = Agent("]),
-        ("agent = 5", ["1: agent: is no Agent; expected a line such as agent = Agent("]),
+        ("\nagent = 5", ["2: agent: is no Agent; expected a line such as agent = Agent("]),
         (
             HEAD + "agent = Agent(name='a')\nsettings = {}",
-            ["1: settings: are no Settings; expected a line such"],
+            ["3: settings: are no Settings; expected a line such"],
+        ),
+        (
+            HEAD + "agnet = Agent(name='a')\nsettigns = Settings(port=1)",
+            [
+                "2: agnet: is an Agent, and none is named agent; write agent = Agent(",
+                "3: settigns: is not read; name it settings",
+            ],
+        ),
+        (
+            HEAD + "agent = Agent(name='a',\n  type='sequentail')",
+            ["3: Agent(type): is none of the choices; did"],
+        ),
+        (
+            HEAD + "def find(): ...\nagent = Agent(name='a', tools=find, validate=Agent(name='b'))",
+            [
+                "3: Agent(tools): is a function; expected a list (put it in brackets: […])",
+                "3: Agent(validate): is an Agent; expected a list (put it in brackets: […])",
+            ],
         ),
         ("import no_such_module", ["1: cannot be imported:\n    Traceback (most recent call last):\n"]),
         ("x = (", ["1: cannot be imported:\n"]),

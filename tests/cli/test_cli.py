@@ -105,13 +105,20 @@ class TestCheck:
             ["MCP", "servers", "mcp"],
         ]
 
-    def test_agents_that_are_called_are_counted_and_named(self, here: Path) -> None:
+    def test_agents_that_are_called_are_named(self, here: Path) -> None:
         agents = "agents:\n  - {name: search, type: llm}\n  - {name: web, type: llm}\n"
         path = config(here, f"{OFFLINE}{agents}agent: {{name: main, type: llm, agents: [search, web]}}\n")
         result = mesh("check", path)
         assert result.exit_code == 0, result.stderr
-        assert "called       2: search, web" in result.stdout
+        assert "  agents       search, web\n  A2A agents   none\n" in result.stdout
         assert result.stdout.endswith("nodes        3\n  - main (llm)\n  - search (llm)\n  - web (llm)\n")
+
+    def test_an_agent_that_only_checks_answers_is_named_as_such(self, here: Path) -> None:
+        tree = (
+            "agents: [{name: critic, type: llm}]\nagent: {name: a, type: llm, validate: [{agent: critic}]}\n"
+        )
+        result = mesh("check", config(here, OFFLINE + tree))
+        assert "  agents       critic (checks)\n" in result.stdout, result.output
 
     def test_each_problem_is_a_line_on_stderr(self, here: Path) -> None:
         path = config(here, "llm: {modle: x}\nmcp_servers: [{name: a}]\n")
@@ -205,7 +212,7 @@ class TestCheck:
         path = config(here, "a2a: [{name: b, url: 'http://b'}]\n")
         result = mesh("check", path)
         assert result.exit_code == 0
-        assert re.search(r"^ +agents +b$", result.stdout, re.M)
+        assert re.search(r"^ +A2A agents +b$", result.stdout, re.M)
 
 
 class TestUp:

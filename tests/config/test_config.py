@@ -340,7 +340,9 @@ class TestTree:
         ("node", "key", "words"),
         [
             ("{name: x}", "agent.type", "is missing"),
-            ("{name: x, type: lmm}", "agent.type", "is none of the choices"),
+            ("{name: x, type: lmm}", "agent.type", "is none of the choices; did you mean llm?"),
+            ("{name: x, type: sequentail}", "agent.type", "did you mean sequential?"),
+            ("{name: x, type: 5}", "agent.type", "expected 'llm', 'sequential', 'parallel', 'loop', "),
             ("{name: x, type: sequential}", "agent.agents", "needs at least one child"),
             ("{name: x, type: loop, agents: []}", "agent.agents", "needs at least one child"),
             (

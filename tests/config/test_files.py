@@ -221,7 +221,8 @@ def test_a_schema_is_that_of_a_file_or_of_a_type_and_is_kept(
         ("bad.json", "bad.json:2: not valid JSON: Expecting value"),
         ("nan.json", "nan.json:1: not valid JSON: NaN is no JSON"),
         ("list.json", "list.json:1: expected a JSON object"),
-        ("models.py:Oder", "models.py:1: Oder: the file has no such name; expected one of: Order, Odd"),
+        ("models.py:Oder", "models.py:1: Oder: the file has no such name; did you mean Order?"),
+        ("models.py:X", "models.py:1: X: the file has no such name; expected one of: Odd, Order"),
         ("models.py:Odd", "models.py:7: Odd: has no usable type: JSON Schema cannot express Odd"),
         ("broken.py:Order", "broken.py:1: cannot be imported:"),
     ],
@@ -237,6 +238,22 @@ def test_a_schema_that_cannot_be_used_is_told_with_file_and_line(
     with pytest.raises(UnusableFile) as raised:
         Files(tmp_path).schema(("agent", "output_schema"), reference)
     assert str(raised.value).startswith(f"{tmp_path}/{problem}")
+
+
+@pytest.mark.parametrize("reference", ["Order", "models.Order", "models:Order"])
+def test_a_name_alone_is_told_how_a_type_of_a_file_is_written(tmp_path: Path, reference: str) -> None:
+    with pytest.raises(UnusableFile, match=r"a type of a Python file \(tools/shop\.py:Order\)$"):
+        Files(tmp_path).schema(("agent", "output_schema"), reference)
+
+
+def test_a_python_file_without_a_type_is_told_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match=r"no type of it; expected models\.py:NAME"):
+        Files(tmp_path).schema(("agent", "output_schema"), "models.py")
+
+
+def test_a_file_may_have_a_name_that_could_be_that_of_a_type(tmp_path: Path) -> None:
+    (tmp_path / "Order").write_text("{}")
+    assert Files(tmp_path).schema(("agent", "output_schema"), "Order") == {}
 
 
 def test_two_files_with_tools_of_one_name_are_a_problem(folder: Path) -> None:

@@ -42,6 +42,10 @@ NOBODY = "no agent has this name; expected one of agents: (there are none)"
             "5: agent.validate[0]: check and person exclude each other; expected one of check, agent, person",
         ),
         (
+            node("validate:", "- person: false"),
+            "5: agent.validate[0].person: is not true, so that it says nothing; expected true, or remove the",
+        ),
+        (
             node("agents: [{name: a, type: llm}]", "exit_when: {}", kind="loop"),
             "5: agent.exit_when: says nothing; expected one of check, schema, agent",
         ),

@@ -140,9 +140,22 @@ def test_a_package_cannot_take_the_name_of_a_provider_of_the_mesh(site: Path) ->
             SHOUT.replace("        yield LlmCall", "        return LlmCall"),
             "makes a Shout, which has no stream(request) that returns an async iterator of events",
         ),
+        (
+            "from mesh.providers import Provider\nprovider = Provider(make=object, parameters=())",
+            "makes an object, which has no stream(request) that returns an async iterator of events",
+        ),
         (SHOUT.replace("async def close", "def close"), "makes a Shout, which has no coroutine close()"),
     ],
-    ids=["missing SDK", "exits", "empty", "no declaration", "no stream", "a coroutine", "no coroutine"],
+    ids=[
+        "missing SDK",
+        "exits",
+        "empty",
+        "no declaration",
+        "no stream",
+        "a coroutine",
+        "object",
+        "no coroutine",
+    ],
 )
 def test_a_package_that_is_no_provider_is_told_with_the_reason(site: Path, source: str, told: str) -> None:
     packages.install(site, "shout", source, "shout = shout:provider")
