@@ -2,8 +2,9 @@
 
     python slow_server.py NAME LEDGER
 
-``NAME`` is read-only: it sleeps ``s`` seconds and answers with its process id. ``NAME_once`` may not run
-twice and asks nobody: it appends its process id to the ledger before it sleeps.
+``NAME`` is read-only: it goes on until there is a file ``LEDGER.released``, and answers with its process id.
+When it begins and when it ends, it appends so to ``LEDGER.held``. ``NAME_once`` may not run twice and asks
+nobody: it appends its process id to the ledger before it sleeps ``s`` seconds.
 """
 
 import asyncio
@@ -34,12 +35,22 @@ def build(name: str, ledger: Path) -> Server[Any]:
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         arguments = params.arguments or {}
         if params.name == once:
-            with ledger.open("a") as lines:
-                lines.write(f"{os.getpid()}\n")
-        await asyncio.sleep(float(arguments["s"]))
+            note(ledger, f"{os.getpid()}")
+            await asyncio.sleep(float(arguments["s"]))
+        else:
+            held = ledger.with_suffix(".held")
+            note(held, f"began {os.getpid()}")
+            while not ledger.with_suffix(".released").exists():  # noqa: ASYNC110 - files have no event
+                await asyncio.sleep(0.01)
+            note(held, f"ended {os.getpid()}")
         return types.CallToolResult(content=[types.TextContent(text=str(os.getpid()))], is_error=False)
 
     return Server(name, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def note(file: Path, line: str) -> None:
+    with file.open("a") as lines:
+        lines.write(f"{line}\n")
 
 
 async def main() -> None:
