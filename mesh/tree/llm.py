@@ -32,6 +32,10 @@ EXIT_LOOP = ToolSpec(
 )
 """The tool of nodes with ``can_exit_loop``."""
 _EXITED = "The loop ends here."
+_ANSWER_FIRST = (
+    "The loop does not end yet: your answers are checked, and none has passed. Answer first. "
+    "From the next iteration on you can end the loop, and that answer stands."
+)
 _RESULT = as_result({"type": "string", "description": "The answer, in full."})
 COMPLETE_TASK = ToolSpec(
     "complete_task", "Ends your work with this result. Call it when the task is done.", _RESULT
@@ -218,10 +222,13 @@ class LlmWork:
             if isinstance(ended, PassEnd):
                 return ended
             results += ended
-        if not is_too_long and any(self._tools.exits_loop(call) for call in calls):
+        if any(map(self._exits, calls, results)):
             # Text beside the call is no answer: where answers are checked, it does not count.
             return PassEnd("completed", "" if self._checks else answer.text, exits=True)
         return results
+
+    def _exits(self, call: ToolCall, result: Result) -> bool:
+        return self._tools.exits_loop(call) and not result.is_error
 
     def _batches(self, calls: Sequence[ToolCall]) -> list[list[int]]:
         """The positions of the calls, those together that run at the same time."""
@@ -277,7 +284,9 @@ class LlmWork:
         """What runs a call of an answer."""
         if not self._tools.ends_something(calls[position]):
             return self._tools.run
-        if self._checks is None or calls[position].name not in ANSWERING_TOOLS:
+        if self._tools.exits_loop(calls[position]):
+            return self._exit
+        if self._checks is None:
             return self._end
         is_second = any(self._tools.answers(call) for call in calls[:position])
         return self._refuse_second if is_second else self._answer
@@ -326,19 +335,23 @@ class LlmWork:
         return _given(result)
 
     async def _end(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        """A call of a tool that ends the loop, the agent or the turn, with an answer that is not checked."""
-        is_exit = call.name == EXIT_LOOP.name
+        """A call of a tool that ends the agent or the turn, with an answer that is not checked."""
         if known := steps.known(step, ToolResult):
-            result = known
-        elif problem := ending_problem(call):
+            return known if known.is_error else _given(known)
+        if problem := ending_problem(call):
             result = ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True)
-            steps.record(step, result)
-        elif is_exit:
-            result = steps.record(step, ToolResult(call_id=call.id, tool=call.name, content=_EXITED))
-        else:
-            return await self._give(steps, step, call, PassEnd("completed", call.arguments["result"]))
-        # If the loop is to end, the other calls of the answer run first.
-        return result if result.is_error or is_exit else _given(result)
+            return steps.record(step, result)
+        return await self._give(steps, step, call, PassEnd("completed", call.arguments["result"]))
+
+    async def _exit(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """A call of the tool that ends the loop. The other calls of the answer run first. Where answers are
+        checked, it is refused in the first iteration, in which none has passed: in a later one, that of the
+        iteration before has."""
+        is_early = self._checks is not None and steps.turn.iteration <= 1
+        content = _ANSWER_FIRST if is_early else _EXITED
+        return steps.known(step, ToolResult) or steps.record(
+            step, ToolResult(call_id=call.id, tool=call.name, content=content, is_error=is_early)
+        )
 
 
 def _reservation(steps: Steps, step: StepKey, answer: LlmCall) -> LlmReserved | None:
@@ -350,10 +363,8 @@ def _reservation(steps: Steps, step: StepKey, answer: LlmCall) -> LlmReserved | 
 
 
 def ending_problem(call: ToolCall, *, is_text: bool = True) -> str:
-    """What is wrong with the arguments of a tool that ends something; empty if nothing is. Whether a result
+    """What is wrong with the arguments of a tool that gives an answer; empty if nothing is. Whether a result
     fits its schema, where it is no text, is not looked at here."""
-    if call.name == EXIT_LOOP.name:
-        return ""
     result = call.arguments.get("result")
     if call.malformed or call.arguments.keys() != {"result"} or (is_text and not isinstance(result, str)):
         return f'Invalid arguments for {call.name}: expected {{"result": "…"}} and nothing else'

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from mesh.config.model import parse
 from mesh.core.actions import actions
 from mesh.core.conversation import fold
 from mesh.core.errors import ConfigError, ToolSessionError
@@ -30,7 +31,7 @@ from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
 from tests.tools.serving import served
 from tests.worlds.mesh import LocalMesh, calls, says
-from tests.worlds.trees import config, llm, loop, parallel, sequential
+from tests.worlds.trees import EXIT, config, llm, loop, parallel, sequential
 
 ORDER = {
     "type": "object",
@@ -733,6 +734,70 @@ async def test_a_loop_whose_condition_fails_fails() -> None:
     async with CheckedMesh(Answers(writer=["a"]), tree, checks={"odd": _raises}) as world:
         body, _ = await world.lived()
     assert body["error"] == "rounds: the check odd failed: it broke"
+
+
+CHECKED_IN_LOOP = {"output_schema": ORDER, "can_exit_loop": True}
+
+
+def refused_exits(events: list[AnyEvent]) -> list[str]:
+    return [e.step for e in events if isinstance(e, ToolResult) and e.tool == "exit_loop" and e.is_error]
+
+
+async def test_a_loop_does_not_end_before_an_answer_has_passed_and_ends_with_one_that_did() -> None:
+    model = Answers(writer=[EXIT, GOOD, EXIT])
+    tree = loop(llm("writer", **CHECKED_IN_LOOP), max_iterations=5)
+    async with CheckedMesh(model, tree) as world:
+        body, events = await world.lived()
+    assert body["result"]["output"] == {"total": 7}
+    assert refused_exits(events) == ["0.0#1/tool/0.0"]
+    told = model.requests["writer"][1].messages[-1]
+    assert isinstance(told, Results)
+    assert "Answer first" in told.results[0].content
+    assert validations(events) == [("schema", True, 1)]
+
+
+async def test_each_run_of_a_loop_needs_an_answer_of_its_own() -> None:
+    model = Answers(writer=[GOOD, EXIT, EXIT, '{"total": 8}', EXIT])
+    inner = loop(sequential(llm("writer", **CHECKED_IN_LOOP)), name="inner", max_iterations=3)
+    async with CheckedMesh(model, loop(inner, max_iterations=2)) as world:
+        body, events = await world.lived()
+    assert body["result"]["output"] == {"total": 8}
+    assert refused_exits(events) == ["0.0#2.0#1.0/tool/0.0"]
+
+
+async def test_a_result_that_did_not_pass_is_no_answer_with_which_a_loop_may_end() -> None:
+    both = calls(("complete_task", {"result": {"total": -1}}), ("exit_loop", {}))
+    model = Answers(writer=[both, GOOD, EXIT])
+    async with CheckedMesh(model, loop(llm("writer", **CHECKED_IN_LOOP, **DONE))) as world:
+        body, events = await world.lived()
+    assert body["result"]["output"] == {"total": 7}
+    assert refused_exits(events) == ["0.0#1/tool/0.1"]
+
+
+async def test_a_model_that_only_wants_to_end_the_loop_has_not_answered() -> None:
+    tree = loop(llm("writer", **CHECKED_IN_LOOP))
+    limits = {"limits": {"max_tool_iterations": 2}}
+    async with CheckedMesh(Answers(writer=[EXIT]), tree, **limits) as world:
+        body, events = await world.lived()
+    assert body["error"] == "writer: the answer did not pass (run 1 of 3): there is no answer"
+    assert len(refused_exits(events)) == 2
+
+
+async def test_an_exit_that_an_older_mesh_has_journaled_ends_the_loop_as_it_did_then() -> None:
+    model = Answers(writer=[calls(("exit_loop", {}), ("add", {"n": 1}))])
+    unchecked, checks = {"can_exit_loop": True}, CHECKED_IN_LOOP
+    then, since = (loop(llm("writer", **more), approvals="ask") for more in (unchecked, checks))
+    async with CheckedMesh(model, then) as world:
+        body, events = await world.lived()
+        assert refused_exits(events) == []
+        await world.tree.close()
+        checked = parse(config(since), "test.yaml", {})
+        world.tree = LocalTree(checked, [world.ledger.session()], lambda _: model, world)
+        await world.tree.start()
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert body["result"]["response"] == ""
+    assert world.ledger.lines == ["add 1"]
+    assert len(model.requests["writer"]) == 1
 
 
 # -- what hangs
