@@ -2,6 +2,7 @@
 
 The sides of a comparison are agents of one mesh, and their rounds alternate: what else happens on the
 machine meets all of them. CPU is measured with a model of 0 ms, latency with one of 50 ms at one client.
+A round begins new conversations: a caller at the root reads the turns before, and the nodes of a tree do not.
 """
 
 import asyncio
@@ -154,6 +155,7 @@ async def _cpu(world: World, agents: Sequence[str], turns: int) -> dict[str, lis
         await load.warm(3)
     for number in range(ROUNDS):
         for name in _in_turn(agents, number):
+            await loads[name].warm(0)
             before = _cpu_s(world)
             outcome = await loads[name].run(turns)
             if outcome.errors:
@@ -173,6 +175,7 @@ async def _latency(world: World, agents: Sequence[str], turns: int) -> tuple[flo
     alone_ms = await alone(world)
     for number in range(ROUNDS):
         for name in _in_turn(agents, number):
+            await loads[name].warm(0)
             outcome = await loads[name].run(turns)
             if outcome.errors:
                 raise RuntimeError(f"{name}: {outcome.errors[0]}")
