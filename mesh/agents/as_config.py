@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from mesh.agents.call_lines import CallLines
-from mesh.agents.objects import Agent, Expression, Function, Settings
+from mesh.agents.objects import Agent, Function, Settings
 from mesh.agents.plain_data import AgentProblem, plain, set_fields
+from mesh.config.call_lines import CallLines, Expression
 from mesh.config.yaml_tree import Loc
 from mesh.tools.arguments import UnusableArgument
 from mesh.tools.declare import declared_of

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, PrivateAttr
 from pydantic_core import PydanticCustomError
 
+from mesh.config.call_lines import Expression, expression_at
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, McpServer, NodeType, Validator
 from mesh.config.values import HostName
 
@@ -46,16 +47,6 @@ A_CONDITION = _one_of(
     lambda value: callable(value) or isinstance(value, Agent | ExitCondition | dict),
 )
 A_SERVER = _one_of("an McpServer, or its keys", lambda value: isinstance(value, McpServer | dict))
-
-
-class Expression(NamedTuple):
-    """The expression that made an object: its file, and the positions of its code there."""
-
-    file: str
-    line: int
-    end_line: int
-    column: int
-    end_column: int
 
 
 class Agent(AgentNode):
@@ -116,14 +107,6 @@ def expression_of_caller() -> Expression | None:
     while frame is not None and (frame.f_code.co_filename == __file__ or _is_pydantic(frame)):
         frame = frame.f_back
     return None if frame is None else expression_at(frame, frame.f_lasti)
-
-
-def expression_at(frame: FrameType, instruction: int) -> Expression | None:
-    """Returns the expression that an instruction of a frame evaluates."""
-    positions = [*frame.f_code.co_positions()][instruction // 2]
-    if any(each is None for each in positions):
-        return None
-    return Expression(frame.f_code.co_filename, *(each or 0 for each in positions))
 
 
 def _is_pydantic(frame: FrameType) -> bool:

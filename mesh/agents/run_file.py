@@ -22,10 +22,10 @@ from pydantic import BaseModel, ValidationError
 
 from mesh import agents
 from mesh.agents.as_config import AsConfig
-from mesh.agents.call_lines import CallLines, lines_of_names
-from mesh.agents.objects import Agent, Settings, expression_at
+from mesh.agents.objects import Agent, Settings
 from mesh.agents.plain_data import AgentProblem
-from mesh.config.problem_texts import problems_of, spelled
+from mesh.config.call_lines import CallLines, lines_of_names, refused_arguments
+from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
@@ -104,31 +104,13 @@ def _refused(error: ValidationError, code: str, path: Path) -> list[tuple[int, s
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)) or _has_own(error.title, kind, path):
         line, message, _ = import_problem(error, path)
         return [(line, message)]
-    trace, at = error.__traceback__, None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            at = expression_at(trace.tb_frame, trace.tb_lasti)
-        trace = trace.tb_next
-    lines = dict(CallLines(code, path).of(at))
-    found: dict[tuple[int, str], None] = {}
-    for each in error.errors(include_url=False, include_context=True):
-        for loc, message in problems_of([each], kind, _at(each["loc"], each["input"])):
-            line = lines.get(str(loc[0]) if loc else "", lines.get("", 1))
-            found[line, f"{error.title}({spelled(loc)}): {message}"] = None
-    return sorted(found)
+    return refused_arguments(error, kind, code, path)
 
 
 def _has_own(name: str, kind: type, path: Path) -> bool:
     """Whether the file has another class of this name. It is known although its import failed."""
     modules = (vars(module) for module in [*sys.modules.values()] if module is not None)
     return any(each.get("__file__") == str(path) and each.get(name, kind) is not kind for each in modules)
-
-
-def _at(loc: Loc, value: Any) -> Any:
-    """A value that has another one at a location."""
-    for key in reversed(loc):
-        value = {key: value}
-    return value
 
 
 def main() -> None:

@@ -66,8 +66,7 @@ def call_tool(path: Path, env: Mapping[str, str], name: str, arguments: str) -> 
     file, found = _described(path, env)
     names = [tool["name"] for tool in (*found.tools, *found.checks)]
     if name not in names:
-        known = ", ".join(names) or "(it has none)"
-        exit_with([f"{path}: no tool {name}; expected one of: {known}"], WRONG_USE)
+        exit_with([f"{path}: no tool {name}; expected one of: {', '.join(names)}"], WRONG_USE)
     trace = uuid4().hex
     key = f"{trace}|1|0/tool/0.0"
     context = ExecutionContext(idempotency_key=key, trace_id=trace, depth=1, agent_path=("mesh-tools",))
@@ -88,7 +87,7 @@ def passed_on(names: Sequence[str]) -> dict[str, str]:
 
 def _described(path: Path, env: Mapping[str, str]) -> "tuple[FileText, Description]":
     from mesh.config.files import UnusableFile, describe, read
-    from mesh.config.python_problems import shown
+    from mesh.config.python_problems import NOTHING_DECLARED, shown
     from mesh.core.errors import ConfigError
 
     try:
@@ -98,6 +97,8 @@ def _described(path: Path, env: Mapping[str, str]) -> "tuple[FileText, Descripti
     found = describe(file, env)
     if found.problems:
         raise ConfigError([shown(problem) for problem in found.problems])
+    if not (found.tools or found.checks):
+        raise ConfigError([f"{path}: {NOTHING_DECLARED}"])
     return file, found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from mesh.config.yaml_tree import Loc
 from mesh.core.spelling import closest, with_article
@@ -118,7 +119,7 @@ def _hint(kind: str, value: Any) -> str:
 def _unknown(key: str, known: list[str]) -> str:
     if close := closest(key, known):
         return f"unknown key; did you mean {close}?"
-    return f"unknown key; expected one of: {', '.join(known)}"
+    return f"unknown key; expected one of: {', '.join(known)}" if known else "unknown key"
 
 
 def _value(data: Any, loc: Loc) -> Any:
@@ -131,18 +132,26 @@ def _value(data: Any, loc: Loc) -> Any:
 
 
 def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Returns the keys that a section may have, as the file spells them."""
-    for key in loc:
-        if isinstance(key, str):
-            fields = {field.alias or name: field for name, field in model.model_fields.items()}
-            model = next(_models_in(fields[key].annotation))
-    return [field.alias or name for name, field in model.model_fields.items()]
+    """Returns the keys that the section at a location may have, as the file spells them."""
+    section = next(_sections(model, loc), None)
+    return list(_fields(section)) if section else []
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yields the models in an annotation such as ``tuple[Model, ...] | None``."""
+def _sections(annotation: Any, loc: Loc) -> Iterator[type[BaseModel]]:
+    """Yields the models at a location below an annotation such as ``tuple[Model, ...] | None``."""
+    origin, inside = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list, Sequence):
-        for inside in get_args(annotation):
-            yield from _models_in(inside)
+        if not loc:
+            yield annotation
+        elif field := _fields(annotation).get(str(loc[0])):
+            yield from _sections(field.annotation, loc[1:])
+    elif origin in (Annotated, Union, types.UnionType):
+        for each in inside:
+            yield from _sections(each, loc)
+    elif origin in (tuple, list, Sequence, dict) and loc:
+        for each in inside:
+            yield from _sections(each, loc[1:])
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}

@@ -8,6 +8,10 @@ from typing import Any
 from mesh.config.files import Description, FileText, PythonProblem, describe
 from mesh.config.model import Config, McpServer
 
+NOTHING_DECLARED = (
+    "declares no tool and no check; write from mesh.tools import tool, and @tool before a function"
+)
+
 
 def description_of(server: McpServer) -> Description:
     """What is in the Python file of a server, which has one."""
@@ -25,7 +29,7 @@ def python_problems(config: Config) -> Iterator[str]:
         yield from (shown(problem) for problem in found.problems)
         if not (found.problems or found.tools or found.checks):
             where = config.location("mcp_servers", index, "python")
-            yield f"{where}: {server.python.file} declares no tool and no check; put @tool before a function"
+            yield f"{where}: {server.python.file} {NOTHING_DECLARED}"
         for tool in (*found.tools, *found.checks):
             name, path = tool["name"], server.python.path
             where = f"{_short(path)}:{tool['line']}"

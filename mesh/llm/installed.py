@@ -5,13 +5,16 @@ affects only the agents that use it.
 """
 
 import inspect
+import os
 import traceback
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from pydantic import ValidationError
 
+from mesh.config.call_lines import refused_arguments
 from mesh.core.errors import ConfigError
 from mesh.core.spelling import meant, with_article
 from mesh.llm.port import Llm
@@ -76,6 +79,8 @@ def _declared(entry: EntryPoint) -> Provider:
     who = f"the provider {entry.name} of the package {_package(entry)}"
     try:
         found = entry.load()
+    except ValidationError as error:
+        raise ConfigError([f"{who} is not declared: {_refused(error)}"]) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package's code may raise anything
         raise ConfigError([f"{who} does not import: {_told(error)}"]) from None
     if not isinstance(found, Provider):
@@ -104,14 +109,29 @@ def _lacks(kind: type) -> str:
 
 def _told(error: BaseException) -> str:
     """Returns an exception in one line, with the line of code that raised it."""
-    if isinstance(error, ValidationError):
-        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-    else:
-        told = " ".join(str(error).split())
-    told = f"{type(error).__name__}: {told}"[:_MOST_MESSAGE]
+    told = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MOST_MESSAGE]
+    file, line = _raised_at(error)
+    return f"{told} ({file}:{line})" if file else told
+
+
+def _refused(error: ValidationError) -> str:
+    """Returns what is wrong with the arguments of a call, each with its line. Values are not shown."""
+    file, line = _raised_at(error)
+    if error.title != Provider.__name__ or not Path(file).is_file():
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        return f"{error.title}: {'; '.join(wrong)} ({file}:{line})"
+    code = Path(file).read_text(encoding="utf-8")
+    return "; ".join(
+        f"{problem} ({file}:{at})" for at, problem in refused_arguments(error, Provider, code, Path(file))
+    )
+
+
+def _raised_at(error: BaseException) -> tuple[str, int]:
+    """The last line of a package's code on the way to an error; an empty path if there is none."""
+    passed = (f"{os.sep}pydantic{os.sep}", "importlib")
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__ and "importlib" not in frame.filename
+        if frame.filename != __file__ and not any(part in frame.filename for part in passed)
     ]
-    return f"{told} ({frames[-1].filename}:{frames[-1].lineno})" if frames else told
+    return (frames[-1].filename, frames[-1].lineno or 1) if frames else ("", 1)

@@ -33,6 +33,10 @@ from mesh.mcp.schema_work import ENDLESS, CountingBudget, CountingTooLong, Schem
 
 MAX_PROBLEMS = 10
 MAX_LINE = 300
+MAX_ALTERNATIVES = 8
+"""Of an ``anyOf``: more are not told one by one, nor are those that are nested deeper."""
+MAX_OPTIONS = 20
+"""Values of an ``enum`` that are told."""
 MAX_SCHEMA_BYTES = 512 * 1024
 MAX_EXPANDED = 10_000
 MAX_WORK = 400_000
@@ -145,9 +149,44 @@ def refusal(schema: dict[str, Any], named: str = "its input schema") -> str:
 def error_line(error: jsonschema_rs.ValidationError) -> str:
     """Returns the location and the problem. Of a long message the middle is left out: the value is at its
     beginning, and what is wrong with it at its end."""
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path).lstrip(".")
-    line = (f"{place[:MAX_LINE]}: " if place else "") + error.message
+    told = _telling(error)
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in told[0].instance_path).lstrip(".")
+    line = (f"{place[:MAX_LINE]}: " if place else "") + "; ".join(map(_message, told))
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
+
+
+def _telling(error: Any, depth: int = MAX_ALTERNATIVES) -> list[Any]:
+    """Returns the errors at one place that say most: of an ``anyOf``, those of the only alternative that has
+    the type of the value, or else one of each alternative, if they are about the value as a whole."""
+    branches = getattr(error.kind, "context", ()) if depth else ()
+    if not 0 < len(branches) <= MAX_ALTERNATIVES or not all(branches):
+        return [error]
+    here = error.instance_path
+    right = [branch for branch in branches if not any(_is_about_type(each, here) for each in branch)]
+    if len(right) == 1:
+        return _telling(right[0][0], depth - 1)
+    wanted = [next(filter(_names_values, branch), branch[0]) for branch in branches]
+    if any(each.instance_path != here for each in wanted):
+        return [error]
+    return wanted if not right or all(map(_names_values, wanted)) else [error]
+
+
+def _is_about_type(error: Any, place: Any) -> bool:
+    return bool(error.kind.name == "type" and error.instance_path == place)
+
+
+def _names_values(error: Any) -> bool:
+    return error.kind.name in ("enum", "const")
+
+
+def _message(error: Any) -> str:
+    """Returns what is wrong. Of the values of an ``enum``, jsonschema-rs names two."""
+    if error.kind.name != "enum":
+        return str(error.message)
+    named = [json.dumps(each, ensure_ascii=False) for each in error.kind.options[:MAX_OPTIONS]]
+    others = len(error.kind.options) - len(named)
+    shown = json.dumps(error.instance, ensure_ascii=False, separators=(",", ":"))
+    return f"{shown} is not one of {', '.join(named)}" + (f" and {others} others" if others else "")
 
 
 def unmatched_patterns(schema: dict[str, Any]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from mesh.core.execution import ExecutionContext
 from mesh.tools.context import Context
 from mesh.tools.declare import Declared, declared_of
-from mesh.tools.file import ToolFunction
+from mesh.tools.file import ToolFunction, generator_problem
 from mesh.tools.results import as_text, explained
 
 __all__ = ["FakeContext", "InvalidArguments", "call"]
@@ -56,6 +56,8 @@ def call(function: Callable[..., Any], context: Context | None = None, /, **argu
     from mesh.mcp.schema import problems
 
     tool = ToolFunction(declared_of(function) or Declared(function))
+    if problem := generator_problem(function):
+        raise TypeError(f"{tool.name} {problem}")
     given = to_jsonable_python(arguments, by_alias=True)
     if wrong := problems(tool.arguments.schema, given):
         raise InvalidArguments(wrong)

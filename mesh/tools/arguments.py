@@ -24,6 +24,8 @@ from mesh.tools.docstrings import read_docstring
 
 Kind = inspect.Parameter
 _KEPT_BY_POSITION = {Kind.POSITIONAL_ONLY}
+_SUGGESTED = {name: f"{name}: Context, with Context from mesh.tools" for name in ("ctx", "context")}
+"""What a parameter without a type most probably is, by its name."""
 _COLLECTED = {Kind.VAR_POSITIONAL: "*", Kind.VAR_KEYWORD: "**"}
 
 
@@ -143,7 +145,8 @@ def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parame
         shown = _COLLECTED[parameter.kind] + name
         raise UnusableArgument(name, f"{shown} has no usable type; give each argument a name and a type")
     if name not in hints:
-        raise UnusableArgument(name, f"has no type; write one, such as {name}: str")
+        suggested = _SUGGESTED.get(name, f"one, such as {name}: str")
+        raise UnusableArgument(name, f"has no type; write {suggested}")
     return Parameter(name, hints[name], parameter.default, parameter.kind in _KEPT_BY_POSITION)
 
 

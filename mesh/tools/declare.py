@@ -1,10 +1,22 @@
 """The decorators: they note what a function is, and return it as it was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
+from mesh.core.spelling import meant
+
 _MARK = "__mesh_tool__"
+_HINTS = {"destructive": "destructiveHint", "read_only": "readOnlyHint", "idempotent": "idempotentHint"}
+_OTHERWISE = {
+    "name": "its name is that of the function",
+    "description": "its description is the docstring of the function",
+}
+"""What other decorators of tools take, and where it is here."""
+
+
+class WrongDeclaration(TypeError):
+    """A decorator is not used as it can be. The message says all that there is to know."""
 
 
 class ToolError(Exception):
@@ -50,6 +62,7 @@ def tool(
     read_only: bool | None = None,
     idempotent: bool | None = None,
     check: Callable[..., Any] | None = None,
+    **unknown: object,
 ) -> Any:
     """Offers a function to models.
 
@@ -59,12 +72,15 @@ def tool(
 
     ``check`` finds out whether a call took place: see `mesh.tools`.
     """
+    said = {"destructive": destructive, "read_only": read_only, "idempotent": idempotent}
+    for problem in (*_unknown(unknown), *_no_bools(said)):
+        raise WrongDeclaration(f"@tool: {problem}")
     if read_only and destructive:
-        raise TypeError("a tool that is read_only cannot be destructive; say one of them")
+        raise WrongDeclaration("@tool: a tool that is read_only cannot be destructive; say one of them")
     if check is not None and not _is_function(check):
-        raise TypeError(f"check is a function with a name, and no {type(check).__name__}; write one with def")
-    said = {"destructiveHint": destructive, "readOnlyHint": read_only, "idempotentHint": idempotent}
-    hints = {name: value for name, value in said.items() if value is not None}
+        kind = type(check).__name__
+        raise WrongDeclaration(f"@tool: check is a function with a name, and no {kind}; write one with def")
+    hints = {_HINTS[name]: value for name, value in said.items() if value is not None}
 
     def declare(function: F) -> F:
         return _declared(function, Declared(function, hints, check=check), "tool")
@@ -72,9 +88,17 @@ def tool(
     return declare if function is None else declare(function)
 
 
-def check(function: F, /) -> F:
+@overload
+def check(function: F, /) -> F: ...
+@overload
+def check() -> Callable[[F], F]: ...
+def check(function: Callable[..., Any] | None = None, /, **unknown: object) -> Any:
     """Marks a function as a check of answers. It returns True if the answer is valid, and otherwise a text
     that says what is wrong. It must not change anything, and models do not see it."""
+    if unknown:
+        raise WrongDeclaration(f"@check: unknown argument {next(iter(unknown))}; it takes none")
+    if function is None:
+        return check
     return _declared(function, Declared(function, {"readOnlyHint": True}, is_check=True), "check")
 
 
@@ -84,15 +108,33 @@ def declared_of(function: object) -> Declared | None:
     return found if isinstance(found, Declared) else None
 
 
+def _unknown(arguments: Mapping[str, object]) -> Iterator[str]:
+    for name in arguments:
+        expected = _OTHERWISE.get(name) or meant(name.lower(), [*_HINTS, "check"])
+        yield f"unknown argument {name}; {expected}"
+
+
+def _no_bools(said: Mapping[str, object]) -> Iterator[str]:
+    for name, value in said.items():
+        if not isinstance(value, bool | None):
+            yield f"{name} is of the type {type(value).__name__}; expected True or False"
+
+
 def _is_function(value: object) -> bool:
-    return callable(value) and isinstance(getattr(value, "__name__", None), str)
+    is_named = isinstance(getattr(value, "__name__", None), str)
+    return is_named and callable(value) and not isinstance(value, type)
 
 
 def _declared(function: F, declared: Declared, kind: str) -> F:
     if not _is_function(function):
-        raise TypeError(f"@{kind} goes before a function")
+        raise WrongDeclaration(f"@{kind}: it goes before a function, and not before a {_kind(function)}")
     if declared_of(function) is not None:
-        raise TypeError(f"{declared.name} is declared twice; put one of @tool and @check before it")
+        name = declared.name
+        raise WrongDeclaration(f"@{kind}: {name} is declared twice; put one of @tool and @check before it")
     setattr(function, _MARK, declared)
     DECLARED.append(declared)
     return function
+
+
+def _kind(value: object) -> str:
+    return "class" if isinstance(value, type) else type(value).__name__

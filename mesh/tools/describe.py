@@ -29,6 +29,7 @@ from mesh.core.spelling import meant
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
+from mesh.tools.declare import WrongDeclaration
 from mesh.tools.file import ToolFile
 from mesh.tools.module import import_code
 from mesh.tools.results import without_half_characters
@@ -91,6 +92,8 @@ def import_problem(error: BaseException, path: Path) -> tuple[int, str, Path]:
     at, line = (Path(own[-1].filename), own[-1].lineno or 1) if own else (path, 1)
     if isinstance(error, SyntaxError) and error.filename:
         at, line = Path(error.filename), error.lineno or 1
+    if isinstance(error, WrongDeclaration):
+        return line, str(error), at
     tail = None if isinstance(error, SyntaxError) else _tail(error, path)
     said = traceback.format_exception(type(error), error, tail)
     lines = [each for each in "".join(said).splitlines() if each.strip()][-TRACEBACK_LINES:]

@@ -1,7 +1,8 @@
 """The functions of one file of tools, and what is wrong with them."""
 
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,6 +58,8 @@ class ToolFunction:
 
     def problems(self) -> Iterator[str]:
         """Yields what is wrong with it as a whole. Raises `UnusableArgument`."""
+        if problem := generator_problem(self.declared.function):
+            yield problem
         if self.name in BUILT_IN_TOOLS:
             yield "is the name of a built-in tool; choose another"
         elif not TOOL_NAME.fullmatch(self.name):
@@ -96,6 +99,14 @@ class ToolFile:
 
     def line(self, function: ToolFunction) -> int:
         return self.lines.function(function.declared.function)
+
+
+def generator_problem(function: Callable[..., Any]) -> str:
+    """What is wrong with a function that yields; an empty text if it does not."""
+    function = inspect.unwrap(function)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        return "yields its result (a generator); return all of it at once, and tell ctx.progress meanwhile"
+    return ""
 
 
 def _has_half_character(described: dict[str, Any]) -> bool:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mesh.agents import Agent, Budget, LlmOptions, ModelParameters, Settings, Validator
 from mesh.agents.as_config import AsConfig
-from mesh.agents.call_lines import CallLines
 from mesh.agents.plain_data import AgentProblem
+from mesh.config.call_lines import CallLines
 from mesh.config.model import parse
 from mesh.config.yaml_text import yaml_text
 from mesh.config.yaml_tree import canonical, compose

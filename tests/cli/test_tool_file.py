@@ -103,6 +103,18 @@ def test_a_file_with_problems_is_told_with_its_lines(here: Path) -> None:
     assert mesh("tools", "none.py").stderr == "mesh: none.py cannot be read: No such file or directory\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--call", "refund"]])
+def test_a_file_without_tools_is_told_what_to_write(here: Path, options: list[str]) -> None:
+    (here / "shop.py").write_text(SHOP.replace("@tool(destructive=True)", "").replace("@check", ""))
+    result = mesh("tools", "shop.py", *options)
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        2,
+        "",
+        "mesh: shop.py: declares no tool and no check; write from mesh.tools import tool, "
+        "and @tool before a function\n",
+    )
+
+
 def test_the_tools_of_a_config_are_not_called_from_here(here: Path) -> None:
     (here / "a.yaml").write_text("llm: {model: offline}\n")
     result = mesh("tools", "a.yaml", "--call", "refund")

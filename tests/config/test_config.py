@@ -124,6 +124,10 @@ class TestProblems:
             ("port: 0", "agent.yaml:1: port: is too small; expected 1 or more"),
             ("port: true", "agent.yaml:1: port: is true or false; expected a whole number"),
             ("port: 65536", "agent.yaml:1: port: is too large; expected 65535 or less"),
+            (
+                "llm: {prices: {fast: {input: 1, output: 2, cahced: 1}}}",
+                "agent.yaml:1: llm.prices.fast.cahced: unknown key; did you mean cached?",
+            ),
             ("llm: {modle: x}", "agent.yaml:1: llm.modle: unknown key; did you mean model?"),
             ("llm:\n\n  zzz: 1", "agent.yaml:3: llm.zzz: unknown key; expected one of: model, max_tokens"),
             ("mcp: {args: []}", "agent.yaml:1: mcp.command: is missing"),

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.config.files import MAX_BYTES, Files, FileText, UnusableFile, describe
 from mesh.config.model import Config, load, parse
-from mesh.config.python_problems import python_problems
+from mesh.config.python_problems import NOTHING_DECLARED, python_problems
 from mesh.core.errors import ConfigError
 
 TOOLS = '''from mesh.tools import tool
@@ -267,7 +267,7 @@ def test_two_files_with_tools_of_one_name_are_a_problem(folder: Path) -> None:
 def test_a_file_without_tools_is_a_problem(folder: Path) -> None:
     (folder / "tools/shop.py").write_text("x = 1\n")
     [found] = python_problems(loaded(folder))
-    assert found.endswith("declares no tool and no check; put @tool before a function")
+    assert found.endswith(NOTHING_DECLARED)
 
 
 def test_each_file_is_read_once_so_that_all_of_a_config_is_of_one_version(tmp_path: Path) -> None:

@@ -168,17 +168,28 @@ def test_a_package_that_is_no_provider_is_told_with_the_reason(site: Path, sourc
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ('parameters=("heat",)', "parameters.0: Input should be 'temperature', 'top_p', "),
-        ('keys="X"', "keys: Extra inputs are not permitted"),
-        ('key="not a name"', "key: String should match pattern"),
-        ('base_url="shout.example"', "base_url: "),
+        ('parameters=("heat",)', "Provider(parameters[0]): is none of the choices; expected 'temperature', "),
+        ('keys="X"', "Provider(keys): unknown key; did you mean key? ({}:5)"),
+        ('key="not a name"', "Provider(key): does not fit; expected text that matches "),
+        ("key=3", "Provider(key): is a number; expected text"),
+        ('base_url="shout.example"', "Provider(base_url): "),
+        (
+            'prices={"x": dict(input=1, output=2, cahced=1)}',
+            "Provider(prices.x.cahced): unknown key; did you",
+        ),
     ],
 )
-def test_a_declaration_with_a_wrong_field_is_told_with_the_field(site: Path, wrong: str, told: str) -> None:
-    fields = f"**{{**dict(make=print, parameters=()), **dict({wrong})}}"
-    source = f"from mesh.providers import Provider\nprovider = Provider({fields})"
+def test_a_declaration_with_a_wrong_field_is_told_with_the_field_and_its_line(
+    site: Path, wrong: str, told: str
+) -> None:
+    right = {"make": "print", "parameters": "()"}
+    right.pop(wrong.partition("=")[0], None)
+    fields = "".join(f"    {name}={value},\n" for name, value in right.items())
+    source = f"from mesh.providers import Provider\nprovider = Provider(\n{fields}    {wrong},\n)"
     packages.install(site, "shout", source, "shout = shout:provider")
-    assert f"does not import: ValidationError: {told}" in problem("shout:loud")
+    found = problem("shout:loud")
+    assert f"is not declared: {told.format(site / 'shout.py')}" in found
+    assert f"({site / 'shout.py'}:{3 + len(right)})" in found
 
 
 @pytest.mark.parametrize(

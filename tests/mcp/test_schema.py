@@ -34,6 +34,53 @@ def test_each_problem_is_a_line_that_names_its_place(arguments: dict[str, Any], 
     assert problems(ADD, arguments) == said
 
 
+COLOURS = {"enum": ["red", "blue", "green", "white"], "type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        (COLOURS, "pink", '"pink" is not one of "red", "blue", "green", "white"'),
+        (
+            {"anyOf": [COLOURS, {"type": "null"}]},
+            "pink",
+            '"pink" is not one of "red", "blue", "green", "white"',
+        ),
+        (
+            {"anyOf": [COLOURS, {"type": "null"}]},
+            5,
+            '5 is not one of "red", "blue", "green", "white"; 5 is not of type "null"',
+        ),
+        (
+            {"anyOf": [{"type": "object", "properties": {"c": COLOURS}}, {"type": "null"}]},
+            {"c": "é"},
+            'c: "é" is not one of "red", "blue", "green", "white"',
+        ),
+        ({"oneOf": [{"const": "a"}, {"enum": ["b"]}]}, "c", '"a" was expected; "c" is not one of "b"'),
+        ({"enum": [*range(100)]}, 100, f"100 is not one of {', '.join(map(str, range(20)))} and 80 others"),
+        (
+            {"anyOf": [{"minLength": 5}, {"pattern": "^x"}]},
+            "a",
+            "\"a\" is not valid under any of the schemas listed in the 'anyOf' keyword",
+        ),
+    ],
+)
+def test_the_values_that_are_allowed_are_named_also_where_there_are_alternatives(
+    schema: dict[str, Any], value: Any, said: str
+) -> None:
+    assert problems(schema, value) == said
+
+
+def test_alternatives_within_alternatives_are_followed_so_far() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(10):
+        schema = {"anyOf": [{"type": "array", "items": schema}, {"type": "null"}]}
+    value: Any = "x"
+    for _ in range(10):
+        value = [value]
+    assert problems(schema, value).startswith("[0]" * 8 + ": ")
+
+
 def test_a_place_deep_inside_is_written_as_a_path() -> None:
     schema = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}}}}}}
     assert problems(schema, {"rows": [{"n": 1}, {"n": "x"}]}).startswith("rows[1].n: ")

@@ -22,6 +22,21 @@ def described(code: str, path: str = "/nowhere/shop.py") -> Description:
             "refund: order: has no type; write one, such as order: str",
         ),
         (
+            "@tool\ndef refund(\n    order: str,\n    ctx,\n):\n    pass",
+            5,
+            "refund: ctx: has no type; write ctx: Context, with Context from mesh.tools",
+        ),
+        (
+            "@tool(\n    readonly=True,\n)\ndef pay() -> None: ...",
+            2,
+            "@tool: unknown argument readonly; did you mean read_only?",
+        ),
+        (
+            "@tool\nasync def pages(n: int):\n    yield n",
+            3,
+            "pages: yields its result (a generator); return all of it at once,",
+        ),
+        (
             "@tool(\n    destructive=True\n)\nasync def refund(\n    order: str,\n    *rest: int\n): ...",
             7,
             "refund: rest: *rest has no usable type; give each argument a name and a type",
@@ -66,7 +81,6 @@ def described(code: str, path: str = "/nowhere/shop.py") -> Description:
             3,
             "cannot be imported:\n    Traceback (most recent call last):",
         ),
-        ("@tool(read_only=True, destructive=True)\ndef pay(a: int) -> None: ...", 2, "cannot be imported:"),
         ("x = [\n", 2, "cannot be imported:\n"),
         ("import none_such", 2, "cannot be imported:"),
         (
@@ -127,9 +141,14 @@ def test_a_check_that_is_no_function_is_told_at_the_line_of_its_tool(value: str,
         f"from functools import partial\n@tool(check={value})\ndef pay() -> None: ..."
     ).problems
     assert found.line == 3
-    assert found.message.endswith(
-        f"TypeError: check is a function with a name, and no {kind}; write one with def"
-    )
+    assert found.message == f"@tool: check is a function with a name, and no {kind}; write one with def"
+
+
+def test_a_decorator_that_is_misused_in_a_file_beside_it_is_told_there(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text("from mesh.tools import tool\n\n@tool(readonly=True)\ndef pay(): ...\n")
+    [found] = described("import bank", str(tmp_path / "shop.py")).problems
+    assert (found.path, found.line) == (str(tmp_path / "bank.py"), 3)
+    assert found.message == "@tool: unknown argument readonly; did you mean read_only?"
 
 
 def test_an_error_in_a_file_beside_it_is_told_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tools called in tests of their own."""
 
 import threading
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import pytest
@@ -66,3 +67,11 @@ def test_a_result_has_to_be_something_that_json_can_express() -> None:
 
     with pytest.raises(PydanticSerializationError):
         call(lock)
+
+
+def test_a_function_that_yields_is_no_tool() -> None:
+    async def pages(n: int) -> AsyncIterator[int]:
+        yield n
+
+    with pytest.raises(TypeError, match=r"^pages yields its result \(a generator\); return all of it"):
+        call(pages, n=1)
