@@ -25,12 +25,13 @@ def loaded(path: Path, *, runs: bool = True) -> "Config":
     if the agent ``runs``, of its Python files, which are run to see what they have."""
     from mesh.config.agent_file import load
     from mesh.config.python_problems import python_problems
+    from mesh.config.validating_agents import validating_problems
     from mesh.core.errors import ConfigError
     from mesh.llm.config_checks import model_problems
     from mesh.tree.budget_checks import budget_problems
 
     config = load(path, os.environ)
-    problems = [*model_problems(config), *budget_problems(config)]
+    problems = [*model_problems(config), *validating_problems(config), *budget_problems(config)]
     if problems := [*problems, *(python_problems(config) if runs else ())]:
         raise ConfigError(problems)
     return config

@@ -59,14 +59,24 @@ class PythonProblem(NamedTuple):
     message: str
 
 
+class Role(NamedTuple):
+    """What a function of a Python file can be in a config. ``outcomes_of``: the tools of whose calls it finds
+    out whether they took place. ``no_verdict``: the type that it returns, if that is no verdict about an
+    answer."""
+
+    outcomes_of: Sequence[str] = ()
+    no_verdict: str = ""
+
+
 class Description(NamedTuple):
-    """What is in a Python file. Tools and checks are as MCP lists them, with their ``line``; schemas are
-    those of its types, by name."""
+    """What is in a Python file. Tools and checks are as MCP lists them, with their ``line``. Roles are those
+    of both, and schemas those of its types, by name."""
 
     tools: tuple[dict[str, Any], ...] = ()
     checks: tuple[dict[str, Any], ...] = ()
     schemas: Mapping[str, dict[str, Any]] = {}
     problems: tuple[PythonProblem, ...] = ()
+    roles: Mapping[str, Role] = {}
 
 
 class MadeFrom(NamedTuple):
@@ -249,6 +259,7 @@ def _described(file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[
         tuple(found.get("checks", ())),
         found.get("schemas", {}),
         tuple(PythonProblem(**each) for each in found["problems"]),
+        {name: Role(**each) for name, each in found.get("roles", {}).items()},
     )
 
 

@@ -7,7 +7,9 @@ for every command that reads a config.
 from collections.abc import Iterator
 from typing import Any
 
+from mesh.config.json_lines import where_in
 from mesh.config.model import Config, ModelParameters
+from mesh.config.problem_texts import spelled
 from mesh.config.read_model import Problem
 from mesh.config.yaml_tree import Loc
 from mesh.core.errors import ConfigError
@@ -27,7 +29,17 @@ def _unusable_schemas(config: Config) -> Iterator[Problem]:
             schemas["exit_when", "schema"] = node.exit_when.accepted
         for key, schema in schemas.items():
             if schema is not None:
-                yield from (((*loc, *key, *at), problem) for at, problem in schema_problems(schema))
+                yield from _schema(config, (*loc, *key), schema)
+
+
+def _schema(config: Config, loc: Loc, schema: dict[str, Any]) -> Iterator[Problem]:
+    """A schema of a file is told at its line there, and where the config names the file."""
+    file = config.files.get(spelled(loc))
+    for at, problem in schema_problems(schema):
+        if file is None:
+            yield (*loc, *at), problem
+        else:
+            yield loc, f"{where_in(file, at)}: {problem}"
 
 
 def _unusable_models(config: Config) -> Iterator[Problem]:

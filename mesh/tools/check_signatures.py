@@ -25,6 +25,12 @@ def answer_check_problems(schema: Mapping[str, Any], returned: Any) -> Iterator[
         yield f"a check returns True, or a text that says what is wrong; {_WANTED}"
 
 
+def cannot_judge(returned: Any) -> bool:
+    """Whether a tool returns what is no verdict about an answer. ``returned`` is its type, or None if it does
+    not say."""
+    return returned not in (None, Any, object) and not _only(returned, (bool, str))
+
+
 def outcome_check_problems(
     schema: Mapping[str, Any], returned: Any, tool: str, tool_schema: Mapping[str, Any]
 ) -> Iterator[str]:

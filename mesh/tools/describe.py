@@ -4,6 +4,7 @@
 
     {"tools":    [a tool as MCP lists it, with its "line"],
      "checks":   [the same],
+     "roles":    {"refund": what a config has to know besides, see `Role`},
      "schemas":  {"Order": JSON Schema},
      "problems": [{"path": …, "line": …, "message": …}]}
 
@@ -40,7 +41,7 @@ TRACEBACK_LINES = 6
 
 def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
     """Imports a file and returns what it has."""
-    found: dict[str, Any] = {"tools": [], "checks": [], "schemas": {}, "problems": []}
+    found: dict[str, Any] = {"tools": [], "checks": [], "roles": {}, "schemas": {}, "problems": []}
 
     def problem(line: int, message: str, at: Path = path) -> None:
         text = without_half_characters(message)
@@ -58,6 +59,7 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
         for each in file.functions:
             kind = "checks" if each.declared.is_check else "tools"
             found[kind].append({**each.described(), "line": file.line(each)})
+            found["roles"][each.name] = each.role()
     for name in dict.fromkeys([*_own_types(module), *schemas]):
         try:
             found["schemas"][name] = schema_of(module, name)

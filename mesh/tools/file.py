@@ -13,7 +13,7 @@ from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.mcp.port import TOOL_NAME
 from mesh.tools.arguments import Arguments, UnusableArgument, type_hints
-from mesh.tools.check_signatures import answer_check_problems, outcome_check_problems
+from mesh.tools.check_signatures import answer_check_problems, cannot_judge, outcome_check_problems
 from mesh.tools.declare import DECLARED, Declared, declared_of
 from mesh.tools.results import without_half_characters
 from mesh.tools.source_lines import SourceLines
@@ -55,6 +55,12 @@ class ToolFunction:
             "annotations": self.declared.hints,
             **({"_meta": meta} if meta else {}),
         }
+
+    def role(self) -> dict[str, Any]:
+        """See `mesh.config.files.Role`."""
+        returned = type_hints(self.declared.function).get("return")
+        wrong = inspect.formatannotation(returned) if cannot_judge(returned) else ""
+        return {"outcomes_of": [tool.name for tool in self.checks], "no_verdict": wrong}
 
     def problems(self) -> Iterator[str]:
         """Yields what is wrong with it as a whole. Raises `UnusableArgument`."""

@@ -135,6 +135,5 @@ def test_a_check_that_no_python_file_has_is_told_with_its_line(tmp_path: Path) -
         found = [*python_problems(load(tmp_path / "agent.yaml", {}))]
         assert bool(found) is not is_one, found
     assert found == [
-        f"{tmp_path}/agent.yaml:6: agent.validate[0].check: no check has this name; expected a function with "
-        "@check: is_fine, look"
+        f"{tmp_path}/agent.yaml:6: agent.validate[0].check: no check has this name; did you mean is_fine?"
     ]

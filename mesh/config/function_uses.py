@@ -1,0 +1,157 @@
+"""What a config asks of the functions in its Python files: tools for models, and checks of answers.
+
+Of other servers nobody knows the tools before they run. So a name that no Python file has is a problem only
+where all servers are Python files.
+"""
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from typing import Any, NamedTuple
+
+from mesh.config.files import Description, FileText, Role, describe
+from mesh.config.model import AgentNode, Config, McpServer
+from mesh.config.read_model import Problem
+from mesh.config.schema_kinds import ANY, kinds, spoken
+from mesh.config.yaml_tree import Loc
+from mesh.core.messages import AGENT_TOOL_PREFIX
+from mesh.core.spelling import meant
+
+_TEXT = frozenset({"string"})
+_GIVEN = ("output", "request")
+"""What a check is given."""
+
+
+class _Function(NamedTuple):
+    """A function of a Python file. ``tool`` is how MCP lists it."""
+
+    tool: Mapping[str, Any]
+    role: Role
+    is_check: bool
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        schema: Mapping[str, Any] = self.tool["inputSchema"]
+        return schema
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The kinds of answers that it takes."""
+        return kinds(self.schema.get("properties", {}).get("output", {}), self.schema)
+
+
+def description_of(server: McpServer) -> Description:
+    """What is in the Python file of a server, which has one."""
+    assert server.python is not None
+    return describe(FileText(server.python.path, server.python.code), server.env)
+
+
+def misused_functions(config: Config) -> Iterator[Problem]:
+    """Yields what is wrong with the functions that a config names. The files have no problems."""
+    found = [description_of(server) for server in config.servers if server.python]
+    functions = {name: function for each in found for name, function in _functions(each)}
+    knows_all = all(server.python is not None for server in config.servers)
+    for loc, node in config.nodes():
+        for at, name in _offered(loc, node):
+            if wrong := _no_tool(name, functions, knows_all):
+                yield at, wrong
+        for at, name in _checks(loc, node):
+            if wrong := _no_check(name, functions, knows_all) or _unfit(config, node, name, functions):
+                yield at, wrong
+
+
+def _functions(found: Description) -> Iterator[tuple[str, _Function]]:
+    for is_check, listed in ((False, found.tools), (True, found.checks)):
+        for tool in listed:
+            yield tool["name"], _Function(tool, found.roles.get(tool["name"], Role()), is_check)
+
+
+def _offered(loc: Loc, node: AgentNode) -> Iterator[tuple[Loc, str]]:
+    """The names and globs of tools that models or tool nodes are to call."""
+    if node.tool is not None:
+        yield (*loc, "tool"), node.tool
+    for index, name in enumerate(node.tools or ()):
+        if not name.startswith(AGENT_TOOL_PREFIX):
+            yield (*loc, "tools", index), name
+
+
+def _checks(loc: Loc, node: AgentNode) -> Iterator[tuple[Loc, str]]:
+    for index, validator in enumerate(node.validators):
+        if validator.check is not None:
+            yield (*loc, "validate", index, "check"), validator.check
+    if node.exit_when is not None and node.exit_when.check is not None:
+        yield (*loc, "exit_when", "check"), node.exit_when.check
+
+
+def _no_tool(name: str, functions: Mapping[str, _Function], knows_all: bool) -> str:
+    """Why models cannot be offered a name; empty if they can, or if that is not known."""
+    tools = [each for each, function in functions.items() if not function.is_check]
+    if any(fnmatch(tool, name) for tool in tools):
+        return ""
+    if name in functions:
+        if functions[name].role.outcomes_of:
+            return f"{name} {_finds_out(functions[name])}, which only the mesh asks; remove it here"
+        return f"{name} is a check of answers, which models are not offered; name it in validate instead"
+    return f"no tool has this name; {meant(name, tools)}" if knows_all else ""
+
+
+def _no_check(name: str, functions: Mapping[str, _Function], knows_all: bool) -> str:
+    """Why a name cannot check answers; empty if it can, or if that is not known."""
+    usable = [each for each, function in functions.items() if not _no_verdict(function)]
+    if name in usable or (name not in functions and not knows_all):
+        return ""
+    wrong = f"{name} {_no_verdict(functions[name])}" if name in functions else "no check has this name"
+    if not usable:
+        return f"{wrong}; put @check before a function (output: str) -> bool | str"
+    return f"{wrong}; {meant(name, usable)}"
+
+
+def _no_verdict(function: _Function) -> str:
+    """Why a function cannot check answers; empty if it can."""
+    if function.role.outcomes_of:
+        return f"{_finds_out(function)}, and does not check answers"
+    if function.is_check:
+        return ""
+    if not (function.tool.get("annotations") or {}).get("readOnlyHint"):
+        return "may change something, and a check only reads (read_only=True)"
+    if wrong := _arguments(function.schema):
+        return wrong
+    if function.role.no_verdict:
+        return f"returns {function.role.no_verdict}, and a check returns True, or a text: what is wrong"
+    return ""
+
+
+def _finds_out(function: _Function) -> str:
+    return f"finds out whether a call of {' or '.join(function.role.outcomes_of)} took place"
+
+
+def _arguments(schema: Mapping[str, Any]) -> str:
+    if "output" not in schema.get("properties", {}):
+        return "has no argument output, which is the answer that a check is given"
+    more = [each for each in schema.get("required", ()) if each not in _GIVEN]
+    return f"needs {' and '.join(more)}, and a check is given only output and request" if more else ""
+
+
+def _unfit(config: Config, node: AgentNode, name: str, functions: Mapping[str, _Function]) -> str:
+    """Why a check can take no answer of a node; empty if it may take one."""
+    if name not in functions:
+        return ""
+    takes, gives = functions[name].takes, kinds_of_answers(config, node)
+    if takes & (gives | _TEXT):  # it gets the text where it does not take the value
+        return ""
+    what = f"{name} takes {spoken(takes)}, and the answer of {node.name} is {spoken(gives)}"
+    if gives == _TEXT and node.type == "llm":
+        return f"{what}; expected an output_schema beside validate, or a check of output: str"
+    return f"{what}; expected a check that takes it"
+
+
+def kinds_of_answers(config: Config, node: AgentNode) -> frozenset[str]:
+    """The kinds of the values that answers of a node are. Without a schema they are texts."""
+    if node.output_schema is not None:
+        return kinds(node.output_schema, node.output_schema)
+    if node.type == "llm":
+        return frozenset({"object"}) if node.name in config.validating_agents else _TEXT
+    return ANY if any(_has_schema(below) for below in node.children) else _TEXT
+
+
+def _has_schema(node: AgentNode) -> bool:
+    return node.output_schema is not None or any(map(_has_schema, node.children))

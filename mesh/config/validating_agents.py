@@ -1,0 +1,89 @@
+"""Agents that check answers, or end loops, and never can: their own schema has no verdict, or they check each
+other in a circle. `mesh.cli.shared.loaded` makes these checks for every command that reads a config.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mesh.config.model import AgentNode, Config
+from mesh.config.read_model import Problem
+from mesh.config.schema_kinds import kinds, properties, spoken
+from mesh.config.yaml_tree import Loc
+
+_VERDICT = "expected {valid: boolean, feedback: string}, or no output_schema, which is that of a verdict then"
+_PARTS = {"valid": "boolean", "feedback": "string"}
+
+Edges = Mapping[str, Sequence[tuple[Loc, str]]]
+"""For each agent, the agents that have to judge before its answer counts, and where the config says so."""
+
+
+def validating_problems(config: Config) -> list[str]:
+    """Returns the problems as `Config.parse` reports its own."""
+    return config.told([*_without_verdict(config), *_circles(config)])
+
+
+def _without_verdict(config: Config) -> Iterator[Problem]:
+    for loc, node in config.nodes():
+        schema = node.output_schema if node.name in config.validating_agents else None
+        if schema is not None and (wrong := " and ".join(_lacks(schema))):
+            yield (*loc, "output_schema"), f"{node.name} checks answers, and {wrong}; {_VERDICT}"
+
+
+def _lacks(schema: dict[str, Any]) -> Iterator[str]:
+    """Why no value that fits a schema is a verdict; nothing if one may be."""
+    if "object" not in (found := kinds(schema, schema)):
+        yield f"this is {spoken(found)}"
+        return
+    if (known := properties(schema, schema)) is None:
+        return
+    for name, kind in _PARTS.items():
+        if name not in known:
+            yield f"its {name} is missing here"
+        elif kind not in (found := kinds(known[name], schema)):
+            yield f"its {name} is {spoken(found)} here"
+
+
+def _circles(config: Config) -> Iterator[Problem]:
+    edges = {name: [*_judges(*agent)] for name, agent in _located(config).items()}
+    for name, judges in edges.items():
+        for loc, judge in judges:
+            if path := _path(edges, judge, name):
+                yield loc, _told(name, path)
+
+
+def _told(name: str, path: Sequence[str]) -> str:
+    if len(path) == 1:
+        return f"{name} would check its own answers, without end; name another agent"
+    return (
+        f"{name} would check answers of its own, without end: {' → '.join([name, *path])}; remove one of them"
+    )
+
+
+def _located(config: Config) -> dict[str, tuple[Loc, AgentNode]]:
+    """The agents that can be called, by name, each with its location."""
+    agents = config.callable_agents
+    return {node.name: (loc, node) for loc, node in config.nodes() if agents.get(node.name) is node}
+
+
+def _judges(loc: Loc, node: AgentNode) -> Iterator[tuple[Loc, str]]:
+    for index, validator in enumerate(node.validators):
+        if validator.agent is not None:
+            yield (*loc, "validate", index, "agent"), validator.agent
+    if node.exit_when is not None and node.exit_when.agent is not None:
+        yield (*loc, "exit_when", "agent"), node.exit_when.agent
+    for index, child in enumerate(node.children):
+        yield from _judges((*loc, "agents", index), child)
+
+
+def _path(edges: Edges, start: str, end: str) -> list[str]:
+    """The shortest way from one agent to another, both included; empty if there is none."""
+    waiting, seen = [[start]], {start}
+    while waiting:
+        path = waiting.pop(0)
+        if path[-1] == end:
+            return path
+        for _, judge in edges.get(path[-1], ()):
+            if judge not in seen:
+                seen.add(judge)
+                waiting.append([*path, judge])
+    return []
