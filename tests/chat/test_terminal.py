@@ -70,7 +70,7 @@ def held(mesh: LiveMesh, *words: str) -> dict[str, asyncio.Event]:
 
     async def between(word: str) -> None:
         if word in gates:
-            await asyncio.wait_for(gates[word].wait(), 20)
+            await asyncio.wait_for(gates[word].wait(), 30)
 
     assert isinstance(mesh.mesh.llm, Spoken)
     mesh.mesh.llm.between = between

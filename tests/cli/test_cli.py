@@ -242,7 +242,7 @@ class TestUp:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"up waits")
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=10)
+            _, errors = process.communicate(timeout=30)
         assert (process.returncode, errors) == (130, b"")
 
     def test_everything_this_machine_lacks_is_told_at_once(self, here: Path, taken: int) -> None:

@@ -37,7 +37,7 @@ def live() -> Iterator[Callable[..., LiveMesh]]:
 
 async def until(stream: AsyncIterator[Any], kind: type, seen: list[Any]) -> None:
     """Reads up to the first of this kind."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         async for item in stream:
             seen.append(item)
             if isinstance(item, kind):
@@ -126,7 +126,7 @@ async def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(
         mesh.down()
         saying = asyncio.create_task(client.say(identifier, "hi"))
         await asyncio.to_thread(mesh.up)
-        await asyncio.wait_for(saying, 15)
+        await asyncio.wait_for(saying, 30)
         await client.say(identifier, "again", key="k1")
         await client.say(identifier, "again", key="k1")
         seen: list[Any] = []
@@ -206,7 +206,7 @@ async def test_a_conversation_that_is_not_there_is_refused(live: Callable[..., L
 
 async def test_nobody_there_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "RETRY_FOR_S", 0.3)
-    async with asyncio.timeout(5), MeshClient("http://ann:pass@127.0.0.1:1", TOKEN) as client:
+    async with asyncio.timeout(30), MeshClient("http://ann:pass@127.0.0.1:1", TOKEN) as client:
         with pytest.raises(MeshUnreachable) as gone:
             await client.tree()
         assert str(gone.value) == "http://127.0.0.1:1: nobody answers"

@@ -41,7 +41,7 @@ async def connected(answer: Answer = echo) -> AsyncIterator[tuple[Channel, Endpo
 
 
 async def within(work: Awaitable[bytes]) -> bytes:
-    return await asyncio.wait_for(work, 5)
+    return await asyncio.wait_for(work, 30)
 
 
 async def test_calls_at_once_each_get_their_own_answer() -> None:
@@ -85,11 +85,11 @@ async def test_when_the_other_end_dies_waiting_calls_are_told_and_the_next_finds
     channel = Channel(lambda: endpoints[0].listen("127.0.0.1"))
     calls = [asyncio.create_task(channel.call("echo", b"x")) for _ in range(5)]
     for _ in calls:
-        await asyncio.wait_for(taken.acquire(), 5)
+        await asyncio.wait_for(taken.acquire(), 30)
     endpoints.pop(0).close()
     assert channel._connection is not None
     channel._connection.close()
-    for found in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5):
+    for found in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30):
         assert isinstance(found, ConnectionLost)
     assert await within(channel.call("echo", b"again")) == b"again"
     channel.close()
@@ -181,10 +181,10 @@ async def test_a_call_is_cancelled_at_the_other_end_only_if_its_caller_asked_for
 
     async with connected(answer) as (channel, _):
         calling = asyncio.create_task(channel.call("echo", b"x", cancels=cancels))
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), 30)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(calling, 5)
+            await asyncio.wait_for(calling, 30)
         assert ended == (["cancelled"] if cancels else [])
         release.set()
         assert await within(channel.call("echo", b"other")) == b"other"
@@ -230,7 +230,7 @@ def endpoint_process() -> Iterator[tuple[psutil.Process, Address]]:
             yield psutil.Process(process.pid), Address("127.0.0.1", int(port), bytes.fromhex(secret.decode()))
         finally:
             process.stdin.close()
-            process.wait(10)
+            process.wait(30)
 
 
 async def knock(address: Address, greeting: bytes) -> None:
@@ -248,7 +248,7 @@ async def knock(address: Address, greeting: bytes) -> None:
 async def knock_for_a_while(address: Address, greeting: bytes) -> None:
     """`knock`, but gives up: a connection beyond the system's own queue never reaches the endpoint."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(knock(address, greeting), 3)
+        await asyncio.wait_for(knock(address, greeting), 30)
 
 
 @pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
@@ -257,7 +257,7 @@ async def test_an_unauthenticated_connection_is_closed_at_the_first_wrong_byte_o
 ) -> None:
     monkeypatch.setattr(module, "GREET_WITHIN_S", 0.2)
     async with connected() as (channel, endpoint):
-        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), greeting), 5)
+        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), greeting), 30)
         assert await within(channel.call("echo", b"x")) == b"x"
 
 
@@ -268,7 +268,7 @@ async def test_a_known_caller_may_be_silent_for_longer_than_an_unauthenticated_c
     async with connected() as (channel, endpoint):
         assert await within(channel.call("echo", b"x")) == b"x"
         connection = channel._connection
-        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), b""), 5)  # came later, and is over
+        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), b""), 30)  # came later, and is over
         assert await within(channel.call("echo", b"y")) == b"y"
         assert channel._connection is connection
 

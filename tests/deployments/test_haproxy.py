@@ -155,7 +155,7 @@ def test_a_long_turn_and_a_stream_outlive_every_bound_on_clients(tmp_path: Path)
             assert httpx.get(f"{url}/behind/stream", trust_env=False, timeout=10).text == "first last"
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(30)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_as_many_connections_are_taken_as_there_may_be_files(tmp_path: Path, fil
         assert answer(f"http://127.0.0.1:{ports['http']}") == "here"
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(30)
 
 
 def test_while_there_is_no_route_the_mesh_is_starting_and_nothing_is_missing(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_while_there_is_no_route_the_mesh_is_starting_and_nothing_is_missing(tmp
         assert missing.json() == {"error": "the mesh is starting; ask again in a moment"}
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(30)
 
 
 def test_the_answer_that_is_changed_is_one_that_serve_has() -> None:
@@ -259,7 +259,7 @@ def running(folder: Path, host: str = "127.0.0.1") -> Iterator[tuple[psutil.Pope
         yield process, ports
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(30)
 
 
 class Slow(BaseHTTPRequestHandler):

@@ -67,7 +67,7 @@ class Daemon:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(30)
 
 
 def test_the_death_of_a_daemon_that_nobody_restarts_is_noticed_at_the_next_look() -> None:

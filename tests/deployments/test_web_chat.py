@@ -14,7 +14,7 @@ from deployments.web_chat import WebChat
 from mesh.runtime.log_relay import LogRelay
 from mesh.web.server import MAX_PENDING
 
-WITHIN_S = 20
+WITHIN_S = 30.0
 HEARD_EVERY_S = 0.1
 
 

@@ -38,7 +38,7 @@ def test_one_process_at_a_time_holds_it_and_waiting_for_it_is_bounded(tmp_path: 
     with FileLock(tmp_path / "lock") as lock:
         with holder(tmp_path / "lock") as process:
             assert not lock.acquire(0.1)
-            process.communicate(timeout=5)
+            process.communicate(timeout=30)
         assert lock.acquire(5)
 
 
@@ -81,7 +81,7 @@ def test_a_child_that_inherits_it_holds_it_after_the_parent_closed_it(tmp_path: 
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[first.fd]) as child:
             first.close()
             assert not second.acquire(0.1)
-            child.communicate(timeout=5)
+            child.communicate(timeout=30)
         assert second.acquire(5)
 
 
@@ -92,7 +92,7 @@ def test_a_child_does_not_inherit_it_by_accident(tmp_path: Path) -> None:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False) as child:
             first.close()
             assert second.acquire(5)
-            child.communicate(timeout=5)
+            child.communicate(timeout=30)
 
 
 def test_it_is_released_when_the_work_under_it_fails(tmp_path: Path) -> None:

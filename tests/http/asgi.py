@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-WITHIN_S = 20.0
+WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)

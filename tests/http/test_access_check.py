@@ -10,7 +10,7 @@ import pytest
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import SIMPLE, says
 
-WITHIN_S = 10
+WITHIN_S = 30.0
 PUBLIC = """
 card: {url: 'https://Agents.example/res'}
 allowed_hosts: [mesh.internal, Mesh, "2001:db8::7"]

@@ -14,7 +14,7 @@ from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
 from tests.worlds.rpc import Rpc
 
-WITHIN_S = 10
+WITHIN_S = 30.0
 INVALID_PARAMS, NO_JSON, WRONG_VERSION = -32602, -32700, -32009
 
 

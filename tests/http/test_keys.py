@@ -30,7 +30,7 @@ from tests.worlds.live import LiveMesh, LocalBackend, Spoken
 from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
 from tests.worlds.rpc import Rpc, said, state
 
-WITHIN_S = 10
+WITHIN_S = 30.0
 CARD = "/.well-known/agent-card.json"
 
 

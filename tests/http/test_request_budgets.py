@@ -12,7 +12,7 @@ from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
 from tests.worlds.trees import config, llm, sequential
 
-WITHIN_S = 10
+WITHIN_S = 30.0
 PRICES = {"scripted": {"input": 1.0, "output": 2.0}}
 BUDGET = {"max_cost_usd": 0.5, "max_llm_calls": 4}
 

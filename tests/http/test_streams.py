@@ -18,7 +18,7 @@ from mesh.llm.port import LlmRequest
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import SIMPLE, calls, says
 
-WITHIN_S = 10
+WITHIN_S = 30.0
 LIVE = {"Accept": "text/event-stream"}
 
 

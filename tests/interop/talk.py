@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 Heard = dict[str, Any]
-_WITHIN_S = 20.0
+_WITHIN_S = 30.0
 
 
 class Refused(Exception):

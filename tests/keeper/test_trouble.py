@@ -44,7 +44,7 @@ class Slow:
 
     async def __call__(self, _: object) -> LlmCall:
         self.asked.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.go.wait()
         return says("Late.")
 
@@ -305,7 +305,7 @@ async def test_a_decision_that_is_being_checked_keeps_its_conversation_in_memory
 
         async def problems(self, *about: Any) -> str:
             self.checking.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await self.go.wait()
             return await super().problems(*about)
 
@@ -313,7 +313,7 @@ async def test_a_decision_that_is_being_checked_keeps_its_conversation_in_memory
         _, body = await mesh.create("Add one")
         conversation, uuid = body["conversation"]["id"], body["result"]["approval"]["uuid"]
         deciding = asyncio.create_task(mesh.decide(uuid, "approve", edited={"n": 2}))
-        await asyncio.wait_for(mesh.checking.wait(), 5)
+        await asyncio.wait_for(mesh.checking.wait(), 30)
         for _ in range(3):
             await mesh.create()
         await mesh.show(conversation)

@@ -232,9 +232,9 @@ async def test_a_turn_that_was_left_open_goes_on_when_a_keeper_starts() -> None:
         request = SendMessage(conversation_id, Caller(session_id="s1"), "Hi", wait=False)
         status, _ = await mesh.ask(request)
         assert status == 202
-        await asyncio.wait_for(reached.wait(), 5)
+        await asyncio.wait_for(reached.wait(), 30)
         await mesh.crash()
-        await asyncio.wait_for(answered.wait(), 5)
+        await asyncio.wait_for(answered.wait(), 30)
         _, body = await mesh.say(conversation_id, "Still there?")
         said = [m["content"] for m in body["conversation"]["messages"] if m["role"] != "system"]
         assert said[:2] == ["Hi", "Recovered."]
@@ -251,11 +251,11 @@ async def _interrupted_tool(mesh: LocalMesh) -> dict[str, Any]:
     _, body = await mesh.create("Add one")
     mesh.ledger.before_add = hang
     deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-    await asyncio.wait_for(running.wait(), 5)
+    await asyncio.wait_for(running.wait(), 30)
     mesh.ledger.before_add = None
     await mesh.crash()
     deciding.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             shown = await mesh.show(body["conversation"]["id"])
             if shown["status"] == "waiting_approval":
@@ -368,7 +368,7 @@ async def test_a_pass_waits_for_a_claim_that_an_older_one_is_just_writing() -> N
         async def append(self, shard: int, epoch: int, append: Append) -> int:
             if any(isinstance(event, ToolIntent) for event in append.events):
                 writing.set()
-                await asyncio.wait_for(written.wait(), 5)
+                await asyncio.wait_for(written.wait(), 30)
             return await super().append(shard, epoch, append)
 
     class Lossy(LocalMesh):

@@ -66,16 +66,16 @@ async def test_calls_run_one_at_a_time_in_the_order_they_came(session: ToolSessi
 
 async def test_a_call_ends_at_its_deadline_and_says_that_it_may_have_run(session: ToolSession) -> None:
     await session.catalogue()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(ToolSessionError, match=r"wait.*0\.1 s") as raised:
-            await session.call("wait", {"s": 30}, timeout_s=0.1)
+            await session.call("wait", {"s": 300}, timeout_s=0.1)
     assert raised.value.may_have_run
 
 
 async def test_after_a_call_that_was_given_up_the_next_one_works(session: ToolSession) -> None:
     await session.catalogue()
     with pytest.raises(ToolSessionError):
-        await session.call("wait", {"s": 30}, timeout_s=0.05)
+        await session.call("wait", {"s": 300}, timeout_s=0.05)
     assert (await session.call("echo", {"text": "next"})).content == "next"
 
 
@@ -93,10 +93,10 @@ async def test_a_call_that_expires_while_it_waits_for_its_turn_has_not_run(
 
 async def test_a_caller_that_goes_away_frees_the_line(session: ToolSession) -> None:
     await session.catalogue()
-    first = asyncio.create_task(session.call("wait", {"s": 30}))
+    first = asyncio.create_task(session.call("wait", {"s": 300}))
     await asyncio.sleep(0.05)
     first.cancel()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         assert (await session.call("echo", {"text": "mine"})).content == "mine"
 
 
@@ -150,7 +150,7 @@ async def test_a_call_whose_caller_goes_away_is_cancelled_on_the_server(
     calling = asyncio.create_task(session.call("patient", {}))
     await asyncio.wait([calling], timeout=0.2)
     calling.cancel()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         said = [await session.call("cancelled", {}) for _ in range(at_a_time)]
     assert sum(int(outcome.content) for outcome in said) == 1
 
@@ -311,7 +311,7 @@ async def test_a_second_call_with_a_claim_joins_the_first(session: ToolSession) 
 async def test_nobody_knows_what_came_of_a_call_that_was_given_up(session: ToolSession) -> None:
     claim = await claim_for(session)
     with pytest.raises(ToolSessionError) as raised:
-        await session.call("wait", {"s": 30}, timeout_s=0.1, claim=claim)
+        await session.call("wait", {"s": 300}, timeout_s=0.1, claim=claim)
     assert raised.value.may_have_run
     with pytest.raises(ToolSessionError) as asked:
         await session.settle(claim)

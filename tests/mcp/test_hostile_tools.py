@@ -20,7 +20,7 @@ from mesh.mcp.session import McpSession
 FILE = Path(__file__).parents[1] / "worlds" / "hostile_tools.py"
 TIMEOUT_S = 1.0
 MEMORY = 256 << 20
-WITHIN_S = 20.0
+WITHIN_S = 30.0
 """The end of a server that does not want to, and the start of the next, on a busy machine."""
 NOISE_S = 0.25
 """What a machine that runs other tests, too, may take of any call."""

@@ -48,7 +48,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 30) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - another process has no event to wait for
             await asyncio.sleep(0.01)
@@ -204,12 +204,14 @@ async def test_a_line_over_the_transports_bound_ends_the_server() -> None:
 async def test_reading_a_large_result_takes_linear_time() -> None:
     async with opened(hostile(max_result_bytes=32 << 20)) as session:
         await session.catalogue()
-        took = []
-        for size in (2 << 20, 16 << 20):
-            start = time.perf_counter()
+
+        async def work(size: int) -> float:
+            start = time.process_time()  # of this process, which reads
             assert len((await session.call("big", {"n": size})).content) == size
-            took.append(time.perf_counter() - start)
-    assert took[1] < 8 * 4 * took[0] + 0.5
+            return time.process_time() - start
+
+        small, large = [min([await work(size) for _ in range(3)]) for size in (2 << 20, 16 << 20)]
+    assert large < 8 * 4 * small + 0.5
 
 
 async def test_structured_content_stands_in_where_there_is_no_text() -> None:
@@ -227,7 +229,7 @@ async def test_a_result_that_breaks_the_protocol_may_have_run() -> None:
 
 async def test_a_missing_command_is_named_at_once_with_what_to_do() -> None:
     async with opened(Spec(command="no-such-mcp-server")) as session:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             with pytest.raises(ToolSessionError, match=r"srv.*'no-such-mcp-server'.*install") as raised:
                 await session.catalogue()
             with pytest.raises(ToolSessionError, match="no-such-mcp-server"):
@@ -246,7 +248,7 @@ async def test_a_server_that_ends_at_once_is_reported_with_its_last_words() -> N
 
 async def test_a_server_that_never_shakes_hands_is_given_up_in_time() -> None:
     async with opened(hostile("mute", start_timeout_s=0.3)) as session:
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(30):
             with pytest.raises(ToolSessionError, match=r"0\.3 s"):
                 await session.catalogue()
 
@@ -263,7 +265,7 @@ async def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mesh.net.backoff.random.uniform", lambda low, high: high)
     async with opened(Spec(command="no-such-mcp-server")) as session:
         await session._start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len([delay for delay in naps if delay >= 0.1]) < 9:
                 await nap(0.005)
     assert [delay for delay in naps if delay >= 0.1][:9] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
@@ -283,9 +285,9 @@ async def test_too_many_waiting_calls_are_refused(monkeypatch: pytest.MonkeyPatc
 async def test_closing_with_calls_in_flight_and_waiting_answers_each_truthfully() -> None:
     async with opened(hostile()) as session:
         await session.catalogue()
-        calls = [asyncio.create_task(session.call("wait", {"s": 5})) for _ in range(2)]
+        calls = [asyncio.create_task(session.call("wait", {"s": 300}, timeout_s=300)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(30):
             await session.close()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [o.may_have_run for o in outcomes if isinstance(o, ToolSessionError)] == [True, False]

@@ -161,7 +161,7 @@ async def test_a_file_that_grew_long_still_names_the_server_that_runs(
     after = SessionFile("one", tmp_path)
     await after.take()
     after.release()
-    assert await asyncio.wait_for(server.wait(), 10) == -signal.SIGKILL
+    assert await asyncio.wait_for(server.wait(), 30) == -signal.SIGKILL
 
 
 async def test_a_line_that_a_kill_tore_spoils_none_that_follow(tmp_path: Path) -> None:

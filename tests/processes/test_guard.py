@@ -16,7 +16,7 @@ import pytest
 from mesh.mcp.session import McpSession
 from mesh.processes import guard
 from tests.mcp.test_session import alive, pids, until
-from tests.worlds.tool_servers import HOSTILE, hostile
+from tests.worlds.tool_servers import hostile
 
 PARENT = """
 import asyncio, json, sys
@@ -44,7 +44,7 @@ def parent(then: str) -> tuple["subprocess.Popen[str]", list[int]]:
     return process, json.loads(process.stdout.readline())
 
 
-def all_gone(pids: list[int], within_s: float = 5) -> bool:
+def all_gone(pids: list[int], within_s: float = 30) -> bool:
     deadline = time.monotonic() + within_s
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -71,7 +71,7 @@ def test_server_and_its_children_end_with_the_parent(then: str) -> None:
         assert all_gone(family)
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=30)
 
 
 async def test_kill_9_of_the_guard_leaves_nothing_and_the_session_goes_on() -> None:
@@ -111,7 +111,7 @@ def start(
 )
 def test_the_guard_exits_with_the_servers_status(script: str, status: int) -> None:
     with start("sh", "-c", script) as process:
-        assert process.wait(5) == status
+        assert process.wait(30) == status
 
 
 def test_what_goes_in_and_out_does_not_pass_through_the_guard() -> None:
@@ -122,7 +122,7 @@ def test_what_goes_in_and_out_does_not_pass_through_the_guard() -> None:
 
 def test_a_command_that_cannot_run_is_said_on_stderr() -> None:
     with start("/no/such/server") as process:
-        _, said = process.communicate(timeout=5)
+        _, said = process.communicate(timeout=30)
         assert process.returncode == 127
     assert b"/no/such/server" in said
 
@@ -185,14 +185,14 @@ def test_processes_that_left_the_group_end_with_the_command(
         assert process.stdout is not None
         family = [int(process.stdout.readline()) for _ in range(2)]
         end(process)
-        process.wait(5)
+        process.wait(30)
         assert not any(map(alive, family))
 
 
 def test_one_process_that_asks_for_too_much_memory_is_refused_it() -> None:
     code = "try: bytearray(300 << 20)\nexcept MemoryError: print('refused')"
     with start(*python(code), memory=128 << 20) as process:
-        assert process.communicate(timeout=5) == (b"refused\n", b"")
+        assert process.communicate(timeout=30) == (b"refused\n", b"")
         assert process.returncode == 0
 
 
@@ -211,7 +211,7 @@ os._exit(0)
 def test_processes_that_use_too_much_memory_together_are_killed_and_it_is_said() -> None:
     code = FORKS.format(before="", number=4, inside="eaten = bytearray(b'x') * (60 << 20)")
     with start(*python(code), memory=128 << 20) as process:
-        _, said = process.communicate(timeout=5)
+        _, said = process.communicate(timeout=30)
     assert process.returncode == 137
     assert b"MiB of memory; limits.tool_memory_bytes allows 128 MiB" in said
 
@@ -219,11 +219,11 @@ def test_processes_that_use_too_much_memory_together_are_killed_and_it_is_said()
 def test_memory_that_processes_share_counts_once_wherever_it_comes_from() -> None:
     common = "eaten = bytearray(b'x') * (80 << 20)"
     with start(*python(FORKS.format(before=common, number=4, inside="pass")), memory=128 << 20) as process:
-        assert process.communicate(timeout=8) == (b"", b"")
+        assert process.communicate(timeout=30) == (b"", b"")
         assert process.returncode == 0
     shared = "eaten = mmap.mmap(-1, 200 << 20)\nfor _ in range(200): eaten.write(bytes(1 << 20))"
     with start(*python(FORKS.format(before=shared, number=0, inside="pass")), memory=128 << 20) as process:
-        assert b"MiB of memory" in process.communicate(timeout=8)[1]
+        assert b"MiB of memory" in process.communicate(timeout=30)[1]
         assert process.returncode == 137
 
 
@@ -232,26 +232,25 @@ def test_a_fork_bomb_is_put_out() -> None:
     fewer += "; main.__globals__['MOST_PROCESSES'] = 20; sys.exit(main(sys.argv[1:]))"
     bomb = FORKS.format(before="", number=40, inside="time.sleep(600)")
     with start(*python(bomb), how=["-c", fewer]) as process:
-        _, said = process.communicate(timeout=5)
+        _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (137, b"killed: it has more than 20 processes\n")
 
 
 def test_a_crash_leaves_no_file(tmp_path: Path) -> None:
     with start(*python(f"import os; os.chdir({str(tmp_path)!r}); os.abort()")) as process:
-        assert process.wait(5) == 134
+        assert process.wait(30) == 134
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_guard_starts_fast() -> None:
-    start_at = time.perf_counter()
-    with start("true") as process:
-        process.wait(5)
-    assert time.perf_counter() - start_at < 1
+def test_the_guard_needs_nothing_that_takes_long_to_import() -> None:
+    script = f"import sys, runpy; runpy.run_path({guard.__file__!r}); print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, check=True)
+    slow = {"argparse", "asyncio", "inspect", "json", "logging", "pathlib", "site", "subprocess", "threading"}
+    assert {"ctypes", "resource"} <= (names := {*imported.stdout.decode().split()}) and not names & slow
 
 
 async def test_closing_twenty_sessions_leaves_no_process_behind() -> None:
     sessions = [McpSession(hostile()) for _ in range(20)]
     families = await asyncio.gather(*map(pids, sessions))
     await asyncio.gather(*(session.close() for session in sessions))
-    assert not any(alive(pid) for family in families for pid in family)
-    assert HOSTILE.exists()
+    assert all_gone([pid for family in families for pid in family])

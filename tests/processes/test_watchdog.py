@@ -47,7 +47,7 @@ def test_what_a_killed_process_started_is_ended_and_its_folder_removed(tmp_path:
     process.kill()
     assert ends(family)
     assert not (tmp_path / "scratch").exists()
-    process.communicate(timeout=10)
+    process.communicate(timeout=30)
 
 
 def test_a_process_that_does_not_stop_when_it_is_asked_to_is_killed(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_process_that_does_not_stop_when_it_is_asked_to_is_killed(tmp_path: Pa
     process.send_signal(signal.SIGTERM)
     assert process.wait(STOP_TIMEOUT_S + 10) == -signal.SIGKILL
     assert ends(family)
-    assert process.communicate(timeout=10)[0] == "mesh: stopped, by force\n"
+    assert process.communicate(timeout=30)[0] == "mesh: stopped, by force\n"
 
 
 def test_a_process_that_ends_in_order_ends_its_watchdog_and_nothing_else(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_forked_child_does_not_hide_the_end_of_its_parent_if_it_closes_the_pip
     finally:
         copy.kill()
         assert ends(family)
-        process.communicate(timeout=10)
+        process.communicate(timeout=30)

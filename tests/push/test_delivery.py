@@ -417,6 +417,6 @@ async def test_a_name_that_leads_to_a_private_address_gets_nothing_and_no_secret
 async def _noted(mesh: LocalMesh) -> None:
     """Returns when the keeper has looked at every webhook, and none is behind."""
     push = mesh.keeper._push
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await push._checked.wait()
         await asyncio.gather(*push._deliveries._tasks.values())

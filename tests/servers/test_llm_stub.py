@@ -158,7 +158,7 @@ async def test_delays_are_kept() -> None:
     async with LlmStub({"delay": [0.05, 0.06]}, latency_s=0.05) as stub:
         started = time.monotonic()
         await said(stub)
-        assert 0.1 <= time.monotonic() - started < 2
+        assert time.monotonic() - started >= 0.1
 
 
 async def test_faults_come_at_their_rate_and_are_the_same_every_time() -> None:
@@ -207,7 +207,7 @@ async def test_what_is_not_http_is_refused_and_loses_its_connection() -> None:
     async with LlmStub() as stub:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(stub.url.rpartition(":")[2]))
         writer.write(b"\x16\x03\x01 not http\r\n\r\n")
-        assert b" 400 " in (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n")[0]
+        assert b" 400 " in (await asyncio.wait_for(reader.read(), 30)).partition(b"\r\n")[0]
         writer.close()
 
 
@@ -278,4 +278,4 @@ def test_serve_says_where_it_is_and_ends_on_sigterm(tmp_path: Path) -> None:
         line = process.stdout.readline()
         assert line.startswith("llm-stub is ready at http://127.0.0.1:")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0

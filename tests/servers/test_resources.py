@@ -126,7 +126,7 @@ def test_a_pattern_that_takes_forever_is_stopped_and_changes_nothing(store: Reso
     start = time.perf_counter()
     with pytest.raises(Refused, match=r"takes longer than 0\.5 s"):
         getattr(store, action)({"pattern": "^(a+)+$"})
-    assert time.perf_counter() - start < 3
+    assert time.perf_counter() - start < 30  # without a bound, it takes longer than anybody lives
     assert len(names(store)) == 1
 
 
@@ -222,20 +222,25 @@ async def test_over_http_it_says_where_it_listens_and_serves(tmp_path: Path) -> 
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     try:
-        line = (await asyncio.wait_for(process.stderr.readline(), 20)).decode()
+        line = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
         url = line.split()[-1]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp", url)
         async with server(tmp_path, command=None, url=url) as session:
             await session.call("resources_add", {"name": "a", "value": 1})
-            took = []
-            for _ in range(10):
+
+            async def answered_in() -> float:
                 start = time.perf_counter()
                 assert json.loads((await session.call("resources_list", {})).content)["count"] == 1
-                took.append(time.perf_counter() - start)
-            assert min(took) < 0.035  # Nagle's algorithm would add 40 ms to each
+                return time.perf_counter() - start
+
+            # Nagle's algorithm would add 40 ms to each. On a busy machine many take longer, but not all.
+            for _ in range(300):
+                if (took := await answered_in()) < 0.035:
+                    break
+            assert took < 0.035
     finally:
         process.terminate()
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), 30)
 
 
 async def test_the_server_ends_when_its_input_does(tmp_path: Path) -> None:
@@ -243,7 +248,7 @@ async def test_the_server_ends_when_its_input_does(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *SERVER, "--db", str(tmp_path / "r.db"), stdin=pipe, stdout=pipe, stderr=pipe
     )
-    out, err = await asyncio.wait_for(process.communicate(b""), 20)
+    out, err = await asyncio.wait_for(process.communicate(b""), 30)
     assert (process.returncode, out, err) == (0, b"", b"")
 
 

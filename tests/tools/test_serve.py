@@ -184,7 +184,7 @@ async def test_a_tool_is_told_that_its_call_was_cancelled(
     caplog.set_level(logging.INFO, "mesh.mcp")
 
     async def logged(line: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while f"[shop] step=c-1|2|0/tool/1.0 {line}" not in caplog.messages:  # noqa: ASYNC110 - logs wake nobody
                 await asyncio.sleep(0.02)
 

@@ -210,7 +210,7 @@ async def test_nobody_waits_for_the_lost_call_of_a_branch_that_has_failed(kind: 
         tree, called, most = llm("main", agents=["broken", "other"]), agents, 5300
     budget = {"max_total_tokens": most, "on_limit": "stop"}
     async with mesh(model, tree, *called, budget=budget) as world:
-        _, body = await asyncio.wait_for(world.create("go"), 8)
+        _, body = await asyncio.wait_for(world.create("go"), 30)
     assert body["conversation"]["turn"]["state"] == "completed"
 
 
@@ -238,7 +238,7 @@ async def test_nobody_waits_for_the_call_of_a_node_whose_process_died(kind: str)
             raise Unavailable("its process is gone")
 
         node.run = dies_once  # type: ignore[method-assign]
-        _, body = await asyncio.wait_for(world.create("go"), 8)
+        _, body = await asyncio.wait_for(world.create("go"), 30)
         events = await world.journal.read(body["conversation"]["id"])
     assert body["conversation"]["turn"]["state"] == "completed"
     (lost,) = [e for e in events if isinstance(e, LlmLost)]

@@ -103,7 +103,7 @@ async def test_calls_of_agents_in_one_answer_run_at_the_same_time() -> None:
     class Meeting(ByNode):
         async def stream(self, request: Any) -> Any:
             if request.system.startswith(("a", "b")):
-                await asyncio.wait_for(met.wait(), 5)
+                await asyncio.wait_for(met.wait(), 30)
             async for event in super().stream(request):
                 yield event
 
@@ -206,7 +206,7 @@ async def test_when_an_agent_returns_to_the_user_other_branches_start_no_new_ste
     model.gates["b"] = asyncio.Event()
     tree = parallel(llm("a", can_return_to_user=True), llm("b"))
     async with mesh(model, tree=tree) as world:
-        _, body = await asyncio.wait_for(world.create("go"), 5)
+        _, body = await asyncio.wait_for(world.create("go"), 30)
     assert body["result"]["response"] == "first"
     assert world.ledger.lines == []
 

@@ -119,7 +119,7 @@ async def test_while_a_destructive_tool_is_awaited_nothing_is_pending_and_nothin
         first = next(a for a in asked if a["asked_by"] == "adder")
         other = next(a for a in asked if a["asked_by"] == "asker")
         deciding = asyncio.create_task(world.decide(first["uuid"], "approve"))
-        await asyncio.wait_for(running.wait(), 5)
+        await asyncio.wait_for(running.wait(), 30)
         model.gates["quick"].set()
 
         await until(partial(is_returned, world, id_))

@@ -247,7 +247,7 @@ async def lost_while_it_runs(mesh: CheckedMesh) -> tuple[dict[str, Any], "asynci
     _, body = await mesh.create("Add one")
     held = Held(mesh.ledger)
     deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-    await asyncio.wait_for(held.began.wait(), 5)
+    await asyncio.wait_for(held.began.wait(), 30)
     mesh.session.forget()
     mesh.ledger.before_add = None
     return body, deciding

@@ -76,7 +76,7 @@ class Held:
 
     async def __call__(self) -> None:
         self.began.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.go.wait()
 
 
@@ -85,7 +85,7 @@ async def test_a_call_that_runs_while_its_pass_is_lost_is_waited_for_and_nobody_
         _, body = await mesh.create("Add one")
         held = Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         await mesh.lose_pass()
         held.go.set()
         _, body = await deciding
@@ -101,7 +101,7 @@ async def test_a_call_that_waits_in_the_session_when_its_pass_is_lost_is_revoked
         blocker, body = (await mesh.create("First"))[1], (await mesh.create("Second"))[1]
         held = Held(mesh.ledger)
         first = asyncio.create_task(mesh.decide(blocker["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         second = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
         conversation = body["conversation"]["id"]
         await until(lambda: mesh.events(conversation, ToolIntent))
@@ -121,7 +121,7 @@ async def test_an_outcome_that_came_while_nobody_listened_is_told_by_the_session
         conversation = body["conversation"]["id"]
         held = Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         deciding.cancel()
         # The process of keeper and nodes dies; the session, an actor of its own, does not.
         mesh._survivors |= {t for t in asyncio.all_tasks() if "_serve" in repr(t.get_coro())}
@@ -137,7 +137,7 @@ async def test_nobody_is_asked_while_the_server_of_an_earlier_session_may_still_
         _, body = await mesh.create("Add one")
         held, session = Held(mesh.ledger), mesh.ledger.offered
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         asked: list[Claim] = []
 
         async def cannot_say_yet(claim: Claim) -> ToolOutcome | None:
@@ -239,7 +239,7 @@ async def test_a_claimed_call_that_did_not_begin_is_asked_about_when_its_tool_be
         await listed(mesh, destructive=False)
         held = Held(mesh.ledger)
         first = asyncio.create_task(mesh.create("First"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         _, body = await mesh.create()
         conversation = body["conversation"]["id"]
         second = asyncio.create_task(mesh.say(conversation, "Second"))
@@ -260,7 +260,7 @@ async def unknown(mesh: LocalMesh, **changed: Any) -> dict[str, Any]:
     _, body = await mesh.create("Add one")
     held = Held(mesh.ledger)
     deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-    await asyncio.wait_for(held.began.wait(), 5)
+    await asyncio.wait_for(held.began.wait(), 30)
     if changed:
         offer(mesh, **changed)
         await listed(mesh, **changed)
@@ -310,7 +310,7 @@ async def test_a_cancelled_turn_waits_for_the_tool_that_runs_and_keeps_its_resul
         _, body = await mesh.create("Add one")
         conversation, held = body["conversation"]["id"], Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
         await asyncio.sleep(0.05)
         assert not cancelling.done()
@@ -327,7 +327,7 @@ async def test_a_cancelled_turn_whose_pass_was_lost_waits_for_the_tool_as_well()
         _, body = await mesh.create("Add one")
         conversation, held = body["conversation"]["id"], Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
         mesh.lose.set()
         await asyncio.sleep(0.05)
@@ -344,7 +344,7 @@ async def test_a_call_that_waits_in_the_session_when_its_turn_is_cancelled_never
         one, two = (await mesh.create("First"))[1], (await mesh.create("Second"))[1]
         held = Held(mesh.ledger)
         first = asyncio.create_task(mesh.decide(one["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         second = asyncio.create_task(mesh.decide(two["result"]["approval"]["uuid"], "approve"))
         conversation = two["conversation"]["id"]
         await until(lambda: _claims(mesh, conversation))
@@ -369,7 +369,7 @@ async def test_a_cancelled_turn_waits_for_a_session_that_cannot_be_asked_at_firs
         _, body = await mesh.create("Add one")
         conversation, held = body["conversation"]["id"], Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         mesh.lose.set()
         await until(lambda: _soon(bool(mesh.lost)))
         cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
@@ -393,7 +393,7 @@ async def test_a_turn_that_no_node_can_run_ends_after_its_tool_has() -> None:
         _, body = await mesh.create("Add one")
         conversation, held = body["conversation"]["id"], Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
-        await asyncio.wait_for(held.began.wait(), 5)
+        await asyncio.wait_for(held.began.wait(), 30)
         await mesh.lose_pass()
         for each in mesh.lost:  # the node is gone; the session goes on
             each.cancel()

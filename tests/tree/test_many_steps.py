@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from statistics import mean
+from statistics import median
 from typing import Any
 
 from mesh.core.events import AnyEvent, ApprovalResolved, Event, LlmReserved, ToolResult
@@ -44,7 +44,7 @@ async def test_call_1000_of_a_turn_costs_what_call_10_does() -> None:
     assert body["result"]["response"] == "done"
     costs = [after - before for before, after in zip(model.moments, model.moments[1:], strict=False)]
     # When all that came before was looked through, it was nine times as much.
-    assert mean(costs[-100:]) < 3 * mean(costs[10:110])
+    assert median(costs[-100:]) < 3 * median(costs[10:110])
 
 
 class _Decided:
@@ -70,7 +70,7 @@ def _steps(known: Sequence[AnyEvent]) -> Steps:
 
 async def test_a_reservation_that_was_numbered_after_a_decision_does_not_hide_the_decision() -> None:
     steps = _steps([LlmReserved(seq=14, turn=1, step="0/llm/0", run=1, tokens=1, max_output=1)])
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         assert [step.text for step in await steps.wait_for_decisions()] == ["0.1/tool/0.0"]
 
 

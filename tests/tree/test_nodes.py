@@ -73,7 +73,7 @@ async def test_a_parallel_node_runs_all_children_at_the_same_time_and_joins_thei
     class Meeting(ByNode):
         async def stream(self, request: LlmRequest) -> Any:
             if request.system[0] in "abc":
-                await asyncio.wait_for(met.wait(), 5)
+                await asyncio.wait_for(met.wait(), 30)
             async for event in super().stream(request):
                 yield event
 

@@ -103,8 +103,8 @@ async def test_a_cancelled_turn_breaks_off_a_read_only_call() -> None:
         _, body = await mesh.create()
         id = body["conversation"]["id"]
         saying = asyncio.create_task(mesh.say(id, "go"))
-        await asyncio.wait_for(look.began.wait(), 5)
-        await asyncio.wait_for(mesh.ask(Cancel(id)), 5)
+        await asyncio.wait_for(look.began.wait(), 30)
+        await asyncio.wait_for(mesh.ask(Cancel(id)), 30)
         await saying
         assert look.was_broken_off
         assert (await mesh.show(id))["turn"]["state"] == "cancelled"
@@ -116,7 +116,7 @@ async def test_a_cancelled_turn_waits_for_a_call_that_changes_something_though_i
         _, body = await mesh.create()
         id = body["conversation"]["id"]
         saying = asyncio.create_task(mesh.say(id, "go"))
-        await asyncio.wait_for(look.began.wait(), 5)
+        await asyncio.wait_for(look.began.wait(), 30)
         cancelling = asyncio.create_task(mesh.ask(Cancel(id)))
         await asyncio.wait({cancelling}, timeout=0.05)
         assert not cancelling.done()

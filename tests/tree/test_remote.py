@@ -292,7 +292,7 @@ async def test_a_message_under_way_when_the_token_was_lost_is_followed_up_once_t
     peers.agent = MemoryAgent(Slow(done("ok")))
     async with mesh_with(peers, ByNode(), remote("b")) as mesh:
         creating = asyncio.create_task(mesh.create("go", token="secret"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await arrived.wait()
             await mesh.crash()
             await asyncio.gather(creating, return_exceptions=True)

@@ -804,7 +804,7 @@ async def test_an_exit_that_an_older_mesh_has_journaled_ends_the_loop_as_it_did_
 
 
 async def _hangs(arguments: dict[str, Any]) -> str:
-    await asyncio.wait_for(asyncio.Event().wait(), 20)
+    await asyncio.wait_for(asyncio.Event().wait(), 30)
     raise AssertionError("it is ended before")
 
 

@@ -110,7 +110,7 @@ async def test_the_stream_of_the_mesh_is_closed_when_the_browser_leaves() -> Non
             chunks = stream.aiter_bytes()  # held: one that nobody holds closes the stream
             await anext(chunks)
             assert opened.is_set() and not closed.is_set()
-        await asyncio.wait_for(closed.wait(), 10)
+        await asyncio.wait_for(closed.wait(), 30)
 
 
 @pytest.mark.parametrize(("sent", "is_told"), [(b": hello\n\n", True), (b'event: a\ndata: {"half', False)])

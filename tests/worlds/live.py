@@ -26,7 +26,7 @@ from mesh.mcp.progress import Progress
 from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm
 from tests.worlds.ports import free_port
 
-_WITHIN_S = 10.0
+_WITHIN_S = 30.0
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -127,7 +127,7 @@ SIMPLE = "name: test\nprompt: Be kind.\nllm: {model: scripted}\n"
 
 async def until(what: Callable[[], Awaitable[T]]) -> T:
     """The first answer that is true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             if found := await what():
                 return found
@@ -250,7 +250,7 @@ class LocalMesh:
 
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
         """The reply as REST shows it: status and body."""
-        return as_rest(request, await asyncio.wait_for(self.keeper.handle(request), 10))
+        return as_rest(request, await asyncio.wait_for(self.keeper.handle(request), 30))
 
     async def create(self, message: str | None = None, **caller: str) -> tuple[int, dict[str, Any]]:
         return await self.ask(Create(new_id(), Caller(session_id="s1", **caller), message))

@@ -172,7 +172,7 @@ class MeshProcess:
                 _kill(victim)
             psutil.wait_procs(victims, timeout=1)
             assert time.monotonic() < deadline, "processes survive SIGKILL"
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=30)
 
     def stop(self, how: int = signal.SIGTERM, *, group: bool = False) -> list[str]:
         """Stops it as a person would (``group``: as Ctrl-C in a terminal does, which signals all that

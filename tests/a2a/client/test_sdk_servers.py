@@ -107,7 +107,7 @@ async def deployed(executor: Deployer, *interfaces: tuple[str, str, str]) -> Asy
     )
     server = _Quiet(config)
     serving = asyncio.create_task(server.serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not server.started:
             assert not serving.done()
             await asyncio.sleep(0.01)
@@ -115,7 +115,7 @@ async def deployed(executor: Deployer, *interfaces: tuple[str, str, str]) -> Asy
         yield url
     finally:
         server.should_exit = True
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, 30)
         await handler.aclose()
 
 

@@ -37,7 +37,7 @@ from tests.worlds.trees import EXIT, ByNode, add, config, llm, loop, parallel, s
 
 HERE = Path(__file__).parent
 ID = "00000000-0000-4000-8000-0000feedbeef"
-WITHIN_S = 20.0
+WITHIN_S = 30.0
 
 
 class End(msgspec.Struct):
