@@ -1,13 +1,13 @@
 """Finding out what came of a message after the connection, or the process that sent it, was lost."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 
+from mesh.a2a.client import agent as agent_module
 from mesh.a2a.client.agent import HttpAgent
 from mesh.a2a.client.memory import MemoryAgent
 from mesh.a2a.client.port import (
@@ -26,7 +26,6 @@ from tests.worlds.agents import (
     answers,
     cut,
     cut_before,
-    hang,
     no_fault,
     replies,
     served,
@@ -389,36 +388,66 @@ async def test_a_message_that_is_sent_again_and_refused_has_failed(agent: HttpAg
         await agent.recover(message("", asked.task_id, approval(asked.input_request)), FORWARDED)
 
 
-async def test_a_send_and_its_recovery_have_one_deadline(url: str, peer: Agent) -> None:
-    agent = HttpAgent("bob", url, timeout_s=1)
+class FastClock:
+    """The clock of the running event loop, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._time, self._ahead = self._loop.time, 0.0
+        self._loop.time = self.time  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self._time() + self._ahead
+
+    def forward(self, seconds: float) -> None:
+        self._ahead += seconds
+
+    async def hang(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A fault: the agent does what it was asked, and says nothing. Time flies until the client gives up."""
+        await handler(request)
+        while True:
+            self.forward(1)
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> FastClock:
+    """As fast as the requests of a client allow. What it measures may be a few of its seconds too long."""
+    monkeypatch.setattr(agent_module, "CANCEL_S", 100.0)
+    return FastClock()
+
+
+async def test_a_send_and_its_recovery_have_one_deadline(url: str, peer: Agent, clock: FastClock) -> None:
+    agent = HttpAgent("bob", url, timeout_s=1000)
     asked = await agent.send(message("ask a"), FORWARDED)
     said = message("", asked.task_id, approval(asked.input_request))
-    peer.faults += [hang] * 10
-    started = time.monotonic()
-    with pytest.raises(RemoteFailed, match="no answer within 1 s"):
+    peer.faults += [clock.hang] * 10
+    started = clock.time()
+    with pytest.raises(RemoteFailed, match="no answer within 1000 s"):
         await agent.send(said, FORWARDED)
+    assert 990 < clock.time() - started < 1070
     assert await agent.recover(said, FORWARDED) is None
-    assert time.monotonic() - started < 1.4
+    assert 1090 < clock.time() - started < 1200
     assert await agent.recover(said, FORWARDED) is None  # another one, later
-    assert 1.8 < time.monotonic() - started < 2.5
+    assert 1900 < clock.time() - started < 2200
     await agent.close()
 
 
-async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent) -> None:
-    agent = HttpAgent("bob", url, timeout_s=2)
+async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent, clock: FastClock) -> None:
+    agent = HttpAgent("bob", url, timeout_s=1000)
     asked = await agent.send(message("ask a"), FORWARDED)
     said = message("", asked.task_id, approval(asked.input_request))
 
     async def slow(request: web.Request, handler: Handler) -> web.StreamResponse:
-        await asyncio.sleep(0.9)
+        clock.forward(450)
         return await cut_before(request, handler)
 
-    peer.faults += [slow, *[hang] * 5]
-    started = time.monotonic()
+    peer.faults += [slow, *[clock.hang] * 5]
+    started = clock.time()
     with pytest.raises(RemoteLost):
         await agent.send(said, FORWARDED)
     assert await agent.recover(said, FORWARDED) is None
-    assert 1.7 < time.monotonic() - started < 2.2
+    assert 890 < clock.time() - started < 1000
     await agent.close()
 
 
