@@ -403,7 +403,7 @@ class FastClock:
         self._ahead += seconds
 
     async def hang(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A fault: the agent does what it was asked, and says nothing. Time flies until the client gives up."""
+        """The agent does what it was asked, and says nothing. Time flies until the client gives up."""
         await handler(request)
         while True:
             self.forward(1)
