@@ -29,9 +29,15 @@ def loaded(path: Path, *, runs: bool = True) -> "Config":
     from mesh.core.errors import ConfigError
     from mesh.llm.config_checks import model_problems
     from mesh.tree.budget_checks import budget_problems
+    from mesh.tree.placeholder_checks import placeholder_problems
 
     config = load(path, os.environ)
-    problems = [*model_problems(config), *validating_problems(config), *budget_problems(config)]
+    problems = [
+        *model_problems(config),
+        *validating_problems(config),
+        *placeholder_problems(config),
+        *budget_problems(config),
+    ]
     if problems := [*problems, *(python_problems(config) if runs else ())]:
         raise ConfigError(problems)
     return config

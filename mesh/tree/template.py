@@ -9,7 +9,7 @@ The built-in names always have a value, and hide keys of the session state with 
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.core.messages import Assistant, Message, User
@@ -23,6 +23,13 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)((?:\.[A-Za-z0-9_-]+)*)\}"
 def placeholders(template: str) -> set[str]:
     """The names of the placeholders in a template, without what follows the dot."""
     return {name for name, _ in _PLACEHOLDER.findall(template)}
+
+
+def paths_in(template: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields each placeholder with a dot: its name, and the keys that lead into its value."""
+    for name, path in _PLACEHOLDER.findall(template):
+        if path:
+            yield name, path[1:].split(".")
 
 
 def plain_placeholders(template: str) -> set[str]:

@@ -642,6 +642,7 @@ async def test_a_called_agent_is_checked_and_its_output_is_in_the_result_of_its_
     assert result.invalid.startswith("schema: ")
     assert result.output is UNSET
     assert "[This answer was accepted in spite of an objection: schema: " in result.content
+    assert result.content.count("in spite of") == 1
     model = Answers(main=[calls(("shop", {"task": "x"})), "done"], shop=[GOOD])
     async with CheckedMesh(model, llm("main", agents=["shop"]), shop) as world:
         _, events = await world.lived()
