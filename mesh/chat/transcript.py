@@ -39,7 +39,7 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
-from mesh.core.messages import ANSWERING_TOOLS
+from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
@@ -407,7 +407,8 @@ def _without_answer(asked: ToolCall) -> ToolCall:
 
 def _answer_in(event: ToolResult) -> str:
     """The answer of a called agent. The text for its caller says also what was objected to."""
-    return event.content if event.output is UNSET else as_json(event.output)
+    said = event.content.removesuffix(accepted_mark(event.invalid))
+    return said if event.output is UNSET else as_json(event.output)
 
 
 def _asked(event: ApprovalRequired) -> str:

@@ -51,3 +51,9 @@ class ToolSpec(msgspec.Struct, frozen=True):
     name: str
     description: str
     input_schema: dict[str, Any]
+
+
+def accepted_mark(objection: str) -> str:
+    """Returns what a model reads below the answer of an agent that was accepted in spite of an objection;
+    an empty text without one."""
+    return f"\n[This answer was accepted in spite of an objection: {objection}]" if objection else ""

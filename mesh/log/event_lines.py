@@ -32,7 +32,7 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
-from mesh.core.messages import ANSWERING_TOOLS
+from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, found_by
@@ -195,7 +195,8 @@ class EventLines:
 
     def _tool_result(self, event: ToolResult) -> LogLine:
         how, tone = _result_arrow(event)
-        agent, content = other_agent_of(event.tool), one_line(event.content, _MAX_RESULT)
+        answer = event.content.removesuffix(accepted_mark(event.invalid))  # the note says it
+        agent, content = other_agent_of(event.tool), one_line(answer, _MAX_RESULT)
         if agent and not event.is_error:
             text = f"hears from agent {agent}: {content}"
         else:

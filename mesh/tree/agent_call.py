@@ -19,7 +19,7 @@ import msgspec
 
 from mesh.core.durable_call import Ask, Refuse
 from mesh.core.events import AgentStarted, ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
-from mesh.core.messages import ToolSpec
+from mesh.core.messages import ToolSpec, accepted_mark
 from mesh.core.places import StepKey
 from mesh.mcp.schema import problems
 from mesh.runtime.failpoints import failpoint
@@ -47,7 +47,6 @@ _TASK: dict[str, Any] = {
     "additionalProperties": False,
 }
 _USE_AGENT = "use_agent"
-_INVALID = "\n[This answer was accepted in spite of an objection: {}]"
 _FORCED = "\n[It had to end here: the limit {} of the budget was reached.]"
 
 
@@ -160,7 +159,7 @@ class _AgentCall(CallDriver):
         if output.status not in ("completed", "failed"):
             return not_ended(output)
         text = output.text + (_FORCED.format(output.forced) if output.forced else "")
-        text += _INVALID.format(output.invalid) if output.invalid else ""
+        text += accepted_mark(output.invalid)
         return Returned(
             text,
             is_error=output.status == "failed",

@@ -34,6 +34,7 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
+from mesh.core.messages import accepted_mark
 from mesh.display.text import clean
 
 TREE = {"0": "team", "0.0": "writer", "0.1": "editor"}
@@ -415,7 +416,8 @@ def test_what_a_node_was_let_through_with_is_printed_as_its_text_and_not_again_a
 
 
 def test_the_checked_answer_of_a_called_agent_is_below_its_call() -> None:
-    result = ToolResult(step="0/tool/0.0", call_id="c", tool="search", content="cats", invalid="Few.")
+    content = f"cats{accepted_mark('Few.')}"
+    result = ToolResult(step="0/tool/0.0", call_id="c", tool="search", content=content, invalid="Few.")
     events = [called(FIRST), draft("cats", f"{FIRST}/llm/0"), result]
     assert printed(events, {"0": "main"}).splitlines() == [
         "  ─ search",

@@ -36,6 +36,7 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
+from mesh.core.messages import accepted_mark
 from mesh.llm.prices import Prices
 from mesh.log.event_lines import EventLines
 from mesh.log.journal_files import LogEntry
@@ -374,6 +375,15 @@ def test_each_verdict_is_told_with_who_says_what_about_which_answer() -> None:
     assert "node 0 drafts an answer  [m, 0 ms]" in text
     assert "10:00:03  accepted in spite of an objection: Too long.\n" in text
     assert "validations  2 (accepted 1, objected 1)" in text
+
+
+def test_the_objection_to_the_answer_of_a_called_agent_is_told_once() -> None:
+    content = f"3{accepted_mark('critic: Few.')}"
+    about: dict[str, Any] = {"step": "0/tool/0.0", "turn": 1, "time": at(2)}
+    result = ToolResult(call_id="c", tool="critic", content=content, invalid="critic: Few.", **about)
+    text = shown([asked(), result])
+    assert text.count("Few.") == 1
+    assert "accepted in spite of an objection: critic: Few.]" in text
 
 
 def test_what_a_person_says_about_an_answer_is_told() -> None:

@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from playwright.async_api import Browser, Locator, Page, expect
 
+from mesh.core.messages import accepted_mark
 from tests.web.test_approval_kinds import CARD
 from tests.web.test_reducer import FOLD, event, said
 from tests.web.world import serving
@@ -47,6 +48,15 @@ async def test_each_verdict_is_an_item_with_its_feedback_and_the_run_that_it_is_
     ]
     assert (turn["output"], turn["invalid"]) == ({"total": 5}, "Say please.")
     assert [item["isDraft"] for item in turn["items"] if item["kind"] == "text"] == [True, True]
+
+
+async def test_the_objection_to_what_a_called_agent_answers_is_told_apart(
+    page: Page,
+) -> None:
+    content, about = f"3{accepted_mark('critic: Few.')}", {"call_id": "c", "tool": "critic"}
+    result = event("tool_result", "0/tool/0.0", 3, content=content, invalid="critic: Few.", **about)
+    (item,) = (await turn_of(page, DRAFT, result))["items"][1:]
+    assert (item["result"], item["invalid"]) == ("3", "critic: Few.")
 
 
 async def test_an_exit_condition_is_about_a_round(page: Page) -> None:

@@ -169,7 +169,8 @@ const CHANGES = {
     const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
     const forced = event.forced ?? "";
     const args = item.args ?? event.arguments;
-    const end = { result: event.content, ms: event.duration_ms ?? 0, forced, output: event.output, invalid: event.invalid ?? "", progress: undefined, found: event.found ?? item.found };
+    const result = withoutMark(event.content, event.invalid);
+    const end = { result, ms: event.duration_ms ?? 0, forced, output: event.output, invalid: event.invalid ?? "", progress: undefined, found: event.found ?? item.found };
     const next = withItem(turn, { ...item, args, phase, ...end });
     return resumed(withAgentEnded(next, event.step, phase === "done" ? "completed" : "failed"));
   },
@@ -263,6 +264,15 @@ const hasOutcome = (turn, step) =>
 export function answerOf(items, place, answer) {
   const last = items.filter((item) => item.kind === "text" && item.text.text).findLast((item) => item.node === place);
   return last?.kind === "text" && last.text.text === answer ? "" : answer;
+}
+
+/**
+ * A result without what its caller's model reads below it: people are told the objection apart.
+ * @type {(content: any, objection: string | undefined) => any}
+ */
+function withoutMark(content, objection) {
+  const mark = `\n[This answer was accepted in spite of an objection: ${objection}]`;
+  return objection && content?.endsWith(mark) ? content.slice(0, -mark.length) : content;
 }
 
 /** @type {(turn: Turn, event: MeshEvent) => Turn} */
