@@ -31,7 +31,7 @@ from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.describe import import_problem
 from mesh.tools.file import ToolFile
-from mesh.tools.module import import_code
+from mesh.tools.module import enter_folder, import_code
 
 EXPECTED = 'expected a line such as agent = Agent(name="shop", prompt="You help customers.")'
 EXPECTED_SETTINGS = "expected a line such as settings = Settings(port=8080)"
@@ -119,6 +119,7 @@ def main() -> None:
     options = parser.parse_args()
     code = sys.stdin.buffer.read().decode("utf-8")
     step_output.set_up()
+    enter_folder(options.path)
     with detached_stdio():
         found = run_file(code, options.path)
     with os.fdopen(1, "w", encoding="utf-8", closefd=False) as stdout:

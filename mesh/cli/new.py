@@ -1,12 +1,13 @@
 """``mesh new``."""
 
 import keyword
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mesh.cli.shared import FAILED, WRONG_USE, errors_as_lines, exit_with
+from mesh.cli.shared import FAILED, WRONG_USE, command, errors_as_lines, exit_with
 
 Folder = Annotated[
     Path, typer.Option("--folder", metavar="FOLDER", help="Where to put the file.", show_default=True)
@@ -43,7 +44,7 @@ def tool(
         except OSError as error:
             exit_with([f"{path}: cannot be written: {error.strerror or error}"], FAILED)
         typer.echo(f"{path}: a tool and its test\n")
-        typer.echo(_NEXT.format(path=path, name=name))
+        typer.echo(_NEXT.format(path=path, name=name, mesh=command("mesh", "mesh.cli"), pytest=_pytest()))
 
 
 def _name_problem(name: str) -> str:
@@ -56,9 +57,15 @@ def _name_problem(name: str) -> str:
     return ""
 
 
+def _pytest() -> str:
+    """The command that runs tests, without the warning of pytest-asyncio where that is installed."""
+    quiet = " -o asyncio_default_fixture_loop_scope=function" if find_spec("pytest_asyncio") else ""
+    return command("pytest", "pytest") + quiet
+
+
 _NEXT = """\
-test it    pytest {path}
-call it    mesh tools {path} --call {name} '{{"text": "hello"}}'
+test it    {pytest} {path}
+call it    {mesh} tools {path} --call {name} '{{"text": "hello"}}'
 use it     mcp_servers: [{{name: {name}, python: {path}}}]    in the config; the path is relative to it"""
 
 _FILE = '''\

@@ -2,9 +2,12 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
+from shutil import which
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -54,6 +57,19 @@ def runtime() -> "Callable[..., None]":
         exit_with(["no runtime is installed; run make setup"], FAILED)
     start: Callable[..., None] = found[0].load()
     return start
+
+
+def command(name: str, module: str) -> str:
+    """Returns how a console script of this Python is run from here: by its name if that is the one on PATH,
+    or else by its path; as a module if there is no script."""
+    script, on_path = Path(sys.executable).parent / name, which(name)
+    if on_path and (not script.exists() or script.samefile(on_path)):
+        return name
+    if not script.exists():
+        return f"{quote(sys.executable)} -m {module}"
+    here = Path.cwd()
+    is_below = here != Path(here.anchor) and script.is_relative_to(here)
+    return quote(str(script.relative_to(here) if is_below else script))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
 from mesh.tools.declare import WrongDeclaration
 from mesh.tools.file import ToolFile
-from mesh.tools.module import import_code
+from mesh.tools.module import enter_folder, import_code
 from mesh.tools.results import without_half_characters
 
 TRACEBACK_LINES = 6
@@ -117,6 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     code = sys.stdin.buffer.read().decode("utf-8")
     step_output.set_up()
+    enter_folder(options.path)
     with detached_stdio():
         found = describe(code, options.path, options.schema)
     with os.fdopen(1, "w", encoding="utf-8", closefd=False) as stdout:

@@ -1,6 +1,7 @@
 """Imports a file of tools from its text, as the module that it would be."""
 
 import linecache
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,13 @@ def import_code(code: str, path: Path) -> ModuleType:
     linecache.cache[str(path)] = (len(code), None, code.splitlines(keepends=True), str(path))
     exec(compile(code, str(path), "exec", dont_inherit=True), module.__dict__)
     return module
+
+
+def enter_folder(path: Path) -> None:
+    """Makes the folder of a file the working directory, wherever the mesh was started. A machine that has no
+    such folder takes the home directory."""
+    folders = (str(path.parent), os.path.expanduser("~"), "/")  # noqa: PTH111 - it raises nothing
+    os.chdir(next(folder for folder in folders if os.access(folder, os.X_OK)))
 
 
 def _name(path: Path) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.file import ToolFile
-from mesh.tools.module import import_code
+from mesh.tools.module import enter_folder, import_code
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -89,7 +89,8 @@ def main() -> None:
     gc.enable()
     step_output.set_up()
     code = options.code.read_text(encoding="utf-8")
-    path = options.path or options.code.absolute()
+    path = (options.path or options.code).absolute()
+    enter_folder(path)
     with detached_stdio():
         file = ToolFile(import_code(code, path), code)
     if problems := [*file.problems()]:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
+from mesh.cli.shared import command
 
 SHOP = '''import os, time
 from mesh.tools import Context, ToolError, check, tool
@@ -127,11 +128,32 @@ def test_the_tools_of_a_config_are_not_called_from_here(here: Path) -> None:
 def test_a_new_tool_passes_its_test_and_can_be_called(here: Path) -> None:
     result = mesh("new", "tool", "refund")
     assert result.exit_code == 0, result.stderr
-    assert "mesh tools tools/refund.py --call refund" in result.stdout
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tools/refund.py"]
-    ran = subprocess.run(command, capture_output=True, check=False)
-    assert b"1 passed" in ran.stdout, ran.stdout
-    assert mesh("tools", "tools/refund.py", "--call", "refund", '{"text": "hello"}').stdout == "hello hello\n"
+    test, call, use = (line[10:].strip() for line in result.stdout.splitlines()[2:])
+    assert use.startswith("mcp_servers: [{name: refund, python: tools/refund.py}]")
+    # As the shell of a person runs them: with the mesh that runs here not on PATH.
+    ran, called = (
+        subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        for line in (test, call)
+    )
+    assert "1 passed" in ran.stdout and "arn" not in ran.stdout + ran.stderr, ran
+    assert (called.stdout, called.stderr) == ("hello hello\n", "")
+
+
+def test_commands_are_written_as_they_can_be_run_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = tmp_path / "my env/bin"
+    scripts.mkdir(parents=True)
+    (scripts / "mesh").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(scripts / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert command("mesh", "mesh.cli") == "'my env/bin/mesh'"
+    monkeypatch.chdir("/")
+    assert command("mesh", "mesh.cli") == f"'{scripts}/mesh'"
+    assert command("pytest", "pytest") == f"'{scripts}/python' -m pytest"
+    monkeypatch.setenv("PATH", str(scripts))
+    assert command("mesh", "mesh.cli") == "mesh"
 
 
 @pytest.mark.parametrize(
