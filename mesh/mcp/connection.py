@@ -159,7 +159,7 @@ class McpConnection:
         self._server = server
         self._wake = wake
         self.transport = self._make_transport(file, memory_bytes)
-        self._redacted = Redaction(server.env.values())
+        self._redacted = Redaction(secrets_of(server))
         self.session: ClientSession
 
     async def tools(self) -> tuple[Tool, ...]:
@@ -193,7 +193,7 @@ class McpConnection:
         self.transport.begin_call()
         try:
             result = await self.session.send_request(
-                request, CALL_RESULT, progress_callback=_received_by(on_progress)
+                request, CALL_RESULT, progress_callback=_received_by(on_progress, self._redacted)
             )
         except MCPError as error:
             return self._refused(error)
@@ -288,20 +288,28 @@ class McpConnection:
         return self._without_secrets(ToolOutcome(content=why, is_error=True))
 
     def _without_secrets(self, outcome: ToolOutcome) -> ToolOutcome:
-        """An error without the variables of the server, which may be in the message of an exception. Results
-        are what the tool means to tell."""
+        """An error without the variables and headers of the server, which may be in the message of an
+        exception. Results are what the tool means to tell."""
         if not outcome.is_error:
             return outcome
         return msgspec.structs.replace(outcome, content=self._redacted(outcome.content))
 
 
-def _received_by(on_progress: OnProgress | None) -> ProgressFnT | None:
+def secrets_of(server: ServerSpec) -> Iterator[str]:
+    """The values of a server's config that may be secrets. A header is sent whole, as ``Bearer …``, and a
+    server may tell either the whole or its last word."""
+    yield from server.env.values()
+    for value in server.headers.values():
+        yield from (value, *value.split())
+
+
+def _received_by(on_progress: OnProgress | None, redacted: Redaction) -> ProgressFnT | None:
     """The SDK's form of a listener; None, and the server is not asked for progress."""
     if on_progress is None:
         return None
 
     async def receive(progress: float, total: float | None, message: str | None) -> None:
-        on_progress(progress_of(progress, total, message))
+        on_progress(progress_of(progress, total, redacted(message or "")))
 
     return receive
 
@@ -329,7 +337,7 @@ async def open_connection(
             yield connection
     except Exception as error:
         # The SDK's task groups wrap every exception that passes through them.
-        raise unwrapped(error, connection.transport.problem) from error
+        raise without_secrets(unwrapped(error, connection.transport.problem), server) from error
 
 
 async def shake_hands(connection: McpConnection, server: ServerSpec, stack: AsyncExitStack) -> None:
@@ -372,6 +380,12 @@ def unwrapped(error: BaseException, problem: str) -> BaseException:
     expected = all(isinstance(leaf, httpx2.HTTPError | OSError | MCPError) for leaf in leaves)
     why = problem or "; ".join(str(leaf) or type(leaf).__name__ for leaf in leaves)
     return McpConnectionLost(why) if expected else error
+
+
+def without_secrets(error: BaseException, server: ServerSpec) -> BaseException:
+    """An error without the variables and headers of the server, which may have sent them back."""
+    told, shown = str(error), Redaction(secrets_of(server))(str(error))
+    return McpConnectionLost(shown) if isinstance(error, McpConnectionLost) and shown != told else error
 
 
 def flatten(error: BaseException) -> Iterator[BaseException]:

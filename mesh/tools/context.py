@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Generator
 from mesh.core.execution import ExecutionContext
 from mesh.tools.results import without_half_characters
 
-MAX_MESSAGE = 500
-"""Characters of a message of `Context.progress`."""
+MAX_MESSAGE = 8_000
+"""Characters of a message of `Context.progress`. The mesh shows fewer: if this cut a secret in two, the mesh
+would not know its halves."""
 INTERVAL_S = 0.1
 """Between two reports of the progress of one call."""
 

@@ -173,6 +173,32 @@ async def test_a_json_rpc_error_of_the_server_is_an_outcome_whatever_the_status(
     assert "no such thing" in outcome.content
 
 
+@pytest.mark.parametrize("fails", ["list", "call"])
+async def test_no_error_shows_a_configured_header(fails: str) -> None:
+    refused = MCPError(code=-32000, message="t0ken-for-tests is not valid")
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        if fails == "list":
+            raise refused
+        return types.ListToolsResult(tools=[])
+
+    async def call_tool(context: Any, params: Any) -> types.CallToolResult:
+        raise refused
+
+    server = Server("x", on_list_tools=list_tools, on_call_tool=call_tool)
+    headers = {"Authorization": "Bearer t0ken-for-tests"}
+    app = server.streamable_http_app(json_response=True)
+    async with served(app) as url, opened(url, headers=headers) as session:
+        if fails == "call":
+            said = (await session.call("echo", {})).content
+        else:
+            with pytest.raises(ToolSessionError) as raised:
+                await session.catalogue()
+            said = str(raised.value)
+    assert "*** is not valid" in said
+    assert "t0ken" not in said
+
+
 @pytest.mark.parametrize("json_response", [False, True], ids=["sse", "json"])
 @pytest.mark.parametrize("message", ["Session terminated", "Not Found", "SSE stream ended"])
 async def test_a_servers_own_error_is_an_outcome_whatever_its_words(
