@@ -125,6 +125,11 @@ class ServerOptions(ConfigSection):
         """Whether what the server says of its checks counts."""
         return self.believe_checks
 
+    @property
+    def tells_truth(self) -> bool:
+        """Whether a truth value that it returns is told from a text that reads like one."""
+        return False
+
 
 class PythonFile(ConfigSection):
     """A Python file: its path as the config says it, its absolute path on the machine that read it, and its
@@ -147,6 +152,10 @@ class McpServer(ServerOptions):
     @property
     def believes_checks(self) -> bool:
         return self.believe_checks or self.python is not None
+
+    @property
+    def tells_truth(self) -> bool:
+        return self.python is not None
 
 
 class A2aAgent(ConfigSection):

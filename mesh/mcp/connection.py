@@ -76,6 +76,8 @@ class ServerSpec(Protocol):
     def max_result_bytes(self) -> int: ...
     @property
     def believes_checks(self) -> bool: ...
+    @property
+    def tells_truth(self) -> bool: ...
 
 
 class McpTransport(Protocol):
@@ -132,6 +134,7 @@ class ReceivedTool(BaseModel):
             read_only=hints.read_only or said.is_check,
             is_check=said.is_check,
             checked_by=said.checked_by,
+            tells_truth=server.tells_truth,
         )
 
 

@@ -27,6 +27,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     ``is_check``: it is there for the mesh to ask, and models neither see nor call it. ``checked_by`` names
     the tool of the same server that tells what came of a call of this one (see `mesh.mcp.outcome_checks`).
+    ``tells_truth``: it is a Python function, which returns a truth value as such (`ToolOutcome.truth`) and
+    never as a text.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
     is_check: bool = False
     checked_by: str = ""
+    tells_truth: bool = False
 
     def shown(self) -> dict[str, Any]:
         """Returns the tool as lists of tools show it in JSON."""
@@ -62,12 +65,14 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a call: text for the model, JSON where the tool returns structured content.
 
     ``is_error``: the tool reported an error, or the protocol did before the tool ran. ``artifacts``: files
-    that the tool returned, and that the text only mentions.
+    that the tool returned, and that the text only mentions. ``truth``: the truth value that the tool returned
+    as structured content, if it did; a text that reads like one is none.
     """
 
     content: str
     is_error: bool = False
     artifacts: tuple[Artifact, ...] = ()
+    truth: bool | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):

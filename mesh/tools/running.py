@@ -102,7 +102,10 @@ def result_of(value: Any) -> types.CallToolResult:
     parts = value if isinstance(value, list | tuple) and value else [value]
     if all(isinstance(part, types.ContentBlock) for part in parts):
         return types.CallToolResult(content=[*parts])
-    return _as_result(as_text, value)
+    result = _as_result(as_text, value)
+    if isinstance(value, bool):  # its text alone is that of the text "true"
+        result.structured_content = {"result": value}
+    return result
 
 
 def check_result_of(value: Any) -> types.CallToolResult:

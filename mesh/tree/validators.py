@@ -147,7 +147,7 @@ class CheckValidator:
     def _verdict_of(self, tool: Tool, outcome: ToolOutcome) -> Verdict:
         if outcome.is_error:
             raise ValidatorError(f"the check {self.name} failed: {bounded(outcome.content, MOST_SHOWN)}")
-        said = _json(outcome.content) if tool.is_check else _unwrapped(outcome.content)
+        said = _said(tool, outcome)
         if said is True:
             return Verdict(True)
         if said is False:
@@ -281,16 +281,29 @@ def fitting(schema: Mapping[str, Any], answer: Candidate, request: str) -> dict[
     return given
 
 
+def _said(tool: Tool, outcome: ToolOutcome) -> Any:
+    """A truth value, or what the tool says instead. Only a server that sends nothing but text may say in
+    words that an answer is valid."""
+    if outcome.truth is not None:
+        is_why = not outcome.truth and _word(outcome.content) is None
+        return outcome.content if is_why else outcome.truth
+    if tool.is_check:
+        return _json(outcome.content)
+    return outcome.content if tool.tells_truth else _unwrapped(outcome.content)
+
+
 def _unwrapped(content: str) -> Any:
-    """What a tool said that is no function with ``@check``, whose answers are JSON: servers return a truth
-    value as text, as JSON, or as ``{"result": …}``."""
-    said = _json(content.strip())
+    """What a server says that sends text only: a truth value in words, or a value in JSON."""
+    if (word := _word(content)) is not None:
+        return word
+    said = _json(content)
     if isinstance(said, dict) and said.keys() == {"result"}:
         said = said["result"]
-    if isinstance(said, str):
-        word = said.strip().lower()
-        return {"true": True, "false": False}.get(word, said)
-    return said if isinstance(said, bool) else content
+    return said if isinstance(said, bool | str) else content
+
+
+def _word(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.strip().lower())
 
 
 def _json(text: str) -> Any:

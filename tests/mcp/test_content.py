@@ -66,6 +66,21 @@ def test_structured_content_is_not_said_twice() -> None:
     assert outcome(structuredContent={"a": "ä"}).content == '{"a":"ä"}'
 
 
+@pytest.mark.parametrize(
+    ("structured", "truth"),
+    [
+        ({"result": True}, True),
+        ({"result": False}, False),
+        ({"result": "true"}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_truth_value_is_one_only_in_structured_content(structured: Any, truth: bool | None) -> None:
+    result = types.CallToolResult(content=[types.TextContent(text="true")], structured_content=structured)
+    assert outcome_of(result, 100) == ToolOutcome(content="true", truth=truth)
+
+
 def test_an_error_of_the_tool_stays_one() -> None:
     assert outcome(TEXT, isError=True) == ToolOutcome(content="hello", is_error=True)
 

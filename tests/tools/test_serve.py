@@ -1,6 +1,7 @@
 """A file of tools as an MCP server, in a process of its own."""
 
 import asyncio
+import json
 import logging
 import time
 from pathlib import Path
@@ -334,3 +335,58 @@ async def test_neither_an_error_nor_the_log_shows_a_configured_value(
         assert (await session.call("fail", {"how": "shown"})).content == "KeyError: '***'"
     assert "MIIE" not in caplog.text
     assert "***" in caplog.text
+
+
+async def test_progress_shows_no_configured_value_and_a_result_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    code = """
+        import asyncio, os
+        KEY = os.environ["KEY"]
+
+        @tool(read_only=True)
+        async def shows(ctx: Context) -> str:
+            for message in (f"with {KEY}", "x" * 490 + KEY):
+                ctx.progress(0.5, message)
+                await asyncio.sleep(0.3)
+            return KEY
+    """
+    told: list[Progress] = []
+    async with served(tmp_path, code, env={"KEY": "0123456789abcdef"}) as session:
+        outcome = await session.call("shows", {}, on_progress=told.append)
+    assert [each.message for each in told] == ["with ***", "x" * 490 + "***"]
+    assert outcome.content == "0123456789abcdef"
+
+
+async def test_only_a_truth_value_is_told_as_one(tmp_path: Path) -> None:
+    code = """
+        @tool(read_only=True)
+        def fine(text: str) -> bool | str:
+            return text or True
+    """
+    async with served(tmp_path, code) as session:
+        said = [await session.call("fine", {"text": text}) for text in ("", "true")]
+        [tool] = (await session.catalogue()).tools
+    assert [(each.content, each.truth) for each in said] == [("true", True), ("true", None)]
+    assert tool.tells_truth
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_tool_works_in_the_folder_of_its_file_or_at_home(
+    tmp_path: Path, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        from pathlib import Path
+        AT_IMPORT = Path.cwd()
+
+        @tool(read_only=True)
+        def where() -> list[str]:
+            return [str(AT_IMPORT), str(Path.cwd())]
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    async with served(tmp_path, code) as session:
+        if not is_there:
+            (tmp_path / "tools/shop.py").unlink()
+            (tmp_path / "tools").rmdir()
+        folder = str(tmp_path / "tools" if is_there else home)
+        assert json.loads((await session.call("where", {})).content) == [folder, folder]

@@ -27,7 +27,7 @@ from mesh.core.events import (
 from mesh.core.messages import Assistant, Results, User
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
-from mesh.mcp.port import Tool
+from mesh.mcp.port import Tool, ToolOutcome
 from mesh.tree.local import LocalTree
 from tests.tools.serving import served
 from tests.worlds.mesh import LocalMesh, calls, says
@@ -165,9 +165,13 @@ async def test_what_the_next_turn_reads_alternates_and_has_the_answer_once() -> 
 # -- checks
 
 
-@pytest.mark.parametrize("yes", ["true", "True", '{"result": true}', '"true"'])
-async def test_a_foreign_tool_that_says_true_in_any_form_lets_the_answer_pass(yes: str) -> None:
-    async def check(arguments: dict[str, Any]) -> str:
+@pytest.mark.parametrize(
+    "yes",
+    ["true", "True\n", '{"result": true}', ToolOutcome(content="It is fine.", truth=True)],
+    ids=["JSON", "a word", "a result", "structured"],
+)
+async def test_a_foreign_tool_that_says_true_lets_the_answer_pass(yes: str | ToolOutcome) -> None:
+    async def check(arguments: dict[str, Any]) -> str | ToolOutcome:
         return yes
 
     tree = llm("main", validate=[{"check": "fine"}])
@@ -177,12 +181,39 @@ async def test_a_foreign_tool_that_says_true_in_any_form_lets_the_answer_pass(ye
     assert validations(events) == [("fine", True, 1)]
 
 
+@pytest.mark.parametrize(
+    ("no", "told"),
+    [
+        ('"true"', "true"),
+        ('{"result": "true"}', "true"),
+        (ToolOutcome(content="Too long.", truth=False), "Too long."),
+        (ToolOutcome(content="false", truth=False), "The check fine does not accept this answer."),
+        (ToolOutcome(content="true", truth=False), "The check fine does not accept this answer."),
+    ],
+)
+async def test_a_value_of_a_foreign_tool_that_is_not_true_is_an_objection(
+    no: str | ToolOutcome, told: str
+) -> None:
+    said = [no, "true"]
+
+    async def check(arguments: dict[str, Any]) -> str | ToolOutcome:
+        return said.pop(0)
+
+    model = Answers(main=["hi", "hello"])
+    tree = llm("main", validate=[{"check": "fine"}])
+    async with CheckedMesh(model, tree, checks={"fine": check}, is_foreign=True) as world:
+        _, events = await world.lived()
+    assert model.requests["main"][1].messages[-1] == User(told)
+    assert validations(events) == [("fine", False, 1), ("fine", True, 2)]
+
+
+@pytest.mark.parametrize("decorator", ["check", "tool(read_only=True)"])
 @pytest.mark.parametrize("told", ["true", "True", '{"result": true}'])
 async def test_an_objection_of_a_function_that_reads_like_true_is_an_objection(
-    tmp_path: Path, told: str
+    tmp_path: Path, told: str, decorator: str
 ) -> None:
-    code = """
-        @check
+    code = f"""
+        @{decorator}
         def quotes(output: str) -> bool | str:
             return output if output != "better" else True
     """

@@ -48,6 +48,7 @@ class Spec:
     start_timeout_s: float = 20.0
     max_result_bytes: int = 1 << 20
     believes_checks: bool = False
+    tells_truth: bool = False
 
 
 def hostile(*args: str, **options: Any) -> Spec:
