@@ -12,7 +12,7 @@
     S9  called agents beside a tree that makes the same model calls, a model call with and without a budget,
         calls 10 and 1,000 of a turn, bytes in the journal
     S10 a tool in a Python file beside one of a server written by hand, four replicas of a server beside one,
-        a check of an answer by its schema
+        a check of an answer by its schema, a tool beside others that do harm
     up  time to start, CPU when idle, memory
 
 `bench.compare` measures two checkouts beside each other.
@@ -37,6 +37,7 @@ from bench.agents import s9
 from bench.answers import answers
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
+from bench.harmful_tools import harmful_tools
 from bench.live import live
 from bench.load import Load
 from bench.python_tools import s10
@@ -184,6 +185,7 @@ def main() -> None:
             s10(bench, Path(scratch))
             answers(bench)
             replicas(bench, Path(scratch))
+            harmful_tools(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))
