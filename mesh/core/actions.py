@@ -181,7 +181,8 @@ class ActionLog:
         return _with_cost(run.action(event, "llm_call", run.calls, node=event.node, lost=True), None)
 
     def _result(self, event: ToolResult) -> Iterator[AgentAction]:
-        how = {"result": _cut(event.content), "is_error": event.is_error, "duration_ms": event.duration_ms}
+        result = _cut(event.shown or event.content)
+        how = {"result": result, "is_error": event.is_error, "duration_ms": event.duration_ms}
         if place := self._agents.pop(event.step, None):
             yield from self._completed(event, place, event.forced, how)
             return
@@ -200,7 +201,7 @@ class ActionLog:
 
     def _validation(self, event: Validation) -> Iterator[AgentAction]:
         if place := self._agents.pop(event.step, None):
-            how = {"result": _cut(event.feedback), "valid": event.valid}
+            how = {"result": _cut(event.shown or event.feedback), "valid": event.valid}
             yield from self._completed(event, place, "", how)
         step = StepKey(event.step)
         yield self._run(step.place.agent).action(
@@ -211,7 +212,7 @@ class ActionLog:
             validator=event.name,
             kind=event.kind,
             valid=event.valid,
-            feedback=_cut(event.feedback),
+            feedback=_cut(event.shown or event.feedback),
             number=event.number,
             of=event.of,
         )

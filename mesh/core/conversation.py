@@ -351,7 +351,7 @@ class Conversation:
                 if event.ends_turn and self.returned is None:  # of two, the first in the journal counts
                     self.returned = event
                 self.results[event.step] = event
-                self._say("tool", event.content, event, self._tool_call_view(event))
+                self._say("tool", event.shown or event.content, event, self._tool_call_view(event))
             case ToolIntent():
                 self.claims.setdefault(event.step, []).append(event)
             case ApprovalRequired():
@@ -378,7 +378,7 @@ class Conversation:
         arguments = call.arguments if call and not self._is_draft(event) else {}
         if claims := self.claims.get(event.step):
             arguments = claims[-1].arguments
-        return ToolCallView(event.tool, arguments, event.content, event.is_error)
+        return ToolCallView(event.tool, arguments, event.shown or event.content, event.is_error)
 
     def _is_draft(self, event: ToolResult) -> bool:
         """Whether the call was an answer that had to pass: no client is to see it as the model wrote it. What

@@ -338,7 +338,7 @@ class Validation(Event, frozen=True):
     or about a round of a loop (`Place.exit_condition`). ``name`` is that of the function or agent, or the
     ``kind``. ``feedback`` is what the validator objects to, and what the model is told. ``number`` is the
     answer's among those of the node that were validated, from 1, or the iteration; ``of`` is how many there
-    may be."""
+    may be. ``shown`` is what clients are told in place of a ``feedback`` that quotes a draft."""
 
     name: str
     kind: ValidatorKind
@@ -346,6 +346,7 @@ class Validation(Event, frozen=True):
     of: int
     valid: bool = False
     feedback: str = ""
+    shown: str = ""
 
 
 class SpentElsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -364,7 +365,8 @@ class ToolResult(Event, frozen=True):
     its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents.
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
     claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent. ``found``: the
-    outcome is known from a check alone."""
+    outcome is known from a check alone. ``shown`` is what clients are told in place of a ``content`` that
+    quotes a draft."""
 
     call_id: str
     tool: str
@@ -380,6 +382,7 @@ class ToolResult(Event, frozen=True):
     output: Any = UNSET
     invalid: str = ""
     found: Found | None = None
+    shown: str = ""
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mesh.core.errors import BadRequest, MeshError, Unavailable
-from mesh.core.events import AnyEvent, CutOff, LlmCall, now
+from mesh.core.events import AnyEvent, CutOff, LlmCall, Validation, now
 from mesh.core.ids import new_id
 from mesh.core.messages import ANSWERING_TOOLS
 from mesh.http.backend import Backend
@@ -56,6 +56,8 @@ def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
         fields.pop(name, None)
     if isinstance(event, LlmCall) and event.draft:
         _hide_answer(fields)
+    if instead := fields.pop("shown", ""):
+        fields["feedback" if isinstance(event, Validation) else "content"] = instead
     return {**head, "step": event.step, "time": event.time, **fields}
 
 

@@ -19,8 +19,8 @@ from mesh.mcp.schema import (
     MAX_LINE,
     MAX_PATTERNS,
     Size,
+    found_problems,
     is_linear,
-    problems,
     refusal,
     unmatched_patterns,
 )
@@ -37,27 +37,33 @@ _PATTERN_RULE = "write it as a regular expression without look-around and back-r
 
 
 class Checked(NamedTuple):
-    """``problem`` tells the model what is wrong with its answer. If it is empty, ``value`` is the answer."""
+    """``problem`` tells the model what is wrong with its answer. If it is empty, ``value`` is the answer.
+    ``rules`` tells the same to those who are not to see the answer: what it says is not in there."""
 
     value: Any
     problem: str
+    rules: str = ""
 
 
 def checked(schema: dict[str, Any], text: str) -> Checked:
     """Returns the value that an answer is, or why it does not fit its schema."""
     if len(text) > MAX_ANSWER_CHARS:
-        return Checked(None, f"{_DOES_NOT_FIT} it is longer than {MAX_ANSWER_CHARS:,} characters.")
+        too_long = f"{_DOES_NOT_FIT} it is longer than {MAX_ANSWER_CHARS:,} characters."
+        return Checked(None, too_long, too_long)
     try:
         value = strict_json.parsed(text, unique_names=True)
     except ValueError as problem:
-        return Checked(None, f"{_DOES_NOT_FIT} {problem}. {_reminder(schema)}")
-    lines = problems(schema, value, ANSWER, _size(text))
-    return Checked(None, f"{_DOES_NOT_FIT}\n{lines}") if lines else Checked(value, "")
+        told = f"{_DOES_NOT_FIT} {problem}. {_reminder(schema)}"
+        return Checked(None, told, f"{_DOES_NOT_FIT} it is no JSON value that can be read.")
+    found = found_problems(schema, value, ANSWER, _size(text))
+    if not found.text:
+        return Checked(value, "")
+    return Checked(None, f"{_DOES_NOT_FIT}\n{found.text}", f"{_DOES_NOT_FIT}\n{found.rule}")
 
 
 def _size(text: str) -> Size:
-    """The size of a JSON text: before each value but the first one there is one of these characters."""
-    return Size(1 + text.count(",") + text.count(":") + text.count("["), len(text))
+    """The size of a JSON text: a comma is before each value in an object or array but the first one."""
+    return Size(1 + text.count(",") + text.count("[") + text.count("{"), len(text))
 
 
 def _reminder(schema: dict[str, Any]) -> str:

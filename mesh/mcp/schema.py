@@ -54,6 +54,14 @@ _NEWEST = "draft/2020-12"
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _DATA = ("enum", "const", "default", "examples")
 _NAME_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+_TOLD_WITH_VALUE = (
+    *("type", "enum", "const", "required", "pattern", "format", "multipleOf"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+)
+"""Keywords of which a broken one is told with what the schema says there."""
+_NO_CHECK = (jsonschema_rs.ValidationError, Unresolvable, TooMuchWork, RecursionError, ValueError)
+"""What is raised where a value cannot be checked."""
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
 
 
@@ -97,31 +105,48 @@ class Size(NamedTuple):
     chars: int
 
 
-def problems(
+class Problem(NamedTuple):
+    """What is wrong with a value, for whoever wrote it; and the rule, without anything of the value but where
+    in it that is."""
+
+    text: str
+    rule: str
+
+
+def problems(schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS) -> str:
+    """Returns an empty string if ``value`` fits, otherwise a line for each problem, at most
+    `MAX_PROBLEMS`."""
+    return found_problems(schema, value, subject).text
+
+
+def found_problems(
     schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS, size: Size | None = None
-) -> str:
-    """Returns an empty string if ``value`` fits, otherwise a line for each problem, at most `MAX_PROBLEMS`.
+) -> Problem:
+    """Returns all problems in one, a line for each, at most `MAX_PROBLEMS`; an empty one if ``value`` fits.
     ``size``: that of the value, if it is known; of most values, the work need not be counted then.
 
     A schema that is itself broken or not self-contained is one problem."""
     try:
-        checker = checker_for(schema, subject.is_complete)
-        if size and checker.graph.most_work(*size) <= MAX_WORK and checker.full.is_valid(value):
-            return ""
-        lines = _lines(checker, value, subject)
-    except jsonschema_rs.ValidationError as error:
-        what = "refers to what is not in it" if error.kind.name == "$ref" else "is not valid JSON Schema"
-        return f"{subject.schema} {what}: {error_line(error)}"
-    except Unresolvable as error:
-        return f"{subject.schema} refers to what is not in it: {str(error)[:MAX_LINE]}"
-    except TooMuchWork:
-        return f"{subject.is_too} large, or nested too deeply, to be checked against {subject.schema}"
-    except (RecursionError, ValueError) as error:
-        why = "text that is not Unicode" if isinstance(error, UnicodeError) else "too many levels"
-        return f"the check against {subject.schema} is not possible: {why}"
+        lines = _lines(checker_for(schema, subject.is_complete), value, subject, size)
+    except _NO_CHECK as error:
+        lines = [_alike(_why_unchecked(error, subject))]
     if len(lines) > MAX_PROBLEMS:
-        lines[MAX_PROBLEMS:] = ["(and more)"]
-    return "\n".join(lines)
+        lines[MAX_PROBLEMS:] = [_alike("(and more)")]
+    return Problem(*map("\n".join, zip(*lines, strict=True))) if lines else Problem("", "")
+
+
+def _why_unchecked(error: Exception, subject: Subject) -> str:
+    match error:
+        case jsonschema_rs.ValidationError():
+            what = "refers to what is not in it" if error.kind.name == "$ref" else "is not valid JSON Schema"
+            return f"{subject.schema} {what}: {error_line(error)}"
+        case Unresolvable():
+            return f"{subject.schema} refers to what is not in it: {str(error)[:MAX_LINE]}"
+        case TooMuchWork():
+            return f"{subject.is_too} large, or nested too deeply, to be checked against {subject.schema}"
+        case _:
+            why = "text that is not Unicode" if isinstance(error, UnicodeError) else "too many levels"
+            return f"the check against {subject.schema} is not possible: {why}"
 
 
 def refusal(schema: dict[str, Any], named: str = "its input schema") -> str:
@@ -150,8 +175,7 @@ def error_line(error: jsonschema_rs.ValidationError) -> str:
     """Returns the location and the problem. Of a long message the middle is left out: the value is at its
     beginning, and what is wrong with it at its end."""
     told = _telling(error)
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in told[0].instance_path).lstrip(".")
-    line = (f"{place[:MAX_LINE]}: " if place else "") + "; ".join(map(_message, told))
+    line = _place_of(told[0], ": ") + "; ".join(map(_message, told))
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
 
 
@@ -189,6 +213,29 @@ def _message(error: Any) -> str:
     return f"{shown} is not one of {', '.join(named)}" + (f" and {others} others" if others else "")
 
 
+def rule_line(error: jsonschema_rs.ValidationError) -> str:
+    """Returns the location and the rule that is broken there, and nothing else of the value."""
+    told = _telling(error)
+    rules = " or ".join(map(_rule, told))
+    return f"{_place_of(told[0])}breaks the rule {rules[:MAX_LINE]}"
+
+
+def _rule(error: Any) -> str:
+    name = str(error.kind.name)
+    if name == "falseSchema":
+        return "that nothing may be there"
+    if name not in _TOLD_WITH_VALUE:  # what these have may be of the value
+        return name
+    asked = error.kind.value
+    is_one_type = name == "type" and len(asked) == 1
+    return f"{name}: {json.dumps(asked[0] if is_one_type else asked, ensure_ascii=False)}"
+
+
+def _place_of(error: Any, after: str = " ") -> str:
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path).lstrip(".")
+    return f"{place[:MAX_LINE]}{after}" if place else ""
+
+
 def unmatched_patterns(schema: dict[str, Any]) -> tuple[str, ...]:
     """Returns the patterns of a schema that are not matched here. Raises like `checker_for`."""
     return checker_for(schema, is_complete=True).unmatched
@@ -209,7 +256,7 @@ def _compiled_or_error(text: bytes, is_complete: bool) -> _Checker | Exception:
     as long."""
     try:
         return _compiled(text, is_complete)
-    except (jsonschema_rs.ValidationError, Unresolvable, TooMuchWork, RecursionError, ValueError) as problem:
+    except _NO_CHECK as problem:
         return problem
 
 
@@ -245,34 +292,45 @@ def _metaschemas() -> Any:
     return jsonschema_rs.Registry([(uri, REGISTRY[uri].contents) for uri in REGISTRY])
 
 
-def _lines(checker: _Checker, value: Any, subject: Subject) -> list[str]:
-    """Returns what is wrong, a line each, at most one more than are shown. Raises `TooMuchWork`."""
+def _lines(checker: _Checker, value: Any, subject: Subject, size: Size | None) -> list[Problem]:
+    """Returns what is wrong, at most one more than are shown. Raises `TooMuchWork`."""
     validator, matches, budget = checker.full, True, CountingBudget()
-    try:
-        checker.graph.work(value, MAX_WORK, budget)
-    except CountingTooLong:
-        raise
-    except TooMuchWork:
-        if subject.is_complete:
+    if size is None or checker.graph.most_work(*size) > MAX_WORK:
+        try:
+            checker.graph.work(value, MAX_WORK, budget)
+        except CountingTooLong:
             raise
-        validator, matches = checker.without_patterns, False
-        checker.graph.work(value, MAX_WORK, budget, with_patterns=False)
+        except TooMuchWork:
+            if subject.is_complete:
+                raise
+            validator, matches = checker.without_patterns, False
+            checker.graph.work(value, MAX_WORK, budget, with_patterns=False)
     if validator.is_valid(value):
         return []
-    if checker.can_collect(value, budget, "all", matches):
+    is_small = size is not None and matches and checker.graph.most_work_of_errors(*size) <= MAX_WORK
+    if is_small or checker.can_collect(value, budget, "all", matches):
         errors = zip(validator.iter_errors(value), range(MAX_PROBLEMS + 1), strict=False)
-        return [error_line(error) for error, _ in errors]
+        return [_problem(error) for error, _ in errors]
     if checker.can_collect(value, budget, "first", matches):
-        return [first_error(validator, value), "(and maybe more)"]
-    return [f"{subject.does_not} fit {subject.schema}; {subject.is_too} large to say where"]
+        return [_first_problem(validator, value), _alike("(and maybe more)")]
+    return [_alike(f"{subject.does_not} fit {subject.schema}; {subject.is_too} large to say where")]
 
 
-def first_error(validator: Any, value: Any) -> str:
+def _problem(error: jsonschema_rs.ValidationError) -> Problem:
+    return Problem(error_line(error), rule_line(error))
+
+
+def _alike(text: str) -> Problem:
+    """A problem in words that quote nothing."""
+    return Problem(text, text)
+
+
+def _first_problem(validator: Any, value: Any) -> Problem:
     """Returns the first problem of a value that does not fit."""
     try:
         validator.validate(value)
     except jsonschema_rs.ValidationError as error:
-        return error_line(error)
+        return _problem(error)
     raise AssertionError("a value that does not fit has a first error")
 
 

@@ -7,7 +7,8 @@ and a part of the value is visited once, however many paths lead to it. jsonsche
 check cannot be stopped from outside; see `docs/decisions/schema-checks.md` for figures.
 
     schema ── `SchemaGraph` ──► `SchemaGraph.expanded`: its size with all references replaced
-    size of a value ──────────► `SchemaGraph.most_work`: no less than `work`, and known without looking at it
+    size of a value ──────────► `SchemaGraph.most_work`, `most_work_of_errors`: no less than `work`, and known
+                                without looking at the value
     value ────────────────────► `SchemaGraph.work`: visits, or `TooMuchWork`
 
 Schemas apply *in place*, to the same value (``allOf``, ``$ref``), or to a value's *children* (``properties``,
@@ -16,6 +17,7 @@ something failed before is counted as well. Nothing is fetched: a reference lead
 the standard's metaschemas.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -148,6 +150,25 @@ class SchemaGraph:
         # Each subschema visits each value and each name at most once, and each visit of a text its length.
         visits = 2 * values * (sums.cost + 2 * sums.subschemas) + sums.subschemas * chars // _CHARS_A_VISIT
         return visits + _VISITS_A_MATCHED_CHAR * sums.patterns * chars
+
+    def most_work_of_errors(self, values: int, chars: int) -> int:
+        """Returns a bound of `work` with all errors, like `most_work`.
+
+        Each level of the schema meets one level of the value alone, and each part of it there at most once.
+        So all levels together cost no more than if all values were at the most expensive one; and the copies
+        of what is wrong on one level have no more in them than there is."""
+        if self._levels is None:
+            return ENDLESS
+        costs = [level.cost for level in self._levels]
+        visits = _VISITS_AN_ERROR * values * max(costs) + 2 * (values + chars // _CHARS_A_VISIT) * sum(costs)
+        return visits + _VISITS_A_MATCHED_CHAR * chars * sum(level.patterns for level in self._levels)
+
+    @cached_property
+    def _levels(self) -> "list[_Level] | None":
+        try:
+            return _levels(self._root, {}, set())
+        except (_Unsummable, RecursionError):
+            return None
 
     @cached_property
     def _sums(self) -> "_Sums | None":
@@ -311,6 +332,41 @@ def _sums(subschema: _Subschema, known: dict[int, _Sums], path: set[int]) -> _Su
     path.remove(number)
     known[number] = _Sums(*(min(sum(n * part[at] for n, part in parts), ENDLESS) for at in range(3)))
     return known[number]
+
+
+class _Level(NamedTuple):
+    """What the subschemas come to that meet one level of a value when all errors are collected, each as
+    often as it is applied."""
+
+    cost: int
+    patterns: int
+
+
+def _levels(subschema: _Subschema, known: dict[int, list[_Level]], path: set[int]) -> list[_Level]:
+    number = id(subschema)
+    if number in known:
+        return known[number]
+    if number in path or subschema.dynamic:
+        raise _Unsummable
+    path.add(number)
+    own = [_Level(subschema.own_cost, subschema.patterns + subschema.name_patterns)]
+    here = [(1, own), *((times, _levels(each, known, path)) for times, each in subschema.in_place)]
+    # A branch is visited to decide, and once more for its errors.
+    here += [(2 * times, _levels(each, known, path)) for times, each in subschema.branches]
+    below = [(1, [_Level(0, 0), *_levels(each, known, path)]) for each in subschema.children()]
+    path.remove(number)
+    known[number] = _together([*here, *below])
+    return known[number]
+
+
+def _together(parts: Iterable[tuple[int, list[_Level]]]) -> list[_Level]:
+    """The levels of all parts, each part as often as it says."""
+    costs, patterns = Counter[int](), Counter[int]()
+    for times, levels in parts:
+        for depth, level in enumerate(levels):
+            costs[depth] = min(costs[depth] + times * level.cost, ENDLESS)
+            patterns[depth] = min(patterns[depth] + times * level.patterns, ENDLESS)
+    return [_Level(costs[depth], patterns[depth]) for depth in range(len(costs))]
 
 
 class _WorkCounter:

@@ -179,7 +179,9 @@ class Validators:
         node = self._planned.node
         if self._schema is None and not node.validators:
             return None
-        first: list[AnswerValidator] = [] if self._schema is None else [SchemaValidator(self._schema)]
+        first: list[AnswerValidator] = []
+        if self._schema is not None:
+            first = [SchemaValidator(self._schema, is_draft=not node.show_drafts)]
         return AnswerChecks(
             validators=[*first, *map(self._validator, node.validators)],
             settings=self._settings,

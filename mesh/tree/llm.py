@@ -303,6 +303,7 @@ class LlmWork:
         assert self._checks is not None  # see `_runner`
         schema = self._checks.schema
         known, problem = steps.known(step, ToolResult), ending_problem(call, is_text=schema is None)
+        shown = ""
         if known is None and not problem:
             text = text_of(schema, call.arguments["result"])
             judged = await self._checks.judge(steps, step.asked_by, text)
@@ -310,10 +311,11 @@ class LlmWork:
                 if judged.status != "completed":
                     return judged
                 return await self._give(steps, step, call, judged)
-            problem = judged.feedback
+            problem, shown = judged.feedback, judged.shown
         if known is None:
             known = steps.record(
-                step, ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True)
+                step,
+                ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True, shown=shown),
             )
         return known if known.is_error else _given(known)
 

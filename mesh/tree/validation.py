@@ -30,9 +30,11 @@ _MOST_MARK = 2_000
 
 
 class Objection(msgspec.Struct, frozen=True):
-    """An answer did not pass: the model is told ``feedback``, and may answer again."""
+    """An answer did not pass: the model is told ``feedback``, and may answer again. ``shown`` as in
+    `Validation`."""
 
     feedback: str
+    shown: str = ""
 
 
 class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +61,12 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
                 return verdict
             if not verdict.valid:
                 if number < self.max_runs and not is_last:
-                    return Objection(verdict.feedback)
-                told = bounded(f"{verdict.name}: {verdict.feedback}", _MOST_MARK)
-                return await self._at_last(steps, step, answer, told, number)
+                    return Objection(verdict.feedback, verdict.shown)
+                told, shown = (
+                    bounded(f"{verdict.name}: {text}", _MOST_MARK)
+                    for text in (verdict.feedback, verdict.shown or verdict.feedback)
+                )
+                return await self._at_last(steps, step, answer, told, number, shown)
             answer = validator.taken(steps, key, answer)
         return _counts(answer)
 
@@ -71,9 +76,8 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
 
     async def no_answer(self, steps: Steps, step: StepKey, why: str) -> PassEnd:
         """Returns what follows if the model gave no answer: ``why`` takes its place. Raises as `judge`."""
-        return await self._at_last(
-            steps, step, Candidate(why), "there is no answer", self._number(steps, step)
-        )
+        number, told = self._number(steps, step), "there is no answer"
+        return await self._at_last(steps, step, Candidate(why), told, number, told)
 
     def _number(self, steps: Steps, step: StepKey) -> int:
         """The number of an answer among those of the node that were checked, from 1."""
@@ -81,20 +85,21 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
         return 1 + sum(self.has_judged(steps, place.model_call(number)) for number in range(last))
 
     async def _at_last(
-        self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int
+        self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int, shown: str
     ) -> PassEnd:
-        """Returns what follows an objection after which the model may not answer again."""
+        """Returns what follows an objection after which the model may not answer again. ``shown`` is the
+        objection for those who are not to see the answer."""
         match self.on_invalid:
             case "accept":
                 return _counts(answer, objection)
             case "fail":
                 run = f"run {number} of {self.max_runs}"
-                raise ValidatorError(f"the answer did not pass ({run}): {objection}")
+                raise ValidatorError(f"the answer did not pass ({run}): {shown}")
             case "ask":
-                return await self._asked(steps, step, answer, objection, number)
+                return await self._asked(steps, step, answer, objection, number, shown)
 
     async def _asked(
-        self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int
+        self, steps: Steps, step: StepKey, answer: Candidate, objection: str, number: int, shown: str
     ) -> PassEnd:
         about = f"The answer did not pass (run {number} of {self.max_runs}): {objection}"
         person = PersonValidator(self.settings, self.schema, about)
@@ -103,7 +108,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(verdict, PassEnd):
             return verdict
         if not verdict.valid:
-            why = f"{objection}. A person rejected it: {verdict.feedback}"
+            why = f"{shown}. A person rejected it: {verdict.feedback}"
             raise ValidatorError(f"the answer did not pass: {why}")
         taken = person.taken(steps, key, answer)
         return _counts(taken, "" if taken is not answer else objection)
@@ -129,6 +134,7 @@ async def verdict_of(
             of=of,
             valid=verdict.valid,
             feedback=verdict.feedback,
+            shown=verdict.shown,
         ),
     )
 

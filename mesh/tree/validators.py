@@ -61,10 +61,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """``feedback`` is what a model is told if the answer is not ``valid``."""
+    """``feedback`` is what a model is told if the answer is not ``valid``, ``shown`` what clients are told if
+    that quotes what they are not to see."""
 
     valid: bool
     feedback: str = ""
+    shown: str = ""
 
 
 class AnswerValidator(Protocol):
@@ -84,18 +86,19 @@ class AnswerValidator(Protocol):
 
 
 class SchemaValidator:
-    """The schema of the answer."""
+    """The schema of the answer. ``is_draft``: clients do not see an answer that does not fit."""
 
     name = "schema"
     kind: ValidatorKind = "schema"
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], *, is_draft: bool = False) -> None:
         self._schema = schema
+        self._is_draft = is_draft
         self._last = ("", checked(schema, ""))
 
     async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
-        problem = self._checked(answer.text).problem
-        return Verdict(not problem, problem)
+        found = self._checked(answer.text)
+        return Verdict(not found.problem, found.problem, found.rules if self._is_draft else "")
 
     def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return Candidate(answer.text, self._checked(answer.text).value)

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.llm.answer_check import MAX_ANSWER_CHARS, MAX_SCHEMA_BYTES, Checked, checked, schema_problems
+from mesh.llm.answer_check import (
+    MAX_ANSWER_CHARS,
+    MAX_SCHEMA_BYTES,
+    Checked,
+    _size,
+    checked,
+    schema_problems,
+)
 from mesh.mcp.schema import checker_for
 from mesh.mcp.schema_work import ENDLESS, CountingBudget
 
@@ -45,9 +52,42 @@ def test_an_answer_that_fits_is_its_value() -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(answer: Any, line: str) -> None:
-    value, problem = checked(ORDER, json.dumps(answer))
+    value, problem, _ = checked(ORDER, json.dumps(answer))
     assert value is None
     assert problem.startswith("The answer does not fit its schema:\n") and line in problem
+
+
+@pytest.mark.parametrize(
+    ("answer", "rules"),
+    [
+        ({"total": -777}, "total breaks the rule minimum: 1"),
+        ({"total": "SECRET"}, 'total breaks the rule type: "integer"'),
+        ({}, 'breaks the rule required: "total"'),
+        ({"total": 3, "day": "SECRET"}, 'day breaks the rule format: "date"'),
+        ({"total": 3, "code": "SECRET"}, 'code breaks the rule pattern: "^[a-z]{2}$"'),
+        ({"total": 3, "more": ["SECRET"]}, 'more[0] breaks the rule const: "x"'),
+        ({"total": 3, "map": {"SECRET": 1}}, "map breaks the rule that nothing may be there"),
+        ({"total": 3, "names": {"SECRET": 1}}, "names breaks the rule propertyNames"),
+    ],
+)
+def test_those_who_are_not_to_see_an_answer_are_told_the_place_and_the_rule(answer: Any, rules: str) -> None:
+    more = {
+        "more": {"items": {"anyOf": [{"type": "integer"}, {"const": "x"}]}},
+        "map": {"additionalProperties": False},
+        "names": {"propertyNames": {"maxLength": 1}},
+    }
+    schema = ORDER | {"properties": ORDER["properties"] | more}  # type: ignore[operator]
+    found = checked(schema, json.dumps(answer))
+    assert found.rules == f"The answer does not fit its schema:\n{rules}"
+    assert "SECRET" not in found.rules
+
+
+@pytest.mark.parametrize("text", ["SECRET", '{"SECRET": 1, "SECRET": 2}', '{"total": 777e999}'])
+def test_those_who_are_not_to_see_an_answer_are_told_nothing_of_one_that_cannot_be_read(text: str) -> None:
+    assert (
+        checked(ORDER, text).rules
+        == "The answer does not fit its schema: it is no JSON value that can be read."
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,14 +114,14 @@ def test_what_is_wrong_is_told_with_its_place(answer: Any, line: str) -> None:
     ],
 )
 def test_an_answer_that_is_not_exactly_one_json_value_does_not_fit(text: str, why: str) -> None:
-    value, problem = checked(ORDER, text)
+    value, problem, _ = checked(ORDER, text)
     assert value is None and why in problem
     # The model may never have seen the schema: some endpoints ignore it.
     assert json.dumps(ORDER, separators=(",", ":")) in problem
 
 
 def test_an_answer_that_is_too_long_does_not_fit() -> None:
-    _, problem = checked(ORDER, json.dumps({"total": 3, "x": "x" * MAX_ANSWER_CHARS}))
+    _, problem, _ = checked(ORDER, json.dumps({"total": 3, "x": "x" * MAX_ANSWER_CHARS}))
     assert "longer than 1,048,576 characters" in problem
 
 
@@ -104,7 +144,7 @@ def test_a_large_answer_is_checked_or_refused_in_bounded_time(schema: dict[str, 
     assert schema_problems(schema) == []
     checked(schema, "[]")
     started = time.process_time()
-    value, problem = checked(schema, answer)
+    value, problem, _ = checked(schema, answer)
     assert time.process_time() - started < BOUND_S
     assert (value is None) == bool(problem)
     assert len(problem) < 6000
@@ -112,7 +152,7 @@ def test_a_large_answer_is_checked_or_refused_in_bounded_time(schema: dict[str, 
 
 def test_an_answer_that_is_too_large_for_its_patterns_is_refused_and_not_let_pass() -> None:
     schema = {"type": "array", "items": {"type": "string", "pattern": "^a+$"}}
-    _, problem = checked(schema, json.dumps(["a" * 1000] * 500 + ["b"]))
+    _, problem, _ = checked(schema, json.dumps(["a" * 1000] * 500 + ["b"]))
     assert "too large" in problem
 
 
@@ -203,10 +243,22 @@ def test_the_work_that_is_known_without_counting_is_no_less_than_the_work(
     schema: dict[str, Any], value: Any
 ) -> None:
     text = json.dumps(value)
-    values = 1 + text.count(",") + text.count(":") + text.count("[")
+    size = _size(text)
     graph = checker_for(schema, is_complete=True).graph
-    most = graph.most_work(values, len(text))
-    assert graph.work(value, ENDLESS, CountingBudget(10**7)) <= most < ENDLESS
+    assert graph.work(value, ENDLESS, CountingBudget(10**7)) <= graph.most_work(*size) < ENDLESS
+    all_errors = graph.work(value, ENDLESS, CountingBudget(10**7), errors="all")
+    assert all_errors <= graph.most_work_of_errors(*size) < ENDLESS
+
+
+def _values(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_values, parts))
+
+
+@given(_VALUES)
+def test_the_size_of_a_text_is_no_less_than_that_of_its_value(value: Any) -> None:
+    text = json.dumps(value)
+    assert _values(value) <= _size(text).values
 
 
 @pytest.mark.parametrize(

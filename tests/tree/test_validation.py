@@ -25,6 +25,7 @@ from mesh.core.events import (
     Validation,
 )
 from mesh.core.messages import Assistant, Results, User
+from mesh.http.streams import shown
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
@@ -133,7 +134,7 @@ async def test_after_max_runs_the_node_fails_and_says_who_objected_to_what() -> 
     async with CheckedMesh(model, llm("main", output_schema=ORDER, max_runs=2)) as world:
         body, events = await world.lived()
     assert "main: the answer did not pass (run 2 of 2): schema: " in body["error"]
-    assert "-1 is less than the minimum of 0" in body["error"]
+    assert "total breaks the rule minimum: 0" in body["error"]
     assert len(model.requests["main"]) == 2
     assert isinstance(events[-1], Error)
 
@@ -592,6 +593,42 @@ async def test_a_result_that_did_not_pass_is_not_among_the_actions() -> None:
     async with CheckedMesh(model, tree, checks={"polite": polite}) as world:
         _, events = await world.lived()
     assert "DRAFT" not in str([*actions(events)])
+
+
+SECRET = '{"total": "SECRET"}'
+
+
+async def _clients_see(tree: dict[str, Any], *answers: str | LlmCall) -> tuple[str, Answers]:
+    """All that clients are told of a turn, and the model that answered in it."""
+    model = Answers(main=[*answers])
+    async with CheckedMesh(model, tree) as world:
+        body, events = await world.lived()
+        view = await world.show(body["conversation"]["id"])
+    told = [shown(event, "c") for event in events]
+    assert all("shown" not in event for event in told)
+    return json.dumps([body, view, told, *map(msgspec.to_builtins, actions(events))]), model
+
+
+@pytest.mark.parametrize("said", [SECRET, calls(("complete_task", {"result": {"total": "SECRET"}}))])
+@pytest.mark.parametrize("ends", ["passes", "fails"])
+async def test_the_feedback_of_the_schema_quotes_no_draft_to_clients_and_the_whole_to_the_model(
+    said: str | LlmCall, ends: str
+) -> None:
+    tree = llm("main", output_schema=ORDER, max_runs=2, **DONE)
+    told, model = await _clients_see(tree, said, GOOD if ends == "passes" else said)
+    assert "SECRET" not in told
+    assert "total breaks the rule type:" in told
+    assert "SECRET" in str(model.requests["main"][1].messages[-1])
+
+
+@pytest.mark.parametrize("said", [SECRET, calls(("complete_task", {"result": {"total": "SECRET"}}))])
+async def test_where_drafts_are_shown_the_feedback_of_the_schema_is_shown_as_the_model_gets_it(
+    said: str | LlmCall,
+) -> None:
+    tree = llm("main", output_schema=ORDER, max_runs=1, show_drafts=True, **DONE)
+    told, _ = await _clients_see(tree, said)
+    assert "is not of type" in json.loads(told)[0]["error"]
+    assert "SECRET" in told
 
 
 @pytest.mark.parametrize("schema", [None, {"type": "string"}])
