@@ -256,8 +256,8 @@ class ActionLog:
 
     def _number(self, call: StepKey) -> int:
         """The number of the model call that asked for this call."""
-        asked_by = call.text.replace("/tool/", "/llm/").replace("/validation/", "/llm/").rpartition(".")[0]
-        return self._numbers.get(asked_by, self._run(call.place.agent).calls)
+        asked_by = call.validated or call.asked_by
+        return self._numbers.get(asked_by.text, self._run(call.place.agent).calls)
 
     def _arguments(self, step: str) -> dict[str, Any] | None:
         asked = self._asked.get(step)

@@ -402,7 +402,8 @@ class ApprovalRequired(Event, frozen=True):
     approval counts as rejected. ``remote_*`` are set when another agent asks: its task, its name, its
     question. ``tool_fingerprint`` identifies the tool that the person is asked about: see
     `mesh.mcp.fingerprint`. ``agent_path`` is set where a called agent asks: the names of the agents from the
-    root agent down to the one that asks. ``found``: a check was asked before the person, and could not tell.
+    root agent down to the one that asks. ``output_schema`` is that of the answer that is to be validated.
+    ``found``: a check was asked before the person, and could not tell.
     """
 
     uuid: str

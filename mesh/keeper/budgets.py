@@ -80,6 +80,8 @@ class Admission:
         if event is None:
             return Grant(ack, is_paused=True)
         assert isinstance(event, LlmReserved | LimitReached)
+        if isinstance(event, LimitReached):
+            return Grant(ack, event)
         return Grant(ack, event, time_left_s=time_left_s(self._conversation.budget_use, self._request, now()))
 
     def _limit_reached(self, reached: Reached) -> LimitReached | None:

@@ -42,6 +42,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     checked_by: str = ""
     tells_truth: bool = False
 
+    @property
+    def is_harmless(self) -> bool:
+        """Whether nobody has to approve a call, and running it again does no more."""
+        return self.repeatable and not self.destructive
+
     def shown(self) -> dict[str, Any]:
         """Returns the tool as lists of tools show it in JSON."""
         return {

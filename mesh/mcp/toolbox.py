@@ -100,23 +100,19 @@ def check_problem(name: str, listed: Sequence[Tool]) -> str:
     """Returns why answers cannot be checked by a tool; an empty string if they can."""
     found = [tool for tool in listed if tool.name == name]
     if not found:
-        known = ", ".join(sorted({tool.name for tool in listed if _only_reads(tool)})) or "none"
+        known = ", ".join(sorted({tool.name for tool in listed if tool.is_harmless})) or "none"
         return f"no MCP server offers {name!r}; there are: {known}"
     if len(found) > 1:
         servers = " and ".join(tool.server for tool in found)
         return f"{name!r} is offered by MCP servers {servers}; rename it on one of them"
     (tool,) = found
-    if not _only_reads(tool):
+    if not tool.is_harmless:
         return (
             f"{name!r} of {tool.server} may change something, so that it cannot check answers; "
             "expected a tool with readOnlyHint: true"
         )
     why = refusal(tool.input_schema)
     return f"{name!r} of {tool.server} cannot be called: {why}" if why else ""
-
-
-def _only_reads(tool: Tool) -> bool:
-    return tool.repeatable and not tool.destructive
 
 
 class Toolbox:
@@ -183,7 +179,7 @@ class Toolbox:
     def check_of(self, tool: Tool) -> Tool | None:
         """Returns the check that a tool names; None if its server has no harmless tool of that name."""
         check = self.find(tool.server, tool.checked_by)
-        return check if check is not None and check.repeatable and not check.destructive else None
+        return check if check is not None and check.is_harmless else None
 
     @property
     def refused(self) -> Mapping[str, str]:

@@ -102,7 +102,7 @@ class Tools:
         if self._agents.takes(call):
             return True
         tool = self._mcp.toolbox.tools.get(call.name)
-        return tool is not None and tool.repeatable and not tool.destructive
+        return tool is not None and tool.is_harmless
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `mesh.tree.calls.run_call`."""

@@ -257,8 +257,7 @@ class _ToolCall(CallDriver):
         return _session_claim(self._steps.turn.conversation_id, claim)
 
     def _context(self, remaining: Remaining) -> ExecutionContext:
-        context = self._steps.turn.context(self._step, self._calls.settings.root)
-        return msgspec.structs.replace(context, spent=remaining.used, left=remaining.left)
+        return self._steps.turn.context(self._step, self._calls.settings.root, remaining)
 
     @property
     def _on_progress(self) -> OnProgress | None:

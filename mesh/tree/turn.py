@@ -77,9 +77,10 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: Mapping[str, float] = {}
     scopes: Sequence[Scope] = ()
 
-    def context(self, step: StepKey, root: str) -> ExecutionContext:
-        """What a call of this pass tells its callee. ``root`` is the name of the root agent."""
-        return ExecutionContext(
+    def context(self, step: StepKey, root: str, remaining: Remaining) -> ExecutionContext:
+        """What a call of this pass tells its callee. ``root`` is the name of the root agent,
+        ``remaining`` says what may still be used of the budgets."""
+        context = ExecutionContext(
             idempotency_key=step_id(self.conversation_id, self.turn, step.text),
             trace_id=trace_id_of(self.traceparent, self.conversation_id, self.turn),
             depth=self.depth,
@@ -88,6 +89,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             deadline=self.deadline,
             traceparent=valid_traceparent(self.traceparent),
         )
+        return msgspec.structs.replace(context, spent=remaining.used, left=remaining.left)
 
     @property
     def place(self) -> Place:

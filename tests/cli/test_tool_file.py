@@ -136,7 +136,8 @@ def test_a_new_tool_passes_its_test_and_can_be_called(here: Path) -> None:
         for line in (test, call)
     )
     assert "1 passed" in ran.stdout and "arn" not in ran.stdout + ran.stderr, ran
-    assert (called.stdout, called.stderr) == ("hello hello\n", "")
+    assert called.stdout == "hello hello\n"
+    assert called.stderr in ("", "50% repeating\n")  # the result may overtake what it reports
 
 
 def test_commands_are_written_as_they_can_be_run_from_here(

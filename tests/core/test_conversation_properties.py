@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mesh.core.conversation import Conversation, fold
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -18,6 +19,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
 )
 from mesh.core.history import messages_of
 from mesh.core.messages import Assistant, Results
@@ -121,9 +123,14 @@ def test_a_turn_is_paused_until_something_happens_in_it(events: list[AnyEvent]) 
 
 @settings(deadline=None)
 @given(JOURNALED)
-def test_outcomes_are_the_steps_without_those_inside_of_completed_nodes(events: list[AnyEvent]) -> None:
+def test_outcomes_are_the_steps_without_those_inside_of_completed_nodes_and_of_agents_that_answered(
+    events: list[AnyEvent],
+) -> None:
     conversation = fold(events)
     done = {event.place for event in conversation.steps if isinstance(event, NodeCompleted)}
+    answered = {event.step for event in conversation.steps if isinstance(event, ToolResult | Validation)}
+    called = [event.place for event in conversation.steps if isinstance(event, AgentStarted)]
+    done |= {place for place in called if place.call and place.call.text in answered}
     for event in conversation.steps:
         own = {event.place} if isinstance(event, NodeCompleted) else set()
         inside = any(place.contains(event.place) for place in done - own)
