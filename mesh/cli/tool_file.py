@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mesh.mcp.progress import Progress
 
 _NAME = "tools"
-"""Of the server, in the log."""
+"""Of the server, in the log and in errors, which are shown without it."""
 
 
 def list_tools(path: Path, env: Mapping[str, str], *, as_json: bool) -> None:
@@ -34,11 +34,11 @@ def list_tools(path: Path, env: Mapping[str, str], *, as_json: bool) -> None:
 
     table = Table(Column("tool", overflow="fold"), "arguments", "approval", "hints", "description")
     for tool in (*found.tools, *found.checks):
-        table.add_row(*_row(tool))
+        table.add_row(*_row(tool, found.roles[tool["name"]].outcomes_of))
     Console().print(table)
 
 
-def _row(tool: dict[str, Any]) -> tuple[str, ...]:
+def _row(tool: dict[str, Any], outcomes_of: Sequence[str]) -> tuple[str, ...]:
     from rich.markup import escape
 
     from mesh.core.policy import hints_of
@@ -46,7 +46,8 @@ def _row(tool: dict[str, Any]) -> tuple[str, ...]:
 
     hints, meta = hints_of(tool), tool_meta(tool.get("_meta"))
     said = {
-        "check": meta.is_check,
+        "checks answers": meta.is_check and not outcomes_of,
+        f"checks {' and '.join(outcomes_of)}": bool(outcomes_of),
         "destructive": hints.destructive,
         "repeatable": hints.repeatable and not meta.is_check,
         f"checked by {meta.checked_by}": bool(meta.checked_by),
@@ -61,6 +62,7 @@ def call_tool(path: Path, env: Mapping[str, str], name: str, arguments: str) -> 
     import asyncio
     from uuid import uuid4
 
+    from mesh.core.errors import ToolSessionError
     from mesh.core.execution import ExecutionContext
 
     file, found = _described(path, env)
@@ -71,7 +73,11 @@ def call_tool(path: Path, env: Mapping[str, str], name: str, arguments: str) -> 
     key = f"{trace}|1|0/tool/0.0"
     context = ExecutionContext(idempotency_key=key, trace_id=trace, depth=1, agent_path=("mesh-tools",))
     _print_output(key)
-    outcome = asyncio.run(_called(file, env, name, _parsed(arguments), context))
+    given = _parsed(arguments)
+    try:
+        outcome = asyncio.run(_called(file, env, name, given, context))
+    except ToolSessionError as error:
+        exit_with([f"{path}: {str(error).removeprefix(f'MCP server {_NAME}: ')}"], FAILED)
     typer.echo(outcome.content, err=outcome.is_error)
     if outcome.is_error:
         raise typer.Exit(FAILED)

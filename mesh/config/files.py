@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
+from mesh.core.errors import Unavailable
 from mesh.core.redaction import Redaction
 from mesh.core.strict_json import checked
 from mesh.processes.bounded import Ran, run_bounded
@@ -267,15 +268,21 @@ def run_file(
     module: str, file: FileText, env: Mapping[str, str], options: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Returns the JSON object that a module prints about a file: what it found, and its ``problems``. It runs
-    in another process, with ``env`` and the few variables that servers inherit, within bounds."""
+    in another process, with ``env`` and the few variables that servers inherit, within bounds. Raises
+    `Unavailable` if no process can be started."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    ran = run_bounded(
-        [sys.executable, "-P", "-m", module, "--path", file.path, *options],
-        stdin=file.text.encode(),
-        env=inherited | dict(env),
-        timeout_s=DESCRIBE_TIMEOUT_S,
-        max_bytes=MAX_DESCRIPTION,
-    )
+    try:
+        ran = run_bounded(
+            [sys.executable, "-P", "-m", module, "--path", file.path, *options],
+            stdin=file.text.encode(),
+            env=inherited | dict(env),
+            timeout_s=DESCRIBE_TIMEOUT_S,
+            max_bytes=MAX_DESCRIPTION,
+        )
+    except OSError as error:
+        why = f"no process can be started to run it: {error.strerror or error}"
+        what = "end other processes, or raise the limits that ulimit -a shows, and try again"
+        raise Unavailable(f"{file.path}: {why}; {what}") from error
     redacted = Redaction(env.values())
     try:
         found: dict[str, Any] = json.loads(redacted(ran.stdout.decode("utf-8", "replace")))

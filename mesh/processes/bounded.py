@@ -1,5 +1,6 @@
 """Runs a command to its end, within bounds of time and output. Nothing of it is left when it returns."""
 
+import errno
 import signal
 import subprocess
 import threading
@@ -21,7 +22,8 @@ class Ran(NamedTuple):
 def run_bounded(
     command: Sequence[str], *, stdin: bytes, env: Mapping[str, str], timeout_s: float, max_bytes: int
 ) -> Ran:
-    """Runs a command in a process group of its own. ``max_bytes`` bounds each of stdout and stderr."""
+    """Runs a command in a process group of its own. ``max_bytes`` bounds each of stdout and stderr. Raises
+    `OSError` if the machine does not allow another process, or the threads that serve it."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -51,23 +53,37 @@ def run_bounded(
             pass
 
     threads = [
+        threading.Thread(target=write, args=[process.stdin], daemon=True),
         threading.Thread(target=read, args=[process.stdout], daemon=True),
         threading.Thread(target=read, args=[process.stderr], daemon=True),
-        threading.Thread(target=write, args=[process.stdin], daemon=True),
     ]
     timer = threading.Timer(timeout_s, end, [f"it did not end within {timeout_s:g} s"])
-    for thread in [*threads, timer]:
-        thread.start()
-    process.wait()
-    signal_group(process.pid, signal.SIGKILL)  # what it left behind would keep its pipes open
-    for thread in threads:
-        thread.join(timeout=1.0)
-    timer.cancel()
-    for stream in (process.stdout, process.stderr):
-        stream.close()
+    started: list[threading.Thread] = []
+    try:
+        for thread in [*threads, timer]:
+            _start(thread)
+            started.append(thread)
+        process.wait()
+    finally:
+        signal_group(process.pid, signal.SIGKILL)  # what it left behind would keep its pipes open
+        process.wait()
+        timer.cancel()
+        for thread in started:
+            thread.join(timeout=1.0)
+        if not started:
+            process.stdin.close()
+        for stream in (process.stdout, process.stderr):
+            stream.close()
     return Ran(
         written.get(process.stdout, b""),
         written.get(process.stderr, b""),
         process.returncode,
         bounds[0] if bounds else "",
     )
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error

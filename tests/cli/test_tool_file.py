@@ -53,7 +53,7 @@ def test_the_tools_and_checks_of_a_file_are_listed(here: Path) -> None:
     lines = [line.split("│") for line in result.stdout.splitlines() if "│" in line]
     assert [[cell.strip() for cell in line[1:5]] for line in lines] == [
         ["refund", "order [cents]", "yes", "destructive"],
-        ["is_polite", "output", "no", "check"],
+        ["is_polite", "output", "no", "checks answers"],
     ]
     shown = json.loads(mesh("tools", "shop.py", "--json").stdout)
     assert [each["line"] for each in (*shown["tools"], *shown["checks"])] == [5, 15]
@@ -92,6 +92,35 @@ def test_a_call_that_cannot_be_made_says_why(
     result = mesh("tools", "shop.py", "--call", *arguments)
     assert (result.exit_code, result.stdout) == (code, "")
     assert problem in result.stderr
+
+
+def test_a_tool_whose_process_ends_is_told_by_its_file(here: Path) -> None:
+    (here / "shop.py").write_text(SHOP.replace("return f", "os._exit(3)\n    return f"))
+    result = mesh("tools", "shop.py", "--call", "refund", '{"order": "A-1"}')
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1].startswith("mesh: shop.py: it exited with code 3")
+
+
+def test_a_check_says_what_it_checks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    (here / "shop.py").write_text(
+        SHOP.replace("@tool(destructive=True)", "def was_paid() -> str: ...\n\n@tool(check=was_paid)")
+    )
+    result = mesh("tools", "shop.py")
+    hints = [line.split("│")[4].strip() for line in result.stdout.splitlines() if "│" in line]
+    assert sorted(hints) == ["checks answers", "checks refund", "destructive, checked by was_paid"]
+
+
+@pytest.mark.parametrize("command", [["check"], ["tools"], ["tools", "--call", "refund"]])
+def test_a_machine_without_room_for_a_process_is_told_in_one_line(here: Path, command: list[str]) -> None:
+    (here / "shop.py").write_text(f"{SHOP}\nfrom mesh.agents import Agent\nagent = Agent(name='a')\n")
+    name, *options = command
+    limited = f"ulimit -n 6; exec {sys.executable} -m mesh.cli {name} shop.py {' '.join(options)}"
+    ended = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    why = "shop.py: no process can be started to run it: Too many open files; end other processes"
+    assert why in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_a_file_with_problems_is_told_with_its_lines(here: Path) -> None:
