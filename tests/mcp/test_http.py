@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -15,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mesh.core.errors import ToolSessionError
 from mesh.mcp.http import shown
 from mesh.mcp.session import McpSession
+from tests.worlds.held import begun, held
 from tests.worlds.ports import free_port
 from tests.worlds.tool_servers import Spec, sdk_server, served, without_discover
 
@@ -102,7 +104,7 @@ async def test_a_call_waits_for_a_server_that_comes_back(old: bool) -> None:
     async with opened(f"http://127.0.0.1:{port}") as session:
         async with served(app(), port):
             assert (await session.call("echo", {"text": "1"})).content == "1"
-        waiting = asyncio.create_task(session.call("echo", {"text": "2"}, timeout_s=10))
+        waiting = asyncio.create_task(session.call("echo", {"text": "2"}, timeout_s=60))
         await asyncio.sleep(0.2)
         async with served(app(), port):
             assert (await waiting).content == "2"
@@ -278,12 +280,12 @@ async def test_results_over_a_megabyte_arrive_and_those_over_the_bound_do_not(js
         assert len((await session.call("big", {"n": 5})).content) == 5
 
 
-async def test_a_server_that_hangs_does_not_hold_up_closing() -> None:
+async def test_a_server_that_hangs_does_not_hold_up_closing(tmp_path: Path) -> None:
     async with served(sdk_server().streamable_http_app()) as url:
         session = McpSession(Spec(url=f"{url}/mcp"))
         await session.catalogue()
-        call = asyncio.create_task(session.call("wait", {"s": 300}, timeout_s=300))
-        await asyncio.sleep(0.1)
+        call = held(session, tmp_path, 0)
+        await begun(tmp_path, 1)
         async with asyncio.timeout(30):
             await session.close()
         with pytest.raises(ToolSessionError) as raised:

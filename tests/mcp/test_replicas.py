@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,12 +12,11 @@ import pytest
 
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.memory import MemorySession
-from mesh.mcp.port import Claim, Tool, ToolOutcome
+from mesh.mcp.port import Claim, Tool
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.mcp.session import McpSession
+from tests.worlds.held import WITHIN_S, begun, held, release
 from tests.worlds.tool_servers import hostile
-
-WITHIN_S = 60.0
 
 
 @asynccontextmanager
@@ -56,7 +55,7 @@ async def test_a_call_goes_to_the_replica_that_others_do_not_use(tmp_path: Path)
         servers = await pids(own)
         slow = [held(elsewhere, tmp_path, n) for n in range(2)]
         busy = await begun(tmp_path, 2)
-        (free,) = {*servers} - {*busy.values()}
+        (free,) = {*servers} - {*map(int, busy.values())}
         assert {await pid_of_call(session) for _ in range(4)} == {free}
         release(tmp_path, busy)
         await asyncio.gather(*slow)
@@ -148,35 +147,13 @@ async def test_four_replicas_run_four_calls_at_the_same_time_and_the_fifth_waits
         servers = await pids(own)
         calls = [held(session, tmp_path, n) for n in range(5)]
         first = await begun(tmp_path, 4)
-        assert sorted(first.values()) == sorted(servers)
+        assert sorted(map(int, first.values())) == sorted(servers)
         assert await backlogs(own, 5) == [1, 1, 1, 2]
         release(tmp_path, first)
         fifth = await begun(tmp_path, 1)
         assert first.keys() | fifth.keys() == {*range(5)}
         release(tmp_path, fifth)
-        assert dict(enumerate([int((await call).content) for call in calls])) == first | fifth
-
-
-def held(session: ReplicatedSession, folder: Path, n: int) -> "asyncio.Task[ToolOutcome]":
-    """A call that ends when it is released, and answers with the process it ran in."""
-    return asyncio.create_task(session.call("hold", {"folder": str(folder), "n": n}, WITHIN_S))
-
-
-def release(folder: Path, calls: Iterable[int]) -> None:
-    for n in calls:
-        (folder / str(n)).unlink()
-
-
-async def begun(folder: Path, number: int) -> dict[int, int]:
-    """The held calls that run, once there are so many, and the process of each."""
-    async with asyncio.timeout(WITHIN_S):
-        while len(found := running_in(folder)) < number:  # noqa: ASYNC110 - files have no event
-            await asyncio.sleep(0.01)
-    return found
-
-
-def running_in(folder: Path) -> dict[int, int]:
-    return {int(file.name): int(file.read_text()) for file in folder.iterdir() if not file.suffix}
+        assert dict(enumerate([(await call).content for call in calls])) == first | fifth
 
 
 async def backlogs(sessions: Sequence[McpSession], calls: int) -> list[int]:

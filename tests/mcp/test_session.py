@@ -23,6 +23,7 @@ from mesh.mcp import session as session_module
 from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.mcp.session import McpSession
+from tests.worlds.held import begun, held, release, until_it_has
 from tests.worlds.tool_servers import Spec, hostile
 
 
@@ -271,22 +272,27 @@ async def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [delay for delay in naps if delay >= 0.1][:9] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
 
 
-async def test_too_many_waiting_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiting_calls_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(session_module, "MAX_QUEUED", 2)
     async with opened(hostile()) as session:
         await session.catalogue()
-        running = [asyncio.create_task(session.call("wait", {"s": 0.2})) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        running.append(asyncio.create_task(session.call("echo", {"text": "x"})))
-        outcomes = await asyncio.gather(*running, return_exceptions=True)
-    assert sum(isinstance(outcome, ToolSessionError) for outcome in outcomes) == 1
+        first = held(session, tmp_path, 0)
+        running = await begun(tmp_path, 1)
+        waiting = [asyncio.create_task(session.call("echo", {"text": "x"})) for _ in range(2)]
+        await until_it_has(session, 3)
+        with pytest.raises(ToolSessionError, match="2 calls wait already") as raised:
+            await session.call("echo", {"text": "too many"})
+        assert not raised.value.may_have_run
+        release(tmp_path, running)
+        outcomes = await asyncio.gather(first, *waiting)
+    assert not any(outcome.is_error for outcome in outcomes)
 
 
-async def test_closing_with_calls_in_flight_and_waiting_answers_each_truthfully() -> None:
+async def test_closing_with_calls_in_flight_and_waiting_answers_each_truthfully(tmp_path: Path) -> None:
     async with opened(hostile()) as session:
         await session.catalogue()
-        calls = [asyncio.create_task(session.call("wait", {"s": 300}, timeout_s=300)) for _ in range(2)]
-        await asyncio.sleep(0.1)
+        calls = [held(session, tmp_path, n) for n in range(2)]
+        await begun(tmp_path, 1)
         async with asyncio.timeout(30):
             await session.close()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -384,13 +390,15 @@ def test_a_session_works_in_a_loop_of_another_thread(loop_of: Any) -> None:
     assert said == ["from a thread"]
 
 
-async def test_calls_that_were_revoked_take_no_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_were_revoked_take_no_room_in_the_queue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(session_module, "MAX_QUEUED", 2)
     session = McpSession(hostile())
     try:
         name = await session.identity()
-        running = asyncio.create_task(session.call("wait", {"s": 0.5}))
-        await asyncio.sleep(0.1)
+        first = held(session, tmp_path, 0)
+        running = await begun(tmp_path, 1)
         for n in range(2):
             claim = Claim(name, str(n), 0)
             waits = asyncio.create_task(session.call("echo", {"text": "x"}, claim=claim))
@@ -398,7 +406,10 @@ async def test_calls_that_were_revoked_take_no_room_in_the_queue(monkeypatch: py
             assert await session.settle(claim) is None
             with pytest.raises(CallRevoked):
                 await waits
-        assert (await session.call("echo", {"text": "y"})).content == "y"
-        await running
+        last = asyncio.create_task(session.call("echo", {"text": "y"}))
+        await until_it_has(session, 2)
+        release(tmp_path, running)
+        await first
+        assert (await last).content == "y"
     finally:
         await session.close()

@@ -55,9 +55,15 @@ def run(name, args, meta):
         case "steps":
             for done in range(1, args["n"] + 1):
                 progress(meta, done, args["n"], f"step {done}")
-                time.sleep(args["s"])
+                if "heard" in args:
+                    heard = os.path.join(args["heard"], str(done))  # noqa: PTH118
+                    while not os.path.exists(heard):  # noqa: PTH110
+                        time.sleep(0.01)
+                else:
+                    time.sleep(args["s"])
             return text("walked")
         case "patient":
+            progress(meta, 0, 1, "begun")
             return None  # and goes on reading
         case "cancelled":
             return text(str(len(CANCELLED)))
@@ -100,7 +106,8 @@ def run(name, args, meta):
         case "broken":
             return {"content": "no list"}
         case "grow":
-            TOOLS.append({"name": args["name"], "inputSchema": ANY, "annotations": OPEN})
+            if args["name"] not in {tool["name"] for tool in TOOLS}:
+                TOOLS.append({"name": args["name"], "inputSchema": ANY, "annotations": OPEN})
             write({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
             return text("grown")
         case "silent_env":

@@ -24,10 +24,11 @@ from mesh.mcp.port import Tool, ToolOutcome, ToolSession
 from mesh.mcp.progress import progress_of
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.mcp.session import McpSession
+from tests.worlds.held import hold, until_heard
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 ANY = {"type": "object"}
-OPEN = ("echo", "fail", "wait", "told", "grow", "steps", "patient", "cancelled")
+OPEN = ("echo", "fail", "wait", "told", "grow", "steps", "patient", "cancelled", "hold")
 """The tools that need no person. ``told`` answers with the ``_meta`` of its call."""
 
 OneSession = contextlib.AbstractAsyncContextManager[ToolSession]
@@ -55,6 +56,14 @@ def hostile(*args: str, **options: Any) -> Spec:
     return Spec(command=sys.executable, args=["-I", "-S", str(HOSTILE), *args], **options)
 
 
+async def next_step(args: dict[str, Any], done: int) -> None:
+    """Between two steps of the tool ``steps``."""
+    if "heard" in args:
+        await until_heard(args["heard"], done)
+    else:
+        await asyncio.sleep(args["s"])
+
+
 @asynccontextmanager
 async def in_memory() -> AsyncIterator[ToolSession]:
     async def echo(args: dict[str, Any]) -> str:
@@ -76,10 +85,11 @@ async def in_memory() -> AsyncIterator[ToolSession]:
         tell = progress.get()
         for done in range(1, args["n"] + 1):
             tell(progress_of(done, args["n"], f"step {done}"))
-            await asyncio.sleep(args["s"])
+            await next_step(args, done)
         return "walked"
 
     async def patient(args: dict[str, Any]) -> str:
+        progress.get()(progress_of(0, 1, "begun"))
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
@@ -90,8 +100,13 @@ async def in_memory() -> AsyncIterator[ToolSession]:
     async def cancelled(args: dict[str, Any]) -> str:
         return str(len(broken_off))
 
+    async def held(args: dict[str, Any]) -> str:
+        await hold(args["folder"], args["n"])
+        return "released"
+
     async def grow(args: dict[str, Any]) -> str:
-        tools.append((tool(args["name"]), echo))
+        if args["name"] not in {each.name for each, _ in tools}:
+            tools.append((tool(args["name"]), echo))
         session.offer(tools)
         return "grown"
 
@@ -115,6 +130,7 @@ async def in_memory() -> AsyncIterator[ToolSession]:
         (tool("steps"), steps),
         (tool("patient"), patient),
         (tool("cancelled"), cancelled),
+        (tool("hold"), held),
         (tool("drop", destructive=True), echo),
     ]
     session = MemorySession("srv", tools)
@@ -159,9 +175,10 @@ def sdk_server() -> Server[Any]:
             case "steps":
                 for done in range(1, args["n"] + 1):
                     await context.session.report_progress(done, args["n"], f"step {done}")
-                    await asyncio.sleep(args["s"])
+                    await next_step(args, done)
                 return text("walked")
             case "patient":
+                await context.session.report_progress(0, 1, "begun")
                 try:
                     await asyncio.sleep(3600)
                 except asyncio.CancelledError:
@@ -169,8 +186,12 @@ def sdk_server() -> Server[Any]:
                     raise
             case "cancelled":
                 return text(str(len(broken_off)))
+            case "hold":
+                await hold(args["folder"], args["n"])
+                return text("released")
             case "grow":
-                offered.append({"name": args["name"], **open_tool})
+                if args["name"] not in {each["name"] for each in offered}:
+                    offered.append({"name": args["name"], **open_tool})
                 await bus.publish(ToolsListChanged())
                 await context.session.send_tool_list_changed()
                 return text("grown")
