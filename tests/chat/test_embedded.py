@@ -77,7 +77,7 @@ def children() -> list[psutil.Process]:
 
 def gone(url: str) -> bool:
     try:
-        httpx.get(url, timeout=5, trust_env=False)
+        httpx.get(url, timeout=30, trust_env=False)
     except httpx.ConnectError:
         return True
     return False

@@ -90,7 +90,7 @@ class TestHelp:
         heavy = "{'pydantic', 'yaml', 'mcp', 'anthropic', 'openai', 'google.genai', 'ray', 'asyncio'}"
         code = f"import mesh.cli, sys; print(sorted({heavy} & sys.modules.keys()))"
         run = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
         )
         assert run.stdout == "[]\n"
 
@@ -231,7 +231,7 @@ class TestUp:
         path = config(runtime.parent, OFFLINE + "name: tells\n", free)
         assert "log_level='info'" in up(path).stdout
         assert "log_level='error'" in up(path, "--log-level", "error").stdout
-        terminal = pexpect.spawn(str(MESH), ["up", str(path)], timeout=30)
+        terminal = pexpect.spawn(str(MESH), ["up", str(path)], timeout=60)
         terminal.expect_exact("log_level='warning'")
         terminal.expect(pexpect.EOF)
         terminal.close()
@@ -242,7 +242,7 @@ class TestUp:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"up waits")
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (130, b"")
 
     def test_everything_this_machine_lacks_is_told_at_once(self, here: Path, taken: int) -> None:
@@ -347,4 +347,4 @@ class TestTools:
 
 def up(*arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [str(MESH), "up", *(str(argument) for argument in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

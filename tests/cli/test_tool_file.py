@@ -21,7 +21,7 @@ def refund(order: str, ctx: Context, cents: int = 5) -> str:
     """Pays money back."""
     print("asking the bank", flush=True)
     ctx.progress(0.5, "asked")
-    time.sleep(0.2)  # a report that comes with the result may be lost
+    time.sleep(1)  # a report that comes with the result may be lost
     if order == "none":
         raise ToolError("no such order")
     return f"{order} {cents} {os.environ.get('BANK')}"

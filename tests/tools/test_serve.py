@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,13 @@ def wait_in_thread(ctx: Context) -> str:
     return "stopped"
 
 @tool(read_only=True)
-def steps(n: int, ctx: Context) -> int:
-    """Reports all the time."""
+def steps(n: int, heard: str, ctx: Context) -> int:
+    """Reports all the time, until somebody has heard of it."""
     for step in range(n):
         ctx.progress(step / n, f"step {step}")
         time.sleep(0.002)
+        if os.path.exists(heard):
+            return step
     return n
 
 @tool
@@ -197,15 +200,30 @@ async def test_a_tool_is_told_that_its_call_was_cancelled(
         assert (await session.call("orders", {})).content == '[""]'
 
 
+STEPS = 20_000
+"""More than it takes to be heard of."""
+
+
+def hearing(folder: Path, told: list[Progress]) -> Callable[[Progress], None]:
+    """Adds to ``told``, and leaves a file with the number of those that it has heard of."""
+
+    def hear(progress: Progress) -> None:
+        told.append(progress)
+        (folder / str(len(told))).touch()
+
+    return hear
+
+
 async def test_progress_is_live_and_its_newest_at_most_ten_times_a_second(tmp_path: Path) -> None:
     told: list[Progress] = []
     async with served(tmp_path, SHOP) as session:
         await session.catalogue()
+        arguments = {"n": STEPS, "heard": str(tmp_path / "4")}
         started = time.monotonic()
-        await session.call("steps", {"n": 300}, on_progress=told.append)
+        await session.call("steps", arguments, timeout_s=60, on_progress=hearing(tmp_path, told))
         took = time.monotonic() - started
-    assert 3 <= len(told) <= took * 10 + 2
-    assert [each.message for each in told] == [f"step {round(each.progress * 300)}" for each in told]
+    assert 4 <= len(told) <= took * 10 + 2
+    assert [each.message for each in told] == [f"step {round(each.progress * STEPS)}" for each in told]
     assert told == sorted(told, key=lambda each: each.progress)
 
 
@@ -255,11 +273,12 @@ class Odd(BaseModel):
         raise LookupError(HALF)
 
 @tool
-async def says(how: str, ctx: Context) -> Any:
+async def says(how: str, heard: str, ctx: Context) -> Any:
     match how:
         case "progress":
             await ctx.progress(0.5, HALF)
-            await asyncio.sleep(0.3)
+            while not os.path.exists(heard):
+                await asyncio.sleep(0.01)
             return "done"
         case "text":
             return HALF
@@ -302,7 +321,9 @@ async def test_what_cannot_be_sent_is_never_told_as_a_call_that_was_refused(
     told: list[Progress] = []
     async with served(tmp_path, "import asyncio\n" + HALVES) as session:
         process = (await session.call("process", {})).content
-        assert (await session.call("says", {"how": how}, on_progress=told.append)).content == content
+        arguments = {"how": how, "heard": str(tmp_path / "1")}
+        outcome = await session.call("says", arguments, on_progress=hearing(tmp_path, told))
+        assert outcome.content == content
         assert (await session.call("process", {})).content == process
     assert [each.message for each in told] == (["caf?"] if how == "progress" else [])
 
@@ -343,15 +364,16 @@ async def test_progress_shows_no_configured_value_and_a_result_is_passed_on_as_i
         KEY = os.environ["KEY"]
 
         @tool(read_only=True)
-        async def shows(ctx: Context) -> str:
-            for message in (f"with {KEY}", "x" * 490 + KEY):
+        async def shows(heard: str, ctx: Context) -> str:
+            for n, message in enumerate((f"with {KEY}", "x" * 490 + KEY), 1):
                 ctx.progress(0.5, message)
-                await asyncio.sleep(0.3)
+                while not os.path.exists(f"{heard}/{n}"):
+                    await asyncio.sleep(0.01)
             return KEY
     """
     told: list[Progress] = []
     async with served(tmp_path, code, env={"KEY": "0123456789abcdef"}) as session:
-        outcome = await session.call("shows", {}, on_progress=told.append)
+        outcome = await session.call("shows", {"heard": str(tmp_path)}, on_progress=hearing(tmp_path, told))
     assert [each.message for each in told] == ["with ***", "x" * 490 + "***"]
     assert outcome.content == "0123456789abcdef"
 

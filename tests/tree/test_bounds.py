@@ -115,7 +115,7 @@ async def test_branches_that_run_at_the_same_time_share_the_bound() -> None:
 
     class Slow(ByNode):
         async def stream(self, request: LlmRequest) -> Any:
-            await asyncio.sleep(0.25)  # longer than outcomes stay unsent
+            await asyncio.sleep(0.6)  # much longer than outcomes stay unsent
             async for event in super().stream(request):
                 yield event
 

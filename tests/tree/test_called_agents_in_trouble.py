@@ -177,9 +177,13 @@ async def test_a_pass_is_cancelled_once_when_an_agent_returns_to_the_user() -> N
     tree = parallel(llm("a", can_return_to_user=True), llm("b"))
     cancels = 0
 
+    async def is_cancelled() -> bool:
+        return cancels > 0
+
     async def slow() -> None:
         model.gates["a"].set()
-        await asyncio.sleep(0.05)
+        await until(is_cancelled)
+        await asyncio.sleep(0.05)  # for a second time
 
     async with mesh(model, tree=tree) as world:
         world.ledger.before_add = slow

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,8 +58,11 @@ async def test_those_who_watch_see_how_far_a_call_has_come() -> None:
     async def look(_: dict[str, Any]) -> str:
         for done in (1, 2):
             progress.get()(Progress(done / 2, f"page {done}"))
-            await asyncio.sleep(0.12)
+            await until(partial(has_seen, done))
         return "looked"
+
+    async def has_seen(number: int) -> bool:
+        return watcher.names.count("tool_progress") == number
 
     async with mesh_with(look) as mesh:
         _, body = await mesh.create()
