@@ -1,6 +1,8 @@
 """The page on checked answers does what it says: its configs run, with its function as the check."""
 
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from mesh.llm.port import LlmRequest
 from mesh.mcp.python_file import launched
 from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
-from tests.worlds.documents import ROOT
+from tests.cluster.terminal import Shown
+from tests.worlds.documents import ROOT, blocks
 from tests.worlds.mesh import LocalMesh, says
 
 PAGE = (ROOT / "docs/check-answers.md").read_text()
@@ -48,7 +51,19 @@ def folder(tmp_path: Path) -> Path:
 def test_there_is_a_test_for_each_block() -> None:
     assert len(of_language("yaml")) == 2
     assert len(of_language("python")) == 1
-    assert len(re.findall(r"^```\w+$", PAGE, re.MULTILINE)) == 3
+    assert len(blocks(PAGE)) == 1
+    assert len(re.findall(r"^```\w+$", PAGE, re.MULTILINE)) == 4
+
+
+def test_its_first_config_is_checked_as_shown(folder: Path) -> None:
+    (folder / "agent.yaml").write_text(of_language("yaml")[0])
+    (folder / ".venv").symlink_to(sys.prefix)
+    [block] = blocks(PAGE)
+    [line] = block.commands
+    ended = subprocess.run(
+        ["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    Shown().check(str(block.shown), ended.stdout + ended.stderr)
 
 
 @pytest.mark.parametrize("index", range(2))
