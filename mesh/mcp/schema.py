@@ -105,7 +105,7 @@ class Size(NamedTuple):
     chars: int
 
 
-class Problem(NamedTuple):
+class Misfit(NamedTuple):
     """What is wrong with a value, for whoever wrote it; and the rule, without anything of the value but where
     in it that is."""
 
@@ -121,7 +121,7 @@ def problems(schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS) -
 
 def found_problems(
     schema: dict[str, Any], value: Any, subject: Subject = ARGUMENTS, size: Size | None = None
-) -> Problem:
+) -> Misfit:
     """Returns all problems in one, a line for each, at most `MAX_PROBLEMS`; an empty one if ``value`` fits.
     ``size``: that of the value, if it is known; of most values, the work need not be counted then.
 
@@ -132,7 +132,7 @@ def found_problems(
         lines = [_alike(_why_unchecked(error, subject))]
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS:] = [_alike("(and more)")]
-    return Problem(*map("\n".join, zip(*lines, strict=True))) if lines else Problem("", "")
+    return Misfit(*map("\n".join, zip(*lines, strict=True))) if lines else Misfit("", "")
 
 
 def _why_unchecked(error: Exception, subject: Subject) -> str:
@@ -292,7 +292,7 @@ def _metaschemas() -> Any:
     return jsonschema_rs.Registry([(uri, REGISTRY[uri].contents) for uri in REGISTRY])
 
 
-def _lines(checker: _Checker, value: Any, subject: Subject, size: Size | None) -> list[Problem]:
+def _lines(checker: _Checker, value: Any, subject: Subject, size: Size | None) -> list[Misfit]:
     """Returns what is wrong, at most one more than are shown. Raises `TooMuchWork`."""
     validator, matches, budget = checker.full, True, CountingBudget()
     if size is None or checker.graph.most_work(*size) > MAX_WORK:
@@ -316,16 +316,16 @@ def _lines(checker: _Checker, value: Any, subject: Subject, size: Size | None) -
     return [_alike(f"{subject.does_not} fit {subject.schema}; {subject.is_too} large to say where")]
 
 
-def _problem(error: jsonschema_rs.ValidationError) -> Problem:
-    return Problem(error_line(error), rule_line(error))
+def _problem(error: jsonschema_rs.ValidationError) -> Misfit:
+    return Misfit(error_line(error), rule_line(error))
 
 
-def _alike(text: str) -> Problem:
+def _alike(text: str) -> Misfit:
     """A problem in words that quote nothing."""
-    return Problem(text, text)
+    return Misfit(text, text)
 
 
-def _first_problem(validator: Any, value: Any) -> Problem:
+def _first_problem(validator: Any, value: Any) -> Misfit:
     """Returns the first problem of a value that does not fit."""
     try:
         validator.validate(value)
