@@ -195,6 +195,7 @@ def test_any_events_can_be_shown_one_after_the_other_as_well_as_at_once(
     events: list[AnyEvent], split: int
 ) -> None:
     log = ActionLog("main")
+    log.learn(events)
     first = [line for event in events[:split] for line in log.add(event)]
     rest = [line for event in events[split:] for line in log.add(event)]
     assert msgspec.json.encode([*first, *rest]) == msgspec.json.encode(lines(events))
