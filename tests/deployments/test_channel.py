@@ -248,7 +248,7 @@ async def knock(address: Address, greeting: bytes) -> None:
 async def knock_for_a_while(address: Address, greeting: bytes) -> None:
     """`knock`, but gives up: a connection beyond the system's own queue never reaches the endpoint."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(knock(address, greeting), 30)
+        await asyncio.wait_for(knock(address, greeting), 3)
 
 
 @pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
