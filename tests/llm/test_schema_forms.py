@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.llm.answer_check import checked, schema_problems
+from mesh.llm.answer_check import Checked, checked, schema_problems
 from mesh.llm.schema_forms import (
     ANTHROPIC,
     GEMINI,
@@ -38,7 +38,7 @@ def test_an_answer_of_any_model_comes_back_through_every_form(drawn: Model) -> N
     schema, text = drawn.model.model_json_schema(), drawn.value.model_dump_json(by_alias=True)
     assert schema_problems(schema) == []
     value = json.loads(text)
-    assert checked(schema, text) == (value, "")
+    assert checked(schema, text) == Checked(value, "")
     drawn.model.model_validate(value)
     for form in FORMS.values():
         try:
