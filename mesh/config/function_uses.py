@@ -54,7 +54,7 @@ def misused_functions(config: Config) -> Iterator[Problem]:
         for at, name in _offered(loc, node):
             if wrong := _no_tool(name, functions, knows_all):
                 yield at, wrong
-        for at, name in _checks(loc, node):
+        for at, name in node.named_conditions(loc, "check"):
             if wrong := _no_check(name, functions, knows_all) or _unfit(config, node, name, functions):
                 yield at, wrong
 
@@ -72,14 +72,6 @@ def _offered(loc: Loc, node: AgentNode) -> Iterator[tuple[Loc, str]]:
     for index, name in enumerate(node.tools or ()):
         if not name.startswith(AGENT_TOOL_PREFIX):
             yield (*loc, "tools", index), name
-
-
-def _checks(loc: Loc, node: AgentNode) -> Iterator[tuple[Loc, str]]:
-    for index, validator in enumerate(node.validators):
-        if validator.check is not None:
-            yield (*loc, "validate", index, "check"), validator.check
-    if node.exit_when is not None and node.exit_when.check is not None:
-        yield (*loc, "exit_when", "check"), node.exit_when.check
 
 
 def _no_tool(name: str, functions: Mapping[str, _Function], knows_all: bool) -> str:

@@ -308,6 +308,14 @@ class AgentNode(ConfigSection):
         """What checks its answers, or ends it."""
         return (*self.validators, *((self.exit_when,) if self.exit_when else ()))
 
+    def named_conditions(self, loc: Loc, kind: Literal["check", "agent"]) -> Iterator[tuple[Loc, str]]:
+        """Yields the name of each function, or agent, among them, with its location. ``loc`` is that of the
+        node."""
+        places: list[Loc] = [("validate", index) for index in range(len(self.validators))]
+        for at, each in zip((*places, ("exit_when",)), self.conditions, strict=False):
+            if name := getattr(each, kind):
+                yield (*loc, *at, kind), name
+
     @property
     def is_checked(self) -> bool:
         """Whether its answers are checked before they count."""
@@ -534,10 +542,7 @@ class Config(ConfigSection):
     def checks(self) -> Iterator[tuple[Loc, str]]:
         """Yields the name of each function that checks answers or ends a loop, with its location."""
         for loc, node in self.nodes():
-            named = [((*loc, "validate", i, "check"), each.check) for i, each in enumerate(node.validators)]
-            if node.exit_when is not None:
-                named.append(((*loc, "exit_when", "check"), node.exit_when.check))
-            yield from ((at, name) for at, name in named if name)
+            yield from node.named_conditions(loc, "check")
 
     def models(self) -> Iterator[tuple[Loc, str]]:
         """Yields each model that a node uses, with the location of the key that names it."""

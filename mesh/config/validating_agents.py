@@ -66,11 +66,7 @@ def _located(config: Config) -> dict[str, tuple[Loc, AgentNode]]:
 
 
 def _judges(loc: Loc, node: AgentNode) -> Iterator[tuple[Loc, str]]:
-    for index, validator in enumerate(node.validators):
-        if validator.agent is not None:
-            yield (*loc, "validate", index, "agent"), validator.agent
-    if node.exit_when is not None and node.exit_when.agent is not None:
-        yield (*loc, "exit_when", "agent"), node.exit_when.agent
+    yield from node.named_conditions(loc, "agent")
     for index, child in enumerate(node.children):
         yield from _judges((*loc, "agents", index), child)
 
