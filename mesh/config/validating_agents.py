@@ -1,5 +1,6 @@
-"""Agents that check answers, or end loops, and never can: their own schema has no verdict, or they check each
-other in a circle. `mesh.cli.shared.loaded` makes these checks for every command that reads a config.
+"""Agents that check answers, or end loops, and cannot: a person has to approve their calls, their own schema
+has no verdict, or they check each other in a circle. `mesh.cli.shared.loaded` makes these checks for every
+command that reads a config.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,17 @@ Edges = Mapping[str, Sequence[tuple[Loc, str]]]
 
 def validating_problems(config: Config) -> list[str]:
     """Returns the problems as `Config.parse` reports its own."""
-    return config.told([*_without_verdict(config), *_circles(config)])
+    return config.told([*_destructive(config), *_without_verdict(config), *_circles(config)])
+
+
+def _destructive(config: Config) -> Iterator[Problem]:
+    for name, (loc, node) in _located(config).items():
+        if name in config.validating_agents and node.destructive:
+            yield (
+                (*loc, "destructiveHint"),
+                f"{name} checks answers, and an agent that does only reads; remove this, or name another agent "
+                "there",
+            )
 
 
 def _without_verdict(config: Config) -> Iterator[Problem]:

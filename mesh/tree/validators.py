@@ -159,7 +159,8 @@ class CheckValidator:
 
 
 class AgentValidator:
-    """An agent that ends with ``{valid, feedback}``."""
+    """An agent that ends with ``{valid, feedback}``. No person approves its call, so that a destructive one
+    is never called."""
 
     kind: ValidatorKind = "agent"
 
@@ -170,6 +171,8 @@ class AgentValidator:
         self._max_depth = max_depth
 
     async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
+        if self._agent.destructive:  # `mesh check` refuses it; a config of an older mesh may have it
+            raise ValidatorError(f"the agent {self.name} is destructive, and a validator only reads")
         if is_too_deep := too_deep(self.name, steps.turn.depth, self._max_depth):
             raise ValidatorError(is_too_deep)
         given, message = self._given(steps, answer), ""

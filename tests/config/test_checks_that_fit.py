@@ -182,6 +182,43 @@ def test_an_agent_whose_schema_may_have_a_verdict_checks_answers(schema: str) ->
     assert critics(f"{{name: critic, type: llm, output_schema: {schema}}}") == []
 
 
+@pytest.mark.parametrize(
+    "critic",
+    [
+        "type: llm",
+        "type: sequential, agents: [{name: a, type: llm}]",
+        "type: a2a, url: 'http://127.0.0.1:1'",
+    ],
+)
+def test_a_destructive_agent_cannot_check_answers(critic: str) -> None:
+    (found,) = critics(f"{{name: critic, {critic}, destructiveHint: true}}")
+    assert found.startswith(
+        "agent.yaml:6: agents[0].destructiveHint: critic checks answers, and an agent that"
+    )
+    assert critics(f"{{name: critic, {critic}, destructiveHint: false}}") == []
+
+
+def test_a_destructive_agent_can_neither_end_a_loop_nor_check_where_it_is_written_in_another_one() -> None:
+    ends = node("agents: [{name: a, type: llm}]", "exit_when: {agent: critic}", kind="loop")
+    agents = "agents:\n- {name: critic, type: llm, destructiveHint: true}\n"
+    (found,) = validating_problems(parse(ends + agents, "agent.yaml", {}))
+    assert found.startswith("agent.yaml:7: agents[0].destructiveHint: critic checks answers")
+    written = node(
+        "agents:", "- {name: critic, type: llm, destructiveHint: true}", "validate: [{agent: critic}]"
+    )
+    (found,) = validating_problems(parse(written, "agent.yaml", {}))
+    assert found.startswith("agent.yaml:5: agent.agents[0].destructiveHint: critic checks answers")
+
+
+def test_what_a_validating_agent_calls_may_be_destructive() -> None:
+    assert (
+        critics(
+            "{name: critic, type: llm, agents: [eraser]}", "{name: eraser, type: llm, destructiveHint: true}"
+        )
+        == []
+    )
+
+
 def test_an_agent_that_checks_its_own_answers_is_told_at_its_line() -> None:
     assert critics("{name: critic, type: llm, validate: [{agent: critic}]}") == [
         "agent.yaml:6: agents[0].validate[0].agent: critic would check its own answers, without end; "

@@ -416,6 +416,32 @@ async def test_a_tool_that_a_validating_agent_calls_waits_for_a_person_as_ever()
     assert world.ledger.lines == ["add 1"]
 
 
+@pytest.mark.parametrize("is_tree", [False, True])
+@pytest.mark.parametrize("ends_loop", [False, True])
+async def test_nothing_of_a_destructive_agent_runs_as_a_validator(ends_loop: bool, is_tree: bool) -> None:
+    hint = {"destructiveHint": True}
+    critic = sequential(llm("one"), name="critic", **hint) if is_tree else llm("critic", **hint)
+    model = Answers(main=["hi"], writer=["hi"], critic=[verdict(True)], one=[verdict(True)])
+    checked = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
+    tree = rounds(exit_when={"agent": "critic"}) if ends_loop else checked
+    async with CheckedMesh(model, tree, critic) as world:
+        body, events = await world.lived()
+    assert "the agent critic is destructive, and a validator only reads" in body["error"]
+    assert model.requests["critic"] == model.requests["one"] == []
+    assert validations(events) == []
+
+
+async def test_a_destructive_agent_that_a_validating_agent_calls_waits_for_a_person_as_ever() -> None:
+    critic = llm("critic", agents=["eraser"])
+    model = Answers(main=["hi"], critic=[calls(("eraser", {"task": "x"})), verdict(True)], eraser=["gone"])
+    tree = llm("main", validate=[{"agent": "critic"}])
+    async with CheckedMesh(model, tree, critic, llm("eraser", destructiveHint=True)) as world:
+        body, _ = await world.lived()
+        assert model.requests["eraser"] == []
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert body["result"]["response"] == "hi"
+
+
 # -- people
 
 
