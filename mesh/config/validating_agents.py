@@ -12,6 +12,7 @@ from mesh.config.schema_kinds import kinds, properties, spoken
 from mesh.config.yaml_tree import Loc
 
 _VERDICT = "expected {valid: boolean, feedback: string}, or no output_schema, which is that of a verdict then"
+_ONLY_READS = "an agent that does only reads; remove this, or name another agent there"
 _PARTS = {"valid": "boolean", "feedback": "string"}
 
 Edges = Mapping[str, Sequence[tuple[Loc, str]]]
@@ -26,11 +27,7 @@ def validating_problems(config: Config) -> list[str]:
 def _destructive(config: Config) -> Iterator[Problem]:
     for name, (loc, node) in _located(config).items():
         if name in config.validating_agents and node.destructive:
-            yield (
-                (*loc, "destructiveHint"),
-                f"{name} checks answers, and an agent that does only reads; remove this, or name another agent "
-                "there",
-            )
+            yield (*loc, "destructiveHint"), f"{name} checks answers, and {_ONLY_READS}"
 
 
 def _without_verdict(config: Config) -> Iterator[Problem]:
