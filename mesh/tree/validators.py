@@ -199,6 +199,8 @@ class AgentValidator:
     def _verdict_of(self, output: PassOutput) -> Verdict:
         if output.status == "failed":
             raise ValidatorError(f"the agent {self.name} failed: {bounded(output.text, MOST_SHOWN)}")
+        if output.invalid:  # it was accepted, which an answer that depends on it was not
+            raise ValidatorError(f"the verdict of the agent {self.name} did not pass its own checks")
         said = output.output if output.output is not UNSET else _json(output.text)
         match said:
             case {"valid": True}:
@@ -311,8 +313,8 @@ def _word(text: str) -> bool | None:
 
 
 def _json(text: str) -> Any:
-    """The value of a JSON text; a text that is none, as it is."""
+    """The value of a JSON text; a text that is none, or has two members of one name, as it is."""
     try:
-        return parsed(text)
+        return parsed(text, unique_names=True)
     except ValueError:
         return text

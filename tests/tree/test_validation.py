@@ -416,6 +416,67 @@ async def test_a_tool_that_a_validating_agent_calls_waits_for_a_person_as_ever()
     assert world.ledger.lines == ["add 1"]
 
 
+VERDICT = {
+    "type": "object",
+    "properties": {"valid": {"type": "boolean"}, "feedback": {"type": "string", "minLength": 3}},
+    "required": ["valid", "feedback"],
+}
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+@pytest.mark.parametrize(
+    "said", ['{"valid": true, "feedback": "x"}', '{"valid": true}', verdict(True, "fine")]
+)
+async def test_a_verdict_that_did_not_pass_its_own_checks_lets_no_answer_pass(
+    said: str, is_tree: bool
+) -> None:
+    inner = llm(
+        "inner" if is_tree else "critic",
+        output_schema=VERDICT,
+        validate=[{"check": "polite"}],
+        max_runs=1,
+        on_invalid="accept",
+    )
+    critic = sequential(llm("one"), inner, name="critic") if is_tree else inner
+    model = Answers(main=["hi"], one=["hm"], critic=[said], inner=[said])
+    tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
+    async with CheckedMesh(model, tree, critic, checks={"polite": polite}) as world:
+        body, _ = await world.lived()
+    assert body["error"] == "main: the verdict of the agent critic did not pass its own checks"
+
+
+async def test_a_verdict_that_a_person_approved_against_an_objection_is_none() -> None:
+    critic = llm("critic", validate=[{"check": "polite"}], max_runs=1, on_invalid="ask")
+    tree = llm("main", validate=[{"agent": "critic"}])
+    model = Answers(main=["hi"], critic=[verdict(True)])
+    async with CheckedMesh(model, tree, critic, checks={"polite": polite}) as world:
+        body, _ = await world.lived()
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert body["error"] == "main: the verdict of the agent critic did not pass its own checks"
+
+
+@pytest.mark.parametrize(
+    "said", ['{"valid": false, "feedback": "no", "valid": true}', '{"valid": true, "valid": true}']
+)
+async def test_a_verdict_with_two_members_of_one_name_is_nonsense(said: str) -> None:
+    tree = llm("main", validate=[{"agent": "critics"}])
+    critics = sequential(llm("one"), name="critics")
+    async with CheckedMesh(Answers(main=["hi"], one=[said]), tree, critics) as world:
+        body, _ = await world.lived()
+    assert body["error"].startswith("main: the agent critics answered nonsense")
+
+
+async def test_two_results_of_one_name_from_a_server_of_texts_are_an_objection() -> None:
+    async def doubtful(arguments: dict[str, Any]) -> str:
+        return '{"result": false, "result": true}' if arguments["output"] == "v1" else "true"
+
+    tree = llm("main", validate=[{"check": "doubtful"}])
+    model = Answers(main=["v1", "v2"])
+    async with CheckedMesh(model, tree, checks={"doubtful": doubtful}, is_foreign=True) as world:
+        body, _ = await world.lived()
+    assert body["result"]["response"] == "v2"
+
+
 @pytest.mark.parametrize("is_tree", [False, True])
 @pytest.mark.parametrize("ends_loop", [False, True])
 async def test_nothing_of_a_destructive_agent_runs_as_a_validator(ends_loop: bool, is_tree: bool) -> None:
