@@ -32,7 +32,7 @@ from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
 from mesh.tools.declare import WrongDeclaration
 from mesh.tools.file import ToolFile
-from mesh.tools.module import enter_folder, import_code
+from mesh.tools.module import enter_folder, hidden_file, import_code
 from mesh.tools.results import without_half_characters
 
 TRACEBACK_LINES = 6
@@ -99,6 +99,7 @@ def import_problem(error: BaseException, path: Path) -> tuple[int, str, Path]:
     tail = None if isinstance(error, SyntaxError) else _tail(error, path)
     said = traceback.format_exception(type(error), error, tail)
     lines = [each for each in "".join(said).splitlines() if each.strip()][-TRACEBACK_LINES:]
+    lines += [hidden] if (hidden := hidden_file(error, path.parent)) else []
     return line, "cannot be imported:\n" + "\n".join(f"    {each}" for each in lines), at
 
 

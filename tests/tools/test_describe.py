@@ -200,3 +200,37 @@ def test_annotations_may_be_texts() -> None:
 def test_a_file_may_have_the_name_of_another_module(tmp_path: Path, name: str) -> None:
     found = described("import json, mesh.tools\n@tool\ndef pay(a: int) -> None: ...", str(tmp_path / name))
     assert (found.problems, len(found.tools)) == ((), 1)
+
+
+@pytest.mark.parametrize("name", ["email.py", "calendar.py", "http.py", "csv.py"])
+def test_files_that_have_the_name_of_a_module_of_python_hide_it_from_nobody(
+    tmp_path: Path, name: str
+) -> None:
+    for file in (name, "shop.py"):
+        (tmp_path / file).write_text(IMPORTS + "@tool\ndef pay(a: int) -> None: ...")
+    code = "import urllib.request, http.cookiejar\n@tool\ndef pay(a: int) -> None: ..."
+    for file in (name, "shop.py"):
+        found = described(code, str(tmp_path / file))
+        assert (found.problems, len(found.tools)) == ((), 1)
+
+
+def test_a_file_that_has_the_name_of_a_package_hides_it_from_nobody(tmp_path: Path) -> None:
+    code = "import httpx\nhttpx.AsyncClient\n@tool\ndef pay(a: int) -> None: ..."
+    (tmp_path / "httpx.py").write_text(IMPORTS + code)
+    found = described(code, str(tmp_path / "httpx.py"))
+    assert (found.problems, len(found.tools)) == ((), 1)
+
+
+@pytest.mark.parametrize("code", ["from email import send", "import email\nemail.send", "import email.send"])
+def test_a_file_that_another_module_hides_is_named(tmp_path: Path, code: str) -> None:
+    (tmp_path / "email.py").write_text("def send() -> None: ...\n")
+    [found] = described(code, str(tmp_path / "shop.py")).problems
+    assert (found.path, found.line) == (str(tmp_path / "shop.py"), 1 + len(code.splitlines()))
+    hidden = "import email finds the module of the standard library, and not"
+    assert found.message.endswith(f"{hidden} {tmp_path / 'email.py'}; rename this file")
+
+
+def test_what_a_file_lacks_for_another_reason_names_no_file(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text("import email\n")
+    [found] = described("from bank import pay", str(tmp_path / "shop.py")).problems
+    assert "rename" not in found.message

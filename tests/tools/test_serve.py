@@ -412,3 +412,20 @@ async def test_a_tool_works_in_the_folder_of_its_file_or_at_home(
             (tmp_path / "tools").rmdir()
         folder = str(tmp_path / "tools" if is_there else home)
         assert json.loads((await session.call("where", {})).content) == [folder, folder]
+
+
+async def test_files_beside_a_file_of_tools_are_imported_and_hide_no_module_of_python(tmp_path: Path) -> None:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name in ("email.py", "http.py", "calendar.py"):
+        (folder / name).write_text("raise RuntimeError('imported in place of the module of Python')\n")
+    (folder / "bank.py").write_text("BALANCE = 7\n")
+    code = """
+        @tool(read_only=True)
+        def balance() -> int:
+            import bank, urllib.request
+
+            return bank.BALANCE
+    """
+    async with served(tmp_path, code) as shop:
+        assert (await shop.call("balance", {}, context=STEP)).content == "7"
