@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 from mesh.config.files import Description, FileText, Role, describe
 from mesh.config.model import AgentNode, Config, McpServer
 from mesh.config.read_model import Problem
-from mesh.config.schema_kinds import ANY, kinds, spoken
+from mesh.config.schema_kinds import ANY, TEXT, kinds, spoken
 from mesh.config.yaml_tree import Loc
 from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.spelling import meant
 
-_TEXT = frozenset({"string"})
 _GIVEN = ("output", "request")
 """What a check is given."""
 
@@ -128,10 +127,10 @@ def _unfit(config: Config, node: AgentNode, name: str, functions: Mapping[str, _
     if name not in functions:
         return ""
     takes, gives = functions[name].takes, kinds_of_answers(config, node)
-    if takes & (gives | _TEXT):  # it gets the text where it does not take the value
+    if takes & (gives | TEXT):  # it gets the text where it does not take the value
         return ""
     what = f"{name} takes {spoken(takes)}, and the answer of {node.name} is {spoken(gives)}"
-    if gives == _TEXT and node.type == "llm":
+    if gives == TEXT and node.type == "llm":
         return f"{what}; expected an output_schema beside validate, or a check of output: str"
     return f"{what}; expected a check that takes it"
 
@@ -141,8 +140,8 @@ def kinds_of_answers(config: Config, node: AgentNode) -> frozenset[str]:
     if node.output_schema is not None:
         return kinds(node.output_schema, node.output_schema)
     if node.type == "llm":
-        return frozenset({"object"}) if node.name in config.validating_agents else _TEXT
-    return ANY if any(_has_schema(below) for below in node.children) else _TEXT
+        return frozenset({"object"}) if node.name in config.validating_agents else TEXT
+    return ANY if any(_has_schema(below) for below in node.children) else TEXT
 
 
 def _has_schema(node: AgentNode) -> bool:

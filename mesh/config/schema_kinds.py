@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ANY = frozenset({"object", "array", "string", "number", "boolean", "null"})
+TEXT = frozenset({"string"})
 _SPOKEN = {
     "object": "an object",
     "array": "a list",
@@ -31,6 +32,11 @@ def properties(schema: Any, root: Any) -> dict[str, Any] | None:
     """The properties that an object which fits may have; None if it may have others, too. One that declares
     properties and does not say ``additionalProperties`` has no others: nobody could know their names."""
     return _Reader(root).properties(schema)
+
+
+def required(schema: Any, root: Any) -> frozenset[str]:
+    """Properties that each object has which fits; there may be more of them."""
+    return _Reader(root).required(schema)
 
 
 def items(schema: Any, root: Any) -> Any:
@@ -84,6 +90,12 @@ class _Reader:
             # Of several schemas of one property none is certain.
             found |= {name: {} if name in found else inner for name, inner in more.items()}
         return found if is_declared else None
+
+    def required(self, schema: Any, level: int = 0) -> frozenset[str]:
+        if not self._is_read(schema, level):
+            return frozenset()
+        own = frozenset(name for name in _listed(schema, "required") if isinstance(name, str))
+        return own.union(*(self.required(part, level + 1) for part in self._all_of(schema)))
 
     def _is_read(self, schema: Any, level: int) -> bool:
         self._left -= 1

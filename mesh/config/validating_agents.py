@@ -1,18 +1,20 @@
-"""Agents that check answers, or end loops, and cannot: a person has to approve their calls, their own schema
-has no verdict, or they check each other in a circle. `mesh.cli.shared.loaded` makes these checks for every
-command that reads a config.
+"""Agents that check answers, or end loops, and cannot: a person has to approve their calls, they do not take
+what they would be given, their own schema has no verdict, or they check each other in a circle.
+`mesh.cli.shared.loaded` makes these checks for every command that reads a config.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mesh.config.function_uses import kinds_of_answers
 from mesh.config.model import AgentNode, Config
 from mesh.config.read_model import Problem
-from mesh.config.schema_kinds import kinds, properties, spoken
+from mesh.config.schema_kinds import TEXT, kinds, properties, required, spoken
 from mesh.config.yaml_tree import Loc
 
 _VERDICT = "expected {valid: boolean, feedback: string}, or no output_schema, which is that of a verdict then"
 _ONLY_READS = "an agent that does only reads; remove this, or name another agent there"
+_GIVEN = "it is given only output, and request if its properties have that"
 _PARTS = {"valid": "boolean", "feedback": "string"}
 
 Edges = Mapping[str, Sequence[tuple[Loc, str]]]
@@ -21,13 +23,53 @@ Edges = Mapping[str, Sequence[tuple[Loc, str]]]
 
 def validating_problems(config: Config) -> list[str]:
     """Returns the problems as `Config.parse` reports its own."""
-    return config.told([*_destructive(config), *_without_verdict(config), *_circles(config)])
+    checks = (_destructive, _without_answer, _unfit, _without_verdict, _circles)
+    return config.told([problem for check in checks for problem in check(config)])
 
 
 def _destructive(config: Config) -> Iterator[Problem]:
     for name, (loc, node) in _located(config).items():
         if name in config.validating_agents and node.destructive:
             yield (*loc, "destructiveHint"), f"{name} checks answers, and {_ONLY_READS}"
+
+
+def _without_answer(config: Config) -> Iterator[Problem]:
+    for name, (loc, node) in _located(config).items():
+        schema = node.input_schema if name in config.validating_agents else None
+        if schema is not None and (wrong := " and ".join(_refused(schema))):
+            yield (*loc, "input_schema"), f"{name} checks answers, and {wrong}; {_GIVEN}"
+
+
+def _refused(schema: dict[str, Any]) -> Iterator[str]:
+    """Why an agent with this ``input_schema`` does not take an answer; nothing if it may."""
+    if "object" not in (found := kinds(schema, schema)):
+        yield f"this is {spoken(found)}"
+        return
+    known, needed, own = properties(schema, schema), required(schema, schema), _own_properties(schema)
+    if known is not None and "output" not in known.keys() | needed:
+        yield "the answer, its output, is missing here"
+    if "string" not in (found := kinds(own.get("request", {}), schema)):
+        yield f"its request, which is text, is {spoken(found)} here"
+    if more := needed - {"output", *({"request"} & own.keys())}:
+        yield f"this requires {' and '.join(sorted(more))}"
+
+
+def _own_properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _unfit(config: Config) -> Iterator[Problem]:
+    """Agents that take answers, and none of the node that names them."""
+    agents = config.callable_agents
+    for at, node in config.nodes():
+        for loc, name in node.named_conditions(at, "agent"):
+            schema = agents[name].input_schema or {}
+            takes = kinds(_own_properties(schema).get("output", {}), schema)
+            gives = kinds_of_answers(config, node)
+            if not takes & (gives | TEXT):  # it gets the text where it does not take the value
+                what = f"{name} takes {spoken(takes)}, and the answer of {node.name} is {spoken(gives)}"
+                yield loc, f"{what}; expected an agent that takes it"
 
 
 def _without_verdict(config: Config) -> Iterator[Problem]:

@@ -199,7 +199,7 @@ class AgentValidator:
     def _verdict_of(self, output: PassOutput) -> Verdict:
         if output.status == "failed":
             raise ValidatorError(f"the agent {self.name} failed: {bounded(output.text, MOST_SHOWN)}")
-        if output.invalid:  # it was accepted, which an answer that depends on it was not
+        if output.invalid:  # that it was accepted in spite of an objection does not make it right
             raise ValidatorError(f"the verdict of the agent {self.name} did not pass its own checks")
         said = output.output if output.output is not UNSET else _json(output.text)
         match said:

@@ -219,6 +219,69 @@ def test_what_a_validating_agent_calls_may_be_destructive() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ("{type: array}", "this is a list"),
+        ("{properties: {task: {}}}", "the answer, its output, is missing here"),
+        ("{additionalProperties: false}", "the answer, its output, is missing here"),
+        ("{properties: {output: {}, a: {}, b: {}}, required: [b, output, a]}", "this requires a and b"),
+        (
+            "{properties: {task: {}}, required: [task]}",
+            "the answer, its output, is missing here and this req",
+        ),
+        ("{properties: {output: {}}, required: [request]}", "this requires request"),
+        ("{properties: {output: {}, request: {type: integer}}}", "its request, which is text, is a number "),
+        (
+            "{$ref: '#/$defs/a', $defs: {a: {properties: {output: {}, a: {}}, required: [a]}}}",
+            "this requires a",
+        ),
+    ],
+)
+def test_an_agent_that_takes_no_answer_cannot_check_one(schema: str, problem: str) -> None:
+    (found,) = critics(f"{{name: critic, type: llm, input_schema: {schema}}}")
+    assert found.startswith(f"agent.yaml:6: agents[0].input_schema: critic checks answers, and {problem}")
+    assert found.endswith("; it is given only output, and request if its properties have that")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "{}",
+        "{type: object}",
+        "{required: [output]}",
+        "{properties: {task: {}}, required: [output]}",
+        "{properties: 3, required: 4}",
+        "{properties: {task: {}}, additionalProperties: true}",
+        "{properties: {output: {type: string}}, required: [output], additionalProperties: false}",
+        "{properties: {output: {}, request: {}, task: {}}, required: [request]}",
+        "{anyOf: [{properties: {output: {}}}, {properties: {task: {}}, required: [task]}]}",
+    ],
+)
+def test_an_agent_that_may_take_the_answer_checks_it(schema: str) -> None:
+    assert critics(f"{{name: critic, type: llm, input_schema: {schema}}}") == []
+
+
+def test_an_agent_that_takes_objects_cannot_check_texts_and_is_told_where_it_is_named() -> None:
+    critic = "- {name: critic, type: llm, input_schema: {properties: {output: {type: object}}}}\n"
+
+    def found(*lines: str, kind: str = "llm") -> list[str]:
+        text = node(*lines, kind=kind) + f"agents:\n{critic}"
+        return validating_problems(parse(text, "agent.yaml", {}))
+
+    why = "critic takes an object, and the answer of main is {}; expected an agent that takes it"
+    checked, schema = "validate: [{agent: critic}]", "output_schema: {{type: {}}}"
+    assert found(checked) == [f"agent.yaml:4: agent.validate[0].agent: {why.format('text')}"]
+    (problem,) = found(schema.format("array"), checked)
+    assert problem.endswith(why.format("a list"))
+    assert found(schema.format("object"), checked) == []
+    child, ends = "agents: [{{name: a, type: llm{}}}]", "exit_when: {agent: critic}"
+    assert found(child.format(""), ends, kind="loop") == [
+        f"agent.yaml:5: agent.exit_when.agent: {why.format('text')}"
+    ]
+    assert found(child.format(", output_schema: {}"), ends, kind="loop") == []
+
+
 def test_an_agent_that_checks_its_own_answers_is_told_at_its_line() -> None:
     assert critics("{name: critic, type: llm, validate: [{agent: critic}]}") == [
         "agent.yaml:6: agents[0].validate[0].agent: critic would check its own answers, without end; "

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mesh.config.schema_kinds import ANY, items, kinds, properties, spoken
+from mesh.config.schema_kinds import ANY, items, kinds, properties, required, spoken
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", "b"]),
@@ -28,6 +28,7 @@ def _wider(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
             "allOf": some,
             "oneOf": some,
             "properties": named,
+            "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
             "additionalProperties": st.booleans() | inner,
             "items": inner,
             "$ref": st.sampled_from(["#", "#/$defs/a", "#/$defs/none"]),
@@ -57,6 +58,14 @@ def test_a_value_that_fits_is_of_a_kind_that_the_schema_says(schema: Any, inner:
         fits = False
     assume(fits)
     assert kind_of(value) <= kinds(whole, whole)
+    assert not isinstance(value, dict) or required(whole, whole) <= value.keys()
+
+
+def test_required_properties_are_known_through_references() -> None:
+    root = {"allOf": [{"$ref": "#/$defs/x"}, {"required": ["b"]}], "$defs": {"x": {"required": ["a"]}}}
+    assert required({**root, "required": ["c"]}, root) == {"a", "b", "c"}
+    assert required({"anyOf": [{"required": ["a"]}, {}]}, {}) == frozenset()
+    assert required({"required": "a"}, {}) == required(True, {}) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -102,3 +111,5 @@ def test_references_that_multiply_are_read_in_bounded_time() -> None:
     assert (kinds(root, root), properties(root, root)) == (ANY, None)
     itself = {"anyOf": [{"$ref": "#"}, {"$ref": "#"}], "type": "object"}
     assert (kinds(itself, itself), properties(itself, itself)) == (frozenset({"object"}), None)
+    endless = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "required": ["a"]}
+    assert required(endless, endless) == {"a"}
