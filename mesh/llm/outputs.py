@@ -20,4 +20,6 @@ def problem_of_edit(schema: dict[str, Any] | None, edited: dict[str, Any]) -> st
         return f"output: expected at most {MAX_ANSWER_CHARS:,} characters"
     if schema is not None:
         return problems(schema, edited["output"], ANSWER)
-    return "" if isinstance(edited["output"], str) else "output: expected a text"
+    if not isinstance(edited["output"], str):
+        return "output: expected a text"
+    return "" if edited["output"].strip() else "output: is empty; expected an answer, or a rejection"

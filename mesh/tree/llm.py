@@ -32,9 +32,8 @@ EXIT_LOOP = ToolSpec(
 )
 """The tool of nodes with ``can_exit_loop``."""
 _EXITED = "The loop ends here."
-_ANSWER_FIRST = (
-    "The loop does not end yet: your answers are checked, and none has passed. Answer first. "
-    "From the next iteration on you can end the loop, and that answer stands."
+_EXITS_WITH_ANSWER = (
+    "The loop ends with the answer that passes its checks next. Give that answer now, in full."
 )
 _RESULT = as_result({"type": "string", "description": "The answer, in full."})
 COMPLETE_TASK = ToolSpec(
@@ -170,25 +169,27 @@ class LlmWork:
         messages: list[Message] = [*(turn.history if turn.place == ROOT else ()), User(turn.user_message)]
         system = render(self._settings.prompt, turn)
         first = i = 0  # the first model call since an answer was checked, and the next one
+        exits = False  # whether the loop ends with the answer that passes
         while i - first < limit:
             step = turn.place.model_call(i)
             prompt = Prompt(system, tuple(messages), self._tools.specs(turn.depth))
             answer = await self._model_calls.make(steps, step, prompt)
             if isinstance(answer, PassEnd):
-                return await self._without_answer(steps, step, answer)
+                return _exiting(await self._without_answer(steps, step, answer), exits)
             # What the model was told of its budget stays: later prompts begin as this one did.
             messages = list(told(prompt, _reservation(steps, step, answer)).messages)
             said = Assistant(answer.text, answer.tool_calls)
             if not answer.tool_calls:
                 ended = await self._judged(steps, step, answer)
                 if isinstance(ended, PassEnd):
-                    return ended
+                    return _exiting(ended, exits)
                 messages += [said, User(ended.feedback)]
             else:
                 results = await self._run_calls(steps, step, answer)
                 if isinstance(results, PassEnd):
                     return results
                 messages += [said, Results(tuple(results))]
+                exits = exits or any(map(self._exits, answer.tool_calls, results))
             i += 1
             first = i if self._checks and self._checks.has_judged(steps, step) else first
         stopped = PassEnd(
@@ -196,7 +197,7 @@ class LlmWork:
             f"I stopped after {limit} model calls without a final answer (limits.max_tool_iterations). "
             f"What the tools did so far stands.",
         )
-        return await self._without_answer(steps, turn.place.model_call(i), stopped)
+        return _exiting(await self._without_answer(steps, turn.place.model_call(i), stopped), exits)
 
     async def _judged(self, steps: Steps, step: StepKey, answer: LlmCall) -> PassEnd | Objection:
         """Whether an answer in text counts. One that a limit has forced is the last one."""
@@ -222,9 +223,9 @@ class LlmWork:
             if isinstance(ended, PassEnd):
                 return ended
             results += ended
-        if any(map(self._exits, calls, results)):
-            # Text beside the call is no answer: where answers are checked, it does not count.
-            return PassEnd("completed", "" if self._checks else answer.text, exits=True)
+        # Where answers are checked, text beside the call is none: the loop ends with the answer that passes.
+        if self._checks is None and any(map(self._exits, calls, results)):
+            return PassEnd("completed", answer.text, exits=True)
         return results
 
     def _exits(self, call: ToolCall, result: Result) -> bool:
@@ -346,13 +347,11 @@ class LlmWork:
         return await self._give(steps, step, call, PassEnd("completed", call.arguments["result"]))
 
     async def _exit(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        """A call of the tool that ends the loop. The other calls of the answer run first. Where answers are
-        checked, it is refused in the first iteration, in which none has passed: in a later one, that of the
-        iteration before has."""
-        is_early = self._checks is not None and steps.turn.iteration <= 1
-        content = _ANSWER_FIRST if is_early else _EXITED
+        """A call of the tool that ends the loop. The other calls of the answer run first; where answers are
+        checked, an answer has to pass, too."""
+        content = _EXITED if self._checks is None else _EXITS_WITH_ANSWER
         return steps.known(step, ToolResult) or steps.record(
-            step, ToolResult(call_id=call.id, tool=call.name, content=content, is_error=is_early)
+            step, ToolResult(call_id=call.id, tool=call.name, content=content)
         )
 
 
@@ -378,6 +377,11 @@ def _given(result: ToolResult) -> PassEnd:
     if result.ends_turn:
         return PassEnd("stopped", result.content)
     return PassEnd("completed", result.content, ends_agent=True, output=result.output, invalid=result.invalid)
+
+
+def _exiting(ended: PassEnd, exits: bool) -> PassEnd:
+    """The end of a pass whose answer ends the loop, too, if the model has said so."""
+    return msgspec.structs.replace(ended, exits=exits and ended.status == "completed")
 
 
 def _forced(end: PassEnd, limit: str) -> PassEnd:

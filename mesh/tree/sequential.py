@@ -28,9 +28,11 @@ class Sequential:
             written |= done.state
             if done.ends_agent:
                 return ending(done, written, forced)
+            forced = done.forced or forced
             if done.text or not done.exits:
                 text, output, invalid = done.text, done.output, done.invalid
             if done.exits:  # the loop around this node ends: the rest of this iteration does not run
-                return PassEnd("completed", text, written, exits=True, output=output, invalid=invalid)
-            forced = done.forced or forced
+                return PassEnd(
+                    "completed", text, written, exits=True, forced=forced, output=output, invalid=invalid
+                )
         return PassEnd("completed", text, written, forced=forced, output=output, invalid=invalid)

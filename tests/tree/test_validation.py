@@ -729,6 +729,20 @@ async def test_what_a_person_puts_in_the_place_of_an_answer_is_bounded(schema: A
     assert status == 400
 
 
+@pytest.mark.parametrize("empty", ["", " \n"])
+async def test_a_person_cannot_put_nothing_in_the_place_of_an_answer(empty: str) -> None:
+    tree = loop(llm("main", validate=[{"person": True}]), max_iterations=2)
+    async with CheckedMesh(Answers(main=["first", "second"]), tree) as world:
+        body, _ = await world.lived()
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+        uuid = body["result"]["approval"]["uuid"]
+        status, refused = await world.decide(uuid, "approve", edited={"output": empty})
+        assert status == 400
+        assert "output: is empty; expected an answer, or a rejection" in refused["error"]
+        _, body = await world.decide(uuid, "approve", edited={"output": "mine"})
+    assert body["result"]["response"] == "mine"
+
+
 async def test_a_result_without_a_schema_has_to_be_a_text() -> None:
     model = Answers(main=[calls(("complete_task", {"result": {"a": 1}})), "please"])
     tree = llm("main", validate=[{"check": "polite"}], **DONE)
@@ -895,39 +909,74 @@ async def test_a_loop_whose_condition_fails_fails() -> None:
 CHECKED_IN_LOOP = {"output_schema": ORDER, "can_exit_loop": True}
 
 
-def refused_exits(events: list[AnyEvent]) -> list[str]:
-    return [e.step for e in events if isinstance(e, ToolResult) and e.tool == "exit_loop" and e.is_error]
+def exits(events: list[AnyEvent]) -> list[str]:
+    return [e.step for e in events if isinstance(e, ToolResult) and e.tool == "exit_loop" and not e.is_error]
 
 
-async def test_a_loop_does_not_end_before_an_answer_has_passed_and_ends_with_one_that_did() -> None:
-    model = Answers(writer=[EXIT, GOOD, EXIT])
+async def test_a_checked_node_ends_the_loop_with_the_answer_that_passes_next() -> None:
+    model = Answers(writer=[EXIT, BAD, GOOD, "never"])
     tree = loop(llm("writer", **CHECKED_IN_LOOP), max_iterations=5)
     async with CheckedMesh(model, tree) as world:
         body, events = await world.lived()
     assert body["result"]["output"] == {"total": 7}
-    assert refused_exits(events) == ["0.0#1/tool/0.0"]
+    assert exits(events) == ["0.0#1/tool/0.0"]
     told = model.requests["writer"][1].messages[-1]
     assert isinstance(told, Results)
-    assert "Answer first" in told.results[0].content
-    assert validations(events) == [("schema", True, 1)]
+    assert "Give that answer now" in told.results[0].content
+    assert validations(events) == [("schema", False, 1), ("schema", True, 2)]
+    assert len(model.requests["writer"]) == 3
 
 
-async def test_each_run_of_a_loop_needs_an_answer_of_its_own() -> None:
-    model = Answers(writer=[GOOD, EXIT, EXIT, '{"total": 8}', EXIT])
-    inner = loop(sequential(llm("writer", **CHECKED_IN_LOOP)), name="inner", max_iterations=3)
-    async with CheckedMesh(model, loop(inner, max_iterations=2)) as world:
+@pytest.mark.parametrize("order", [("writer", "editor"), ("editor", "writer")])
+async def test_a_loop_that_a_checked_node_ends_answers_with_what_passed_there_and_nothing_of_others(
+    order: tuple[str, str],
+) -> None:
+    model = Answers(writer=["unchecked 1", "unchecked 2"], editor=[GOOD, EXIT, BAD, '{"total": 8}'])
+    nodes = {"writer": llm("writer"), "editor": llm("editor", output_key="o", **CHECKED_IN_LOOP)}
+    tree = loop(sequential(*(nodes[name] for name in order)), max_iterations=5)
+    async with CheckedMesh(model, tree) as world:
         body, events = await world.lived()
     assert body["result"]["output"] == {"total": 8}
-    assert refused_exits(events) == ["0.0#2.0#1.0/tool/0.0"]
+    assert body["result"]["response"] == '{"total": 8}'
+    assert [e.valid for e in events if isinstance(e, Validation)] == [True, False, True]
 
 
-async def test_a_result_that_did_not_pass_is_no_answer_with_which_a_loop_may_end() -> None:
+async def test_below_parallel_a_node_of_which_nothing_passed_does_not_end_the_loop() -> None:
+    checked = llm("editor", max_runs=1, **CHECKED_IN_LOOP)
+    tree = loop(parallel(llm("writer"), checked, on_error="continue"), max_iterations=3)
+    model = Answers(writer=["1", "2", "3"], editor=[BAD, EXIT, BAD, EXIT, GOOD])
+    async with CheckedMesh(model, tree) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == f"3\n{GOOD}"
+    assert exits(events) == ["0.0#2.1/tool/0.0", "0.0#3.1/tool/0.0"]
+
+
+async def test_what_ended_a_called_loop_is_the_result_that_its_caller_gets() -> None:
+    team = loop(llm("writer"), llm("editor", **CHECKED_IN_LOOP), name="team", max_iterations=5)
+    ask = calls(("team", {"task": "x"}))
+    model = Answers(main=[ask, "done"], writer=["1", "2"], editor=[GOOD, EXIT, '{"total": 8}'])
+    async with CheckedMesh(model, llm("main", agents=["team"]), team) as world:
+        _, events = await world.lived()
+    (result,) = (e for e in events if isinstance(e, ToolResult) and e.tool == "team")
+    assert result.output == {"total": 8}
+
+
+async def test_a_result_that_did_not_pass_ends_neither_the_loop_nor_the_agent() -> None:
     both = calls(("complete_task", {"result": {"total": -1}}), ("exit_loop", {}))
-    model = Answers(writer=[both, GOOD, EXIT])
+    model = Answers(writer=[both, GOOD])
     async with CheckedMesh(model, loop(llm("writer", **CHECKED_IN_LOOP, **DONE))) as world:
         body, events = await world.lived()
     assert body["result"]["output"] == {"total": 7}
-    assert refused_exits(events) == ["0.0#1/tool/0.1"]
+    assert exits(events) == ["0.0#1/tool/0.1"]
+    assert validations(events) == [("schema", False, 1), ("schema", True, 2)]
+
+
+async def test_an_answer_that_was_accepted_ends_the_loop_and_is_marked() -> None:
+    tree = loop(llm("writer", max_runs=1, on_invalid="accept", **CHECKED_IN_LOOP), max_iterations=3)
+    async with CheckedMesh(Answers(writer=[EXIT, BAD, "never"]), tree) as world:
+        body, _ = await world.lived()
+    assert body["result"]["response"] == BAD
+    assert body["result"]["invalid"].startswith("schema: ")
 
 
 async def test_a_model_that_only_wants_to_end_the_loop_has_not_answered() -> None:
@@ -936,23 +985,34 @@ async def test_a_model_that_only_wants_to_end_the_loop_has_not_answered() -> Non
     async with CheckedMesh(Answers(writer=[EXIT]), tree, **limits) as world:
         body, events = await world.lived()
     assert body["error"] == "writer: the answer did not pass (run 1 of 3): there is no answer"
-    assert len(refused_exits(events)) == 2
+    assert len(exits(events)) == 2
 
 
-async def test_an_exit_that_an_older_mesh_has_journaled_ends_the_loop_as_it_did_then() -> None:
-    model = Answers(writer=[calls(("exit_loop", {}), ("add", {"n": 1}))])
+async def test_a_loop_ends_with_what_passed_also_if_a_person_decided_in_between() -> None:
+    model = Answers(writer=[calls(("exit_loop", {}), ("add", {"n": 1})), GOOD, "never"])
+    tree = loop(llm("writer", **CHECKED_IN_LOOP), approvals="ask", max_iterations=3)
+    async with CheckedMesh(model, tree) as world:
+        body, _ = await world.lived()
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+        events = await world.journal.read(body["conversation"]["id"])
+    assert body["result"]["output"] == {"total": 7}
+    assert world.ledger.lines == ["add 1"]
+    assert exits(events) == ["0.0#1/tool/0.0"]
+    assert len(model.requests["writer"]) == 2
+
+
+async def test_a_node_that_has_ended_its_loop_without_an_answer_by_an_older_mesh_stays_so() -> None:
+    model = Answers(writer=[EXIT], last=[calls(("add", {"n": 1})), "done"])
     unchecked, checks = {"can_exit_loop": True}, CHECKED_IN_LOOP
-    then, since = (loop(llm("writer", **more), approvals="ask") for more in (unchecked, checks))
+    then, since = (sequential(loop(llm("writer", **more)), llm("last")) for more in (unchecked, checks))
     async with CheckedMesh(model, then) as world:
-        body, events = await world.lived()
-        assert refused_exits(events) == []
+        body, _ = await world.lived()
         await world.tree.close()
         checked = parse(config(since), "test.yaml", {})
         world.tree = LocalTree(checked, [world.ledger.session()], lambda _: model, world)
         await world.tree.start()
         _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
-    assert body["result"]["response"] == ""
-    assert world.ledger.lines == ["add 1"]
+    assert body["result"]["response"] == "done"
     assert len(model.requests["writer"]) == 1
 
 
