@@ -83,12 +83,14 @@ def agent_spec(name: str, description: str, input_schema: dict[str, Any] | None)
 
 class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The agents of the config that one node may call, by name. ``max_depth`` bounds how many agents call
-    each other. ``is_one_tool``: they are offered as ``use_agent``, instead of each as a tool, and take a
+    each other. ``are_checked``: the answers of the node are checked, so that no agent below it may end the
+    turn. ``is_one_tool``: they are offered as ``use_agent``, instead of each as a tool, and take a
     ``task`` then, whatever their ``input_schema``."""
 
     agents: Mapping[str, CallableAgent]
     settings: CallSettings = CallSettings()
     max_depth: int = 5
+    are_checked: bool = False
     is_one_tool: bool = False
 
     @property
@@ -155,7 +157,14 @@ class _AgentCall(CallDriver):
     async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
         agent = self._agent(arguments)
         given = _without_agent(arguments) if self._calls.is_one_tool else arguments
-        output = await run_agent(agent, self._steps, self._step, given, self._calls.settings)
+        output = await run_agent(
+            agent,
+            self._steps,
+            self._step,
+            given,
+            self._calls.settings,
+            may_end_turn=not self._calls.are_checked,
+        )
         if output.status not in ("completed", "failed"):
             return not_ended(output)
         text = output.text + (_FORCED.format(output.forced) if output.forced else "")
@@ -199,9 +208,12 @@ async def run_agent(
     given: Mapping[str, Any],
     settings: CallSettings,
     message: str = "",
+    *,
+    may_end_turn: bool,
 ) -> PassOutput:
     """Runs an agent below the step that calls it, with what it is given. ``message`` is what it is told, if
-    that is not made of what it is given. Raises `Superseded`, `Unavailable`."""
+    that is not made of what it is given. ``may_end_turn``: the call alone does not forbid it, see
+    `PassInput`. Raises `Superseded`, `Unavailable`."""
     place, turn = step.called_agent(agent.name), steps.turn
     path = (*(turn.agent_path or (settings.root,)), agent.name)
     started = steps.known(place.step, AgentStarted) or steps.record(
@@ -217,6 +229,7 @@ async def run_agent(
             user_message=message or agent.user_message(given),
             asks=settings.asks(turn),
             at_once=turn.at_once or settings.approvals.at_once,
+            may_end_turn=turn.may_end_turn and may_end_turn,
             agent_path=path,
             started_at=started.time,
         ),

@@ -261,6 +261,7 @@ def _agent_calls(
         agents={agent.name: agent for agent in agents},
         settings=settings,
         max_depth=config.budget.max_depth,
+        are_checked=output_schema(config, planned) is not None or planned.node.is_checked,
         is_one_tool=planned.node.offer_agents == "use_agent",
     )
 

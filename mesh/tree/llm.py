@@ -22,7 +22,7 @@ from mesh.tree.remote_call import RemoteCalls
 from mesh.tree.steps import Steps
 from mesh.tree.template import render
 from mesh.tree.tool_call import ToolCalls
-from mesh.tree.turn import AbandonedTask, UnsettledCall
+from mesh.tree.turn import AbandonedTask, PassInput, UnsettledCall
 from mesh.tree.validation import AnswerChecks, Objection
 
 EXIT_LOOP = ToolSpec(
@@ -34,6 +34,10 @@ EXIT_LOOP = ToolSpec(
 _EXITED = "The loop ends here."
 _EXITS_WITH_ANSWER = (
     "The loop ends with the answer that passes its checks next. Give that answer now, in full."
+)
+_KEEPS_TURN = (
+    "This call has no effect: the turn cannot end here, because an answer that waits for yours is checked. "
+    "Give your result to your caller, as your answer."
 )
 _RESULT = as_result({"type": "string", "description": "The answer, in full."})
 COMPLETE_TASK = ToolSpec(
@@ -82,18 +86,20 @@ class Tools:
         self._ending = {spec.name for spec in ending}
         own = (*((ASK_USER,) if ask_user else ()), *ending)
         others = tuple(tool.spec for tool in remote.agents.values())
-        self._own = {True: (*agents.specs, *others, *own), False: own}
-        self._seen: dict[bool, tuple[ToolSpec, ...]] = {}
-        self._specs = dict(self._own)
+        self._of_others, self._own = (*agents.specs, *others), own
+        self._seen: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
+        self._specs: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
 
-    def specs(self, depth: int) -> tuple[ToolSpec, ...]:
-        """The tools as models see them at a depth: no agents where that is the greatest one allowed. The very
-        same object until the tools change: providers keep what they made of it."""
-        offered, has_agents = self._mcp.toolbox.specs, depth < self._agents.max_depth
-        if offered is not self._seen.get(has_agents):
-            self._seen[has_agents] = offered
-            self._specs[has_agents] = (*offered, *self._own[has_agents])
-        return self._specs[has_agents]
+    def specs(self, turn: PassInput) -> tuple[ToolSpec, ...]:
+        """The tools as models see them in a pass: no agents where its depth is the greatest one allowed. The
+        very same object until the tools change: providers keep what they made of it."""
+        offered = self._mcp.toolbox.specs
+        where = has_agents, may_end_turn = turn.depth < self._agents.max_depth, turn.may_end_turn
+        if offered is not self._seen.get(where):
+            own = [spec for spec in self._own if may_end_turn or spec.name != RETURN_TO_USER.name]
+            self._seen[where] = offered
+            self._specs[where] = (*offered, *(self._of_others if has_agents else ()), *own)
+        return self._specs[where]
 
     def runs_beside_others(self, call: ToolCall) -> bool:
         """Whether a call may run at the same time as its neighbours: an agent of the config, or a tool that
@@ -120,9 +126,10 @@ class Tools:
         """Whether it is a call of a tool that ends the loop, the agent or the turn."""
         return call.name in self._ending
 
-    def answers(self, call: ToolCall) -> bool:
-        """Whether its result is an answer."""
-        return call.name in ANSWERING_TOOLS and self.ends_something(call)
+    def answers(self, call: ToolCall, turn: PassInput) -> bool:
+        """Whether its result is an answer in this pass."""
+        is_one = call.name in ANSWERING_TOOLS and self.ends_something(call)
+        return is_one and (turn.may_end_turn or call.name != RETURN_TO_USER.name)
 
     def exits_loop(self, call: ToolCall) -> bool:
         """Whether it ends the loop around the node."""
@@ -172,7 +179,7 @@ class LlmWork:
         exits = False  # whether the loop ends with the answer that passes
         while i - first < limit:
             step = turn.place.model_call(i)
-            prompt = Prompt(system, tuple(messages), self._tools.specs(turn.depth))
+            prompt = Prompt(system, tuple(messages), self._tools.specs(turn))
             answer = await self._model_calls.make(steps, step, prompt)
             if isinstance(answer, PassEnd):
                 return _exiting(await self._without_answer(steps, step, answer), exits)
@@ -246,7 +253,10 @@ class LlmWork:
         branches = [
             Branch(
                 partial(
-                    self._refuse if refuses else self._runner(calls, position), steps, key, calls[position]
+                    self._refuse if refuses else self._runner(steps.turn, calls, position),
+                    steps,
+                    key,
+                    calls[position],
                 ),
                 partial(_is_of, key),
             )
@@ -273,7 +283,7 @@ class LlmWork:
         are one plan, and the model can make a smaller one. Calls that began before there was a bound go
         on."""
         if steps.of(step):
-            return await self._runner((call,), 0)(steps, step, call)
+            return await self._runner(steps.turn, (call,), 0)(steps, step, call)
         refusal = (
             f"You made more than {self._settings.max_tool_calls} tool calls in one answer "
             "(limits.max_tool_calls); none of them was run. Make fewer calls at a time."
@@ -281,15 +291,17 @@ class LlmWork:
         result = ToolResult(call_id=call.id, tool=call.name, content=refusal, is_error=True, skipped=True)
         return steps.record(step, result)
 
-    def _runner(self, calls: Sequence[ToolCall], position: int) -> _RunCall:
+    def _runner(self, turn: PassInput, calls: Sequence[ToolCall], position: int) -> _RunCall:
         """What runs a call of an answer."""
         if not self._tools.ends_something(calls[position]):
             return self._tools.run
         if self._tools.exits_loop(calls[position]):
             return self._exit
+        if not self._tools.answers(calls[position], turn):
+            return self._keep_turn
         if self._checks is None:
             return self._end
-        is_second = any(self._tools.answers(call) for call in calls[:position])
+        is_second = any(self._tools.answers(call, turn) for call in calls[:position])
         return self._refuse_second if is_second else self._answer
 
     async def _refuse_second(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
@@ -298,6 +310,13 @@ class LlmWork:
         return steps.known(step, ToolResult) or steps.record(
             step, ToolResult(call_id=call.id, tool=call.name, content=text, is_error=True)
         )
+
+    async def _keep_turn(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """Refuses to end the turn past the checks of an answer."""
+        known = steps.known(step, ToolResult) or steps.record(
+            step, ToolResult(call_id=call.id, tool=call.name, content=_KEEPS_TURN, is_error=True)
+        )
+        return known if known.is_error else _given(known)
 
     async def _answer(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """A call whose result is an answer that is checked."""

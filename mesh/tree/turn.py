@@ -33,9 +33,11 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``history`` are the turns before, for nodes that read them.
 
     ``asks`` and ``at_once`` are set for an agent that was called: whether its caller's destructive tools wait
-    for a person, and whether the caller is below a parallel or loop node. ``agent_path`` are the names of the
-    agents from the root agent down to this one, empty in the root agent. ``started_at`` is when this agent
-    began: the root agent with the turn. ``deadline`` is when nobody waits for this pass any more.
+    for a person, and whether the caller is below a parallel or loop node. ``may_end_turn`` is false for one
+    that checks an answer, or whose caller's answer is checked, and for all below it: the turn would end past
+    these checks. ``agent_path`` are the names of the agents from the root agent down to this one, empty in
+    the root agent. ``started_at`` is when this agent began: the root agent with the turn. ``deadline`` is
+    when nobody waits for this pass any more.
 
     ``depth_above`` counts the agents of other meshes that call each other down to the root agent of this
     turn, ``called_by`` are their names, for people to read.
@@ -69,6 +71,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     watched: bool = False
     asks: bool = True
     at_once: bool = False
+    may_end_turn: bool = True
     agent_path: Sequence[str] = ()
     started_at: str = ""
     deadline: str = ""

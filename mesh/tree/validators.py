@@ -178,7 +178,7 @@ class AgentValidator:
         given, message = self._given(steps, answer), ""
         if self._agent.input_schema is None:
             message = _TASK.format(given["request"], given["output"])
-        output = await run_agent(self._agent, steps, step, given, self._settings, message)
+        output = await run_agent(self._agent, steps, step, given, self._settings, message, may_end_turn=False)
         if output.status not in ("completed", "failed"):
             return not_ended(output)
         return self._verdict_of(output)

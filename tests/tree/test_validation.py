@@ -781,6 +781,69 @@ async def test_what_is_returned_to_the_user_is_checked() -> None:
     assert validations(events) == [("polite", False, 1), ("polite", True, 2)]
 
 
+def back(result: Any) -> LlmCall:
+    return calls(("return_to_user", {"result": result}))
+
+
+def refusals(events: list[AnyEvent]) -> list[str]:
+    return [e.step for e in events if isinstance(e, ToolResult) and "the turn cannot end here" in e.content]
+
+
+@pytest.mark.parametrize("is_below", [False, True])
+async def test_an_agent_that_checks_an_answer_and_all_below_it_cannot_end_the_turn(is_below: bool) -> None:
+    no = {"valid": False, "feedback": "no"}
+    if is_below:
+        critic = {**CRITIC, "agents": ["helper"]}
+        agents = [critic, llm("helper", can_return_to_user=True)]
+        said = {"critic": [calls(("helper", {"task": "x"})), verdict(True)], "helper": [back("no"), "fine"]}
+    else:
+        agents = [{**CRITIC, "can_return_to_user": True}]
+        said = {"critic": [back(no), verdict(True)]}
+    model = Answers(main=[GOOD], **said)
+    tree = sequential(llm("main", output_schema=ORDER, validate=[{"agent": "critic"}]))
+    async with CheckedMesh(model, tree, *agents) as world:
+        body, events = await world.lived()
+    assert body["result"]["output"] == {"total": 7}
+    assert len(refusals(events)) == 1
+    offered = [spec.name for request in model.requests[[*said][-1]] for spec in request.tools]
+    assert "return_to_user" not in offered
+
+
+async def test_what_a_checked_node_calls_cannot_end_the_turn_and_is_told_to_answer_its_caller() -> None:
+    tree = sequential(llm("main", validate=[{"check": "polite"}], agents=["middle"]), llm("after"))
+    agents = [llm("middle", agents=["helper"]), llm("helper", can_return_to_user=True, **DONE)]
+    done = calls(("return_to_user", {"result": "rude"}), ("complete_task", {"result": "done"}))
+    model = Answers(
+        main=[calls(("middle", {"task": "x"})), "please"],
+        middle=[calls(("helper", {"task": "x"})), "fine"],
+        helper=[done],
+        after=["after"],
+    )
+    async with CheckedMesh(model, tree, *agents, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "after"
+    assert refusals(events) == ["0.0.middle@0-0.helper@0-0/tool/0.0"]
+    assert [e.content for e in events if isinstance(e, ToolResult) and e.tool == "helper"] == ["done"]
+
+
+async def test_an_agent_that_a_loop_asks_whether_to_end_cannot_end_the_turn() -> None:
+    model = Answers(writer=["a", "b"], critic=[back({"valid": True, "feedback": ""}), verdict(True)])
+    agent = {**CRITIC, "can_return_to_user": True}
+    async with CheckedMesh(model, rounds(exit_when={"agent": "critic"}), agent) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "a"
+    assert len(refusals(events)) == 1
+
+
+async def test_a_checked_agent_whose_caller_is_not_checked_still_answers_the_user_itself() -> None:
+    helper = llm("helper", can_return_to_user=True, validate=[{"check": "polite"}])
+    model = Answers(main=[calls(("helper", {"task": "x"}))], helper=[back("rude"), back("please")])
+    async with CheckedMesh(model, llm("main", agents=["helper"]), helper, checks={"polite": polite}) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "please"
+    assert refusals(events) == []
+
+
 # -- where the output goes
 
 
