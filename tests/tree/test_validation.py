@@ -1221,6 +1221,13 @@ async def test_a_forced_last_answer_is_checked_and_no_further_run_follows() -> N
             assert "main: the answer did not pass (run 1 of 3): polite: Say please." in body["error"]
 
 
+async def test_a_forced_answer_that_ends_the_loop_is_told_as_forced_by_the_nodes_around_it() -> None:
+    tree = loop(sequential(llm("writer", **CHECKED_IN_LOOP)), max_iterations=3)
+    async with budgeted(tree, Answers(writer=[EXIT, GOOD]), max_llm_calls=2) as world:
+        body, _ = await world.lived()
+    assert (body["result"]["output"], body["result"]["forced"]) == ({"total": 7}, "max_llm_calls")
+
+
 async def test_what_is_there_at_a_limit_is_no_answer_that_passed() -> None:
     tree = llm("main", validate=[{"check": "polite"}])
     model = Answers(main=[msgspec.structs.replace(calls(("look", {})), text="please wait")])
