@@ -18,6 +18,8 @@ from mesh.tools.declare import DECLARED, Declared, declared_of
 from mesh.tools.results import without_half_characters
 from mesh.tools.source_lines import SourceLines
 
+_READS = "a check only reads (read_only=True, or no decorator)"
+
 
 class FileProblem(NamedTuple):
     """Something wrong in a file, at a line that counts from 1."""
@@ -74,6 +76,8 @@ class ToolFunction:
             yield "says something that has half a character (a lone surrogate); write the whole one"
         schema, returned = self.arguments.schema, type_hints(self.declared.function).get("return")
         for tool in self.checks:
+            if not self.declared.hints.get("readOnlyHint"):
+                yield f"may change something, and finds out what came of {tool.name}; {_READS}"
             with suppress(UnusableArgument):  # that is a problem of the tool, and is told there
                 yield from outcome_check_problems(schema, returned, tool.name, tool.arguments.schema)
         if self.declared.is_check and not self.checks:
@@ -108,8 +112,8 @@ class ToolFile:
 
 
 def generator_problem(function: Callable[..., Any]) -> str:
-    """What is wrong with a function that yields; an empty text if it does not."""
-    function = inspect.unwrap(function)
+    """What is wrong with a function that yields; an empty text if it does not. One that wraps a generator may
+    return all that it yields: it is the outer function that is called."""
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         return "yields its result (a generator); return all of it at once, and tell ctx.progress meanwhile"
     return ""

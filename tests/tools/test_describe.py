@@ -114,6 +114,14 @@ def described(code: str, path: str = "/nowhere/shop.py") -> Description:
             2,
             'was: it returns no outcome; expected "applied", "not_applied" or "unknown"',
         ),
+        *(
+            (
+                f"@tool{hints}\ndef was() -> str: ...\n\n@tool(check=was)\ndef pay() -> None: ...",
+                3,
+                "was: may change something, and finds out what came of pay; a check only reads (read_only=",
+            )
+            for hints in ("", "(destructive=True)", "(destructive=False, idempotent=True)")
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_has_its_line(code: str, line: int, problem: str) -> None:
@@ -131,6 +139,33 @@ def test_a_file_that_does_not_import_shows_the_end_of_the_traceback() -> None:
         "               ~~^~~",
         "    ZeroDivisionError: division by zero",
     ]
+
+
+def test_a_tool_that_only_reads_may_check_outcomes() -> None:
+    code = (
+        "@tool(read_only=True)\ndef was(a: int) -> str: ...\n\n@tool(check=was)\ndef pay(a: int) -> None: ..."
+    )
+    assert described(code).problems == ()
+
+
+def test_a_decorator_may_collect_what_a_function_yields() -> None:
+    code = """
+        from functools import wraps
+
+        def collected(function):
+            @wraps(function)
+            def collect(n: int) -> list[int]:
+                return list(function(n))
+            return collect
+
+        @tool(read_only=True)
+        @collected
+        def pages(n: int):
+            yield n
+    """
+    found = described(code)
+    assert found.problems == ()
+    assert [each["name"] for each in found.tools] == ["pages"]
 
 
 @pytest.mark.parametrize(
