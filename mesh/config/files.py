@@ -15,6 +15,7 @@ harm whoever reads a config.
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -22,10 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mesh.config.problem_texts import spelled
-from mesh.config.yaml_tree import Loc
-from mesh.core.errors import Unavailable
+from mesh.config.yaml_tree import Loc, compose
+from mesh.core.errors import ConfigError, Unavailable
 from mesh.core.redaction import Redaction
-from mesh.core.strict_json import checked
+from mesh.core.strict_json import checked, parsed
 from mesh.processes.bounded import Ran, run_bounded
 
 MAX_BYTES = 256 * 1024
@@ -118,7 +119,7 @@ class Files:
             return _schema_of_type(self._read(file), name)
         if reference.endswith(".py"):
             raise UnusableFile(f"names a Python file and no type of it; expected {reference}:NAME")
-        if _BARE_NAME.fullmatch(reference) and not Path(_path(self._folder, reference)).exists():
+        if _BARE_NAME.fullmatch(reference) and not os.path.exists(_path(self._folder, reference)):  # noqa: PTH110
             path = "the path of a JSON file (schemas/order.json)"
             of_type = f"a type of a Python file (tools/shop.py:{re.split('[.:]', reference)[-1]})"
             raise UnusableFile(f"is a name alone; expected a JSON Schema, {path} or {of_type}")
@@ -199,15 +200,22 @@ def _resolve_python(server: dict[str, Any], loc: Loc, files: Files) -> Iterator[
 
 
 def _path(folder: Path, reference: str) -> str:
-    return os.path.abspath(folder / Path(reference).expanduser())  # noqa: PTH100 - a symlink stays one
+    return os.path.abspath(folder / _expanded(reference))  # noqa: PTH100 - a symlink stays one
+
+
+def _expanded(reference: str) -> Path:
+    try:
+        return Path(reference).expanduser()
+    except RuntimeError:
+        user = reference.partition("/")[0]
+        raise UnusableFile(f"begins with {user}, and there is no such home; expected a path") from None
 
 
 def read(folder: Path, reference: str) -> FileText:
     """Returns the file at a path that is relative to a folder. Raises `UnusableFile`."""
-    path = folder / Path(reference).expanduser()
+    path = folder / _expanded(reference)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = _content(path)
     except OSError as error:
         raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from error
     if len(raw) > MAX_BYTES:
@@ -217,6 +225,18 @@ def read(folder: Path, reference: str) -> FileText:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UnusableFile(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from error
+
+
+def _content(path: Path) -> bytes:
+    with open(path, "rb", opener=_opened_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UnusableFile(f"{path} is a pipe or a device; expected a file")
+        return file.read(MAX_BYTES + 1)
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    """Does not wait for a writer, if the path is a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _schema_of_type(file: FileText, name: str) -> FileText:
@@ -234,9 +254,27 @@ def _json_object(file: FileText) -> dict[str, Any]:
         raise UnusableFile(f"{file.path}:{error.lineno}: not valid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise UnusableFile(f"{file.path}:1: not valid JSON: {error}") from error
+    _refuse_repeated_names(file)
     if not isinstance(found, dict):
         raise UnusableFile(f"{file.path}:1: expected a JSON object")
     return found
+
+
+def _refuse_repeated_names(file: FileText) -> None:
+    try:
+        parsed(file.text, unique_names=True)
+    except ValueError as error:
+        raise UnusableFile(_repeated_key(file) or f"{file.path}:1: {error}") from error
+
+
+def _repeated_key(file: FileText) -> str:
+    """Which key of a JSON text is repeated, and where; an empty text if the text is no YAML."""
+    try:
+        # JSON is YAML but for tabs, which may be only between its tokens.
+        compose(file.text.replace("\t", " "), file.path)
+    except ConfigError as error:
+        return next((problem for problem in error.problems if "written twice" in problem), "")
+    return ""
 
 
 def _refuse(constant: str) -> None:

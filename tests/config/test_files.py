@@ -1,5 +1,6 @@
 """Files that a config names."""
 
+import os
 import re
 from pathlib import Path
 
@@ -221,6 +222,11 @@ def test_a_schema_is_that_of_a_file_or_of_a_type_and_is_kept(
         ("bad.json", "bad.json:2: not valid JSON: Expecting value"),
         ("nan.json", "nan.json:1: not valid JSON: NaN is no JSON"),
         ("list.json", "list.json:1: expected a JSON object"),
+        ("twice.json", "twice.json:3: type: written twice; first on line 2"),
+        ("hidden.json", "hidden.json:1: it has an object with two members of the name '😀'"),
+        ("pipe.json", "pipe.json is a pipe or a device; expected a file"),
+        ("pipe.py:Order", "pipe.py is a pipe or a device; expected a file"),
+        ("folder.json", "folder.json cannot be read: Is a directory"),
         ("models.py:Oder", "models.py:1: Oder: the file has no such name; did you mean Order?"),
         ("models.py:X", "models.py:1: X: the file has no such name; expected one of: Odd, Order"),
         ("models.py:Odd", "models.py:7: Odd: has no usable type: JSON Schema cannot express Odd"),
@@ -233,6 +239,11 @@ def test_a_schema_that_cannot_be_used_is_told_with_file_and_line(
     (tmp_path / "bad.json").write_text('{\n"type": }')
     (tmp_path / "nan.json").write_text('{"minimum": NaN}')
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "twice.json").write_text('{\n\t"type": "object",\n\t"type": "array"}')
+    (tmp_path / "hidden.json").write_text('{"\\ud83d\\ude00": 1, "😀": 2}')
+    for name in ("pipe.json", "pipe.py"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "folder.json").mkdir()
     (tmp_path / "models.py").write_text(MODELS)
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(UnusableFile) as raised:
@@ -240,10 +251,26 @@ def test_a_schema_that_cannot_be_used_is_told_with_file_and_line(
     assert str(raised.value).startswith(f"{tmp_path}/{problem}")
 
 
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match=r"^/dev/zero is a pipe or a device; expected a file$"):
+        Files(tmp_path).schema(("agent", "output_schema"), "/dev/zero")
+
+
+@pytest.mark.parametrize("reference", ["~no-such-user/order.json", "~no-such-user/models.py:Order"])
+def test_a_home_that_does_not_exist_is_told(tmp_path: Path, reference: str) -> None:
+    with pytest.raises(UnusableFile, match=r"^begins with ~no-such-user, and there is no such home"):
+        Files(tmp_path).schema(("agent", "output_schema"), reference)
+
+
 @pytest.mark.parametrize("reference", ["Order", "models.Order", "models:Order"])
 def test_a_name_alone_is_told_how_a_type_of_a_file_is_written(tmp_path: Path, reference: str) -> None:
     with pytest.raises(UnusableFile, match=r"a type of a Python file \(tools/shop\.py:Order\)$"):
         Files(tmp_path).schema(("agent", "output_schema"), reference)
+
+
+def test_a_name_that_is_too_long_for_a_file_is_a_name_alone(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match=r"^is a name alone; expected a JSON Schema"):
+        Files(tmp_path).schema(("agent", "output_schema"), "O" * 5_000)
 
 
 def test_a_python_file_without_a_type_is_told_how_to_name_one(tmp_path: Path) -> None:
