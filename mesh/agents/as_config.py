@@ -69,7 +69,8 @@ class AsConfig:
         given = set_fields(agent)
         node: dict[str, Any] = {"name": agent.name, "type": agent.type}
         for key, value in given.items():
-            node[key] = self._value(agent, key, value, (*loc, key))
+            if value is not None:  # as in Python: the same as no key
+                node[key] = self._value(agent, key, value, (*loc, key))
         return node
 
     def _value(self, agent: Agent, key: str, value: Any, loc: Loc) -> Any:

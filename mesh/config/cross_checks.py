@@ -140,12 +140,20 @@ def _references(at: "_At", callable_names: set[Any]) -> Iterator[Problem]:
 
 _VALIDATORS = ("check", "agent", "person")
 _EXITS = ("check", "schema", "agent")
+_CHECKING = {
+    "output_schema": "a JSON Schema",
+    "input_schema": "a JSON Schema",
+    "exit_when": f"one of {', '.join(_EXITS)}",
+}
 _OF_VALIDATION = ("max_runs", "on_invalid", "show_drafts")
 """Keys that say nothing unless answers are checked."""
 
 
 def _validation(at: "_At", callable_names: set[Any]) -> Iterator[Problem]:
-    """What checks answers, and what ends a loop."""
+    """What checks answers, and what ends a loop. One that says nothing would let everything pass."""
+    for key, expected in _CHECKING.items():
+        if key in at.node and at.node[key] is None:
+            yield (*at.loc, key), f"is nothing; expected {expected} (or no key at all)"
     for loc, entry in _entries(at.node.get("validate"), (*at.loc, "validate")):
         yield from _condition(loc, entry, _VALIDATORS, callable_names)
     if isinstance(exit_when := at.node.get("exit_when"), dict):
@@ -160,9 +168,10 @@ def _condition(
     loc: Loc, entry: dict[str, Any], kinds: Sequence[str], callable_names: set[Any]
 ) -> Iterator[Problem]:
     given = [kind for kind in kinds if kind in entry]
-    if len(given) != 1:
-        wrong = f"{' and '.join(given)} exclude each other" if given else "says nothing"
-        yield loc, f"{wrong}; expected one of {', '.join(kinds)}"
+    if all(entry[kind] is None for kind in given):
+        yield loc, f"says nothing; expected one of {', '.join(kinds)}"
+    elif len(given) != 1:
+        yield loc, f"{' and '.join(given)} exclude each other; expected one of {', '.join(kinds)}"
     name = entry.get("agent")
     if isinstance(name, str) and name not in callable_names:
         yield (*loc, "agent"), _no_such_agent(callable_names)

@@ -182,6 +182,8 @@ class _Composer:
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
                 raise UnreadableYaml(_line(event), "a key must be a word, not a list, a mapping or an alias")
+            if event.value == "<<" and event.style in (None, ""):
+                self.problems.append((_line(event), "merge keys (<<) are not supported; write the keys here"))
             child = replace(self.node(next(events), events, depth + 1), line=_line(event))
             if event.value in children:
                 first = children[event.value].line

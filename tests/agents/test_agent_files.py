@@ -125,6 +125,12 @@ def test_a_file_without_functions_has_no_server(file: Path) -> None:
     assert load(file, {}).source == "name: a\nagent:\n  name: a\n  type: llm\n  model: offline\n"
 
 
+def test_none_is_the_same_as_no_key(file: Path) -> None:
+    nothing = "model='offline', output_schema=None, exit_when=None, tools=None"
+    file.write_text(f'from mesh.agents import Agent\nagent = Agent(name="a", {nothing})\n')
+    assert load(file, {}).source == "name: a\nagent:\n  name: a\n  type: llm\n  model: offline\n"
+
+
 def test_trees_and_agents_that_are_used_twice_are_written_once_where_they_are_called(file: Path) -> None:
     file.write_text("""\
 from mesh.agents import Agent

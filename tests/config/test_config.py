@@ -153,6 +153,7 @@ class TestProblems:
             ("just text", 1, "expected keys at the top level"),
             ("name: !!python/object:os.system x", 1, "tags are not supported"),
             ("name: *nothing", 1, "an alias without an anchor"),
+            ("a: &a {name: x}\n<<: *a", 2, "merge keys (<<) are not supported"),
             ("name: &me [*me]", 1, "an alias without an anchor"),
             ("name: a\n---\nname: b", 2, "a second document starts here"),
             ("? [a]\n: b", 1, "a key must be a word"),

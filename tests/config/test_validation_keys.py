@@ -60,6 +60,39 @@ NOBODY = "no agent has this name; expected one of agents: (there are none)"
             node("exit_when: {check: a}"),
             "4: agent.exit_when: does not go with type: llm; expected type: loop",
         ),
+        *(
+            (
+                node(key, "prompt: x"),
+                f"4: agent.{key[:-1]}: is nothing; expected a JSON Schema (or no key at all)",
+            )
+            for key in ("output_schema:", "input_schema:")
+        ),
+        (
+            node("agents: [{name: a, type: llm}]", "exit_when:", kind="loop"),
+            "5: agent.exit_when: is nothing; expected one of check, schema, agent (or no key at all)",
+        ),
+        *(
+            (
+                node("agents: [{name: a, type: llm}]", f"exit_when: {{{kind}: }}", kind="loop"),
+                "5: agent.exit_when: says nothing; expected one of check, schema, agent",
+            )
+            for kind in ("check", "schema", "agent")
+        ),
+        *(
+            (
+                node("validate:", f"- {kind}:"),
+                "5: agent.validate[0]: says nothing; expected one of check, agent, person",
+            )
+            for kind in ("check", "agent", "person")
+        ),
+        (
+            node("validate: [{check: , person: true}]"),
+            "4: agent.validate[0]: check and person exclude each other",
+        ),
+        (
+            node("args: &schema {type: object}", "output_schema:", "  <<: *schema"),
+            "6: merge keys (<<) are not supported; write the keys here",
+        ),
         (
             node("output_schema: {type: object}", "max_runs: 21"),
             "5: agent.max_runs: is too large; expected 20 or less",
