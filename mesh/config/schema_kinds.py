@@ -19,6 +19,7 @@ _SPOKEN = {
 _MOST_LEVELS = 30
 _MOST_PARTS = 2_000
 """Schemas may refer to themselves, and to each other so that the parts multiply."""
+_SETS_OF_NAMES = ("dependentRequired", "dependencies")
 _MORE_PROPERTIES = ("patternProperties", "unevaluatedProperties", "$dynamicRef", "dependentSchemas", "if")
 """Keywords that may add properties."""
 
@@ -30,7 +31,8 @@ def kinds(schema: Any, root: Any) -> frozenset[str]:
 
 def properties(schema: Any, root: Any) -> dict[str, Any] | None:
     """The properties that an object which fits may have; None if it may have others, too. One that declares
-    properties and does not say ``additionalProperties`` has no others: nobody could know their names."""
+    properties and does not say ``additionalProperties`` has no others, but those that its schema names
+    elsewhere, as in ``required``: nobody could know their names."""
     return _Reader(root).properties(schema)
 
 
@@ -74,7 +76,7 @@ class _Reader:
         return found
 
     def properties(self, schema: Any, level: int = 0) -> dict[str, Any] | None:
-        if not self._is_read(schema, level) or any(key in schema for key in _MORE_PROPERTIES):
+        if not self._is_read(schema, level) or _has_more(schema):
             return None
         if schema.get("additionalProperties", False) is not False:
             return None
@@ -89,7 +91,10 @@ class _Reader:
             is_declared = True
             # Of several schemas of one property none is certain.
             found |= {name: {} if name in found else inner for name, inner in more.items()}
-        return found if is_declared else None
+        if not is_declared:
+            return None
+        named = [] if "additionalProperties" in schema else _named_elsewhere(schema)
+        return {**{name: {} for name in named}, **found}
 
     def required(self, schema: Any, level: int = 0) -> frozenset[str]:
         if not self._is_read(schema, level):
@@ -105,6 +110,20 @@ class _Reader:
         """What a value has to fit as well."""
         referred = [_referred(schema["$ref"], self._root)] if "$ref" in schema else []
         return [*_listed(schema, "allOf"), *referred]
+
+
+def _has_more(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema has keywords that may add properties."""
+    dependent = _mapping(schema.get("dependencies")).values()
+    return any(key in schema for key in _MORE_PROPERTIES) or not all(isinstance(d, list) for d in dependent)
+
+
+def _named_elsewhere(schema: Mapping[str, Any]) -> list[str]:
+    """The properties that a schema names where it does not declare them: nothing is said of their values."""
+    names = [*_listed(schema, "required"), *_listed(_mapping(schema.get("propertyNames")), "enum")]
+    for depending in (_mapping(schema.get(key)) for key in _SETS_OF_NAMES):
+        names += [name for key in depending for name in (key, *_listed(depending, key))]
+    return [name for name in names if isinstance(name, str)]
 
 
 def _named(names: Any) -> frozenset[str]:

@@ -81,6 +81,21 @@ def test_one_of_two_schemas_that_has_the_part_is_enough() -> None:
     assert len(told("{order.y}", more=(other,))) == 1
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"required": ["b"]},
+        {"dependentRequired": {"price": ["b"]}},
+        {"dependencies": {"b": ["price"]}},
+        {"propertyNames": {"enum": ["price", "b"]}},
+    ],
+)
+def test_a_name_that_the_schema_has_elsewhere_is_known(more: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"price": {"type": "integer"}}, **more}
+    assert told("{order.b.c}", schema=schema) == []
+    assert len(told("{order.x}", schema=schema)) == 1
+
+
 def test_arguments_of_a_tool_node_are_looked_at() -> None:
     tool = {"name": "ship", "type": "tool", "tool": "ship", "args": {"to": ["{order.byer}"]}}
     (problem,) = told("x", more=(tool,))
