@@ -20,6 +20,7 @@ Compiling a schema takes longer, up to half a second for one of `MAX_SCHEMA_BYTE
 """
 
 import json
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -80,12 +81,13 @@ ANSWER = Subject("the schema of the answer", "the answer is too", "the answer do
 
 class _Checker(NamedTuple):
     """A compiled schema; ``without_patterns`` is for values that are too large for patterns, None if these
-    are refused. ``unmatched`` are the patterns that are not checked."""
+    are refused. ``unmatched`` are the patterns that are not checked, ``declared`` the names of properties."""
 
     graph: SchemaGraph
     full: Any
     without_patterns: Any
     unmatched: tuple[str, ...]
+    declared: frozenset[str]
 
     def can_collect(
         self, value: Any, budget: CountingBudget, errors: Literal["first", "all"], with_patterns: bool
@@ -107,7 +109,7 @@ class Size(NamedTuple):
 
 class Misfit(NamedTuple):
     """What is wrong with a value, for whoever wrote it; and the rule, without anything of the value but where
-    in it that is."""
+    in it that is, in names that the schema declares."""
 
     text: str
     rule: str
@@ -175,7 +177,8 @@ def error_line(error: jsonschema_rs.ValidationError) -> str:
     """Returns the location and the problem. Of a long message the middle is left out: the value is at its
     beginning, and what is wrong with it at its end."""
     told = _telling(error)
-    line = _place_of(told[0], ": ") + "; ".join(map(_message, told))
+    place, messages = _place(told[0].instance_path), "; ".join(map(_message, told))
+    line = f"{place}: {messages}" if place else messages
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
 
 
@@ -213,11 +216,13 @@ def _message(error: Any) -> str:
     return f"{shown} is not one of {', '.join(named)}" + (f" and {others} others" if others else "")
 
 
-def rule_line(error: jsonschema_rs.ValidationError) -> str:
-    """Returns the location and the rule that is broken there, and nothing else of the value."""
+def rule_line(error: jsonschema_rs.ValidationError, declared: Collection[str]) -> str:
+    """Returns the location and the rule that is broken there, and nothing else of the value: names in it that
+    are not ``declared`` are masked."""
     told = _telling(error)
     rules = " or ".join(map(_rule, told))
-    return f"{_place_of(told[0])}breaks the rule {rules[:MAX_LINE]}"
+    masked = f"{_place(told[0].instance_path, declared)} ".lstrip()
+    return f"{masked}breaks the rule {rules[:MAX_LINE]}"
 
 
 def _rule(error: Any) -> str:
@@ -231,9 +236,14 @@ def _rule(error: Any) -> str:
     return f"{name}: {json.dumps(asked[0] if is_one_type else asked, ensure_ascii=False)}"
 
 
-def _place_of(error: Any, after: str = " ") -> str:
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path).lstrip(".")
-    return f"{place[:MAX_LINE]}{after}" if place else ""
+def _place(path: Iterable[str | int], declared: Collection[str] | None = None) -> str:
+    """Where in a value something is; the names that are not among the ``declared`` ones are masked."""
+    parts = (f"[{p}]" if isinstance(p, int) else f".{p}" if _may_tell(p, declared) else "[…]" for p in path)
+    return "".join(parts).lstrip(".")[:MAX_LINE]
+
+
+def _may_tell(name: str, declared: Collection[str] | None) -> bool:
+    return declared is None or name in declared
 
 
 def unmatched_patterns(schema: dict[str, Any]) -> tuple[str, ...]:
@@ -271,10 +281,23 @@ def _compiled(text: bytes, is_complete: bool) -> _Checker:
     cleaned, without = patterns.cleaned(schema), _PatternFilter(0).cleaned(schema)
     full = _validator(draft, cleaned, known, formats=is_complete)
     graph = SchemaGraph(cleaned, specification)
+    declared = frozenset(_declared(schema))
     if is_complete:
-        return _Checker(graph, full, None, tuple(patterns.dropped))
+        return _Checker(graph, full, None, tuple(patterns.dropped), declared)
     rest = full if without == cleaned else _validator(draft, without, known)
-    return _Checker(graph, full, rest, tuple(patterns.dropped))
+    return _Checker(graph, full, rest, tuple(patterns.dropped), declared)
+
+
+def _declared(schema: Any) -> Iterator[str]:
+    """Yields the names of the properties that a schema declares, wherever it does."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _declared(each)
+    if isinstance(schema, dict):
+        named = schema.get("properties")
+        yield from named if isinstance(named, dict) else ()
+        for value in schema.values():
+            yield from _declared(value)
 
 
 def _draft_of(schema: dict[str, Any]) -> str:
@@ -310,14 +333,14 @@ def _lines(checker: _Checker, value: Any, subject: Subject, size: Size | None) -
     is_small = size is not None and matches and checker.graph.most_work_of_errors(*size) <= MAX_WORK
     if is_small or checker.can_collect(value, budget, "all", matches):
         errors = zip(validator.iter_errors(value), range(MAX_PROBLEMS + 1), strict=False)
-        return [_problem(error) for error, _ in errors]
+        return [_problem(error, checker.declared) for error, _ in errors]
     if checker.can_collect(value, budget, "first", matches):
-        return [_first_problem(validator, value), _alike("(and maybe more)")]
+        return [_first_problem(validator, value, checker.declared), _alike("(and maybe more)")]
     return [_alike(f"{subject.does_not} fit {subject.schema}; {subject.is_too} large to say where")]
 
 
-def _problem(error: jsonschema_rs.ValidationError) -> Misfit:
-    return Misfit(error_line(error), rule_line(error))
+def _problem(error: jsonschema_rs.ValidationError, declared: Collection[str]) -> Misfit:
+    return Misfit(error_line(error), rule_line(error, declared))
 
 
 def _alike(text: str) -> Misfit:
@@ -325,12 +348,12 @@ def _alike(text: str) -> Misfit:
     return Misfit(text, text)
 
 
-def _first_problem(validator: Any, value: Any) -> Misfit:
+def _first_problem(validator: Any, value: Any, declared: Collection[str]) -> Misfit:
     """Returns the first problem of a value that does not fit."""
     try:
         validator.validate(value)
     except jsonschema_rs.ValidationError as error:
-        return _problem(error)
+        return _problem(error, declared)
     raise AssertionError("a value that does not fit has a first error")
 
 

@@ -68,6 +68,9 @@ def test_what_is_wrong_is_told_with_its_place(answer: Any, line: str) -> None:
         ({"total": 3, "more": ["SECRET"]}, 'more[0] breaks the rule const: "x"'),
         ({"total": 3, "map": {"SECRET": 1}}, "map breaks the rule that nothing may be there"),
         ({"total": 3, "names": {"SECRET": 1}}, "names breaks the rule propertyNames"),
+        ({"total": 3, "open": {"SECRET": [{"n": ""}]}}, 'open[…][0].n breaks the rule type: "integer"'),
+        ({"total": 3, "like": {"SECRET": 1}}, 'like[…] breaks the rule type: "string"'),
+        ({"total": 3, "open": {"total": 1}}, 'open.total breaks the rule type: "array"'),
     ],
 )
 def test_those_who_are_not_to_see_an_answer_are_told_the_place_and_the_rule(answer: Any, rules: str) -> None:
@@ -75,6 +78,13 @@ def test_those_who_are_not_to_see_an_answer_are_told_the_place_and_the_rule(answ
         "more": {"items": {"anyOf": [{"type": "integer"}, {"const": "x"}]}},
         "map": {"additionalProperties": False},
         "names": {"propertyNames": {"maxLength": 1}},
+        "like": {"patternProperties": {"^S": {"type": "string"}}},
+        "open": {
+            "additionalProperties": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"n": {"type": "integer"}}},
+            }
+        },
     }
     schema = ORDER | {"properties": ORDER["properties"] | more}  # type: ignore[operator]
     found = checked(schema, json.dumps(answer))
