@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from mesh.core.concealed import as_clients_see
 from mesh.core.events import (
     AgentStarted,
     AnyEvent,
@@ -102,6 +103,7 @@ class ActionLog:
 
     def add(self, event: AnyEvent) -> Iterator[AgentAction]:
         """Yields the actions of the next event. Many events are none."""
+        event = as_clients_see(event)
         match event:
             case ConversationCreated():
                 self._conversation_id = event.conversation_id

@@ -347,11 +347,13 @@ class Conversation:
             case Validation():
                 self.validated.add(event.step)
             case ToolResult():
-                self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
+                if not event.concealed:
+                    self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
                 if event.ends_turn and self.returned is None:  # of two, the first in the journal counts
                     self.returned = event
                 self.results[event.step] = event
-                self._say("tool", event.shown or event.content, event, self._tool_call_view(event))
+                told = self._tool_call_view(event)
+                self._say("tool", told.result or "", event, told)
             case ToolIntent():
                 self.claims.setdefault(event.step, []).append(event)
             case ApprovalRequired():
@@ -374,6 +376,8 @@ class Conversation:
             self.requests[event.idempotency_key] = KeyedRequest(event.body_hash, event.seq, event.seq)
 
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
+        if event.concealed:
+            return ToolCallView(event.tool, {}, "", event.is_error)
         call = call_of(self.steps, event)
         arguments = call.arguments if call and not self._is_draft(event) else {}
         if claims := self.claims.get(event.step):

@@ -100,12 +100,15 @@ class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
     """What every event carries. ``seq`` 0: not journaled. ``step`` is a step key or a place
-    (`mesh.core.places`); empty for what happens to the whole turn or conversation."""
+    (`mesh.core.places`); empty for what happens to the whole turn or conversation. ``concealed``: it is about
+    a draft that is being checked, so that clients are not shown what is said in it (`mesh.core.concealed`).
+    """
 
     seq: int = 0
     time: str = ""
     turn: int = 0
     step: str = ""
+    concealed: bool = False
 
     @property
     def wire_name(self) -> str:

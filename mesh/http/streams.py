@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from mesh.core.concealed import as_clients_see
 from mesh.core.errors import BadRequest, MeshError, Unavailable
 from mesh.core.events import AnyEvent, CutOff, LlmCall, Validation, now
 from mesh.core.ids import new_id
@@ -51,7 +52,7 @@ def last_event_id(request: Request) -> int | None:
 def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
     """An event as watchers see it: its own fields, and always where and when it happened."""
     head = {"type": "", "conversation_id": conversation_id, "turn": event.turn, "node": event.node}
-    fields: dict[str, Any] = msgspec.to_builtins(event)
+    fields: dict[str, Any] = msgspec.to_builtins(as_clients_see(event))
     for name in _NOT_SHOWN:
         fields.pop(name, None)
     if isinstance(event, LlmCall) and event.draft:

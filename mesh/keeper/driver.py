@@ -173,7 +173,8 @@ class Driver:
                 await asyncio.sleep(trouble.pause(problem))
         if result is None:
             return None
-        return msgspec.structs.replace(result, turn=call.intent.turn, step=call.intent.step)
+        intent = call.intent
+        return msgspec.structs.replace(result, turn=intent.turn, step=intent.step, concealed=intent.concealed)
 
     async def _cancel_tasks(self, abandoned: Sequence[AbandonedTask]) -> None:
         """Cancels the tasks that other agents work on for a turn that is over. Their approvals could still be

@@ -133,7 +133,9 @@ class EventLines:
             self._last_text = event.text
             yield self._node_line(event, event.text, "plain", note, " drafts:" if event.draft else ":")
         if asked or not event.text:
-            says = "drafts an answer" if event.draft else "says nothing"  # a stream does not tell drafts
+            # What a stream does not tell.
+            hidden = "checks an answer" if event.concealed else "drafts an answer" if event.draft else ""
+            says = hidden or "says nothing"
             yield self._node_line(event, f"calls {asked}" if asked else says, "plain", self._price_tag(event))
 
     def _price_tag(self, event: LlmCall) -> str:

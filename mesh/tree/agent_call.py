@@ -210,10 +210,11 @@ async def run_agent(
     message: str = "",
     *,
     may_end_turn: bool,
+    conceals: bool = False,
 ) -> PassOutput:
     """Runs an agent below the step that calls it, with what it is given. ``message`` is what it is told, if
     that is not made of what it is given. ``may_end_turn``: the call alone does not forbid it, see
-    `PassInput`. Raises `Superseded`, `Unavailable`."""
+    `PassInput`; ``conceals`` as there. Raises `Superseded`, `Unavailable`."""
     place, turn = step.called_agent(agent.name), steps.turn
     path = (*(turn.agent_path or (settings.root,)), agent.name)
     started = steps.known(place.step, AgentStarted) or steps.record(
@@ -232,6 +233,7 @@ async def run_agent(
             may_end_turn=turn.may_end_turn and may_end_turn,
             agent_path=path,
             started_at=started.time,
+            conceals=turn.conceals or conceals,
         ),
     )
     failpoint("agent.returned")

@@ -198,16 +198,18 @@ class Validators:
 
     def _validator(self, validator: Validator) -> AnswerValidator:
         return (
-            PersonValidator(self._settings, self._schema) if validator.person else self._condition(validator)
+            PersonValidator(self._settings, self._schema)
+            if validator.person
+            else self._condition(validator, is_draft=not self._planned.node.show_drafts)
         )
 
-    def _condition(self, condition: Validator | ExitCondition) -> AnswerValidator:
+    def _condition(self, condition: Validator | ExitCondition, *, is_draft: bool = False) -> AnswerValidator:
         if condition.check is not None:
-            return CheckValidator(condition.check, self._toolbox, self._settings)
+            return CheckValidator(condition.check, self._toolbox, self._settings, is_draft=is_draft)
         roots = {root.path: root for root in callable_agents(self._config)}
         assert condition.agent is not None  # checked by `mesh.config.cross_checks`
         agent = _callable_agent(roots[condition.agent], self._environment)
-        return AgentValidator(agent, self._settings, self._config.budget.max_depth)
+        return AgentValidator(agent, self._settings, self._config.budget.max_depth, is_draft=is_draft)
 
 
 def _a2a_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:

@@ -28,6 +28,7 @@ from mesh.core.events import (
     Live,
     LlmCall,
     LlmReserved,
+    NodeStarted,
     TextDelta,
     ToolIntent,
     ToolProgress,
@@ -128,6 +129,8 @@ class Steps:
     def show(self, step: StepKey, event: Live) -> None:
         """Shows an event to the watchers, if there are any."""
         if not self.watched or len(self._unsent) >= _MOST_UNSENT:
+            return
+        if self.turn.conceals and not isinstance(event, NodeStarted):
             return
         stamped = self._stamp(step, event)
         last = self._unsent[-1] if len(self._unsent) > self._on_its_way else None
@@ -271,7 +274,10 @@ class Steps:
         return f"sid={self.turn.session_id} conversation={self.turn.conversation_id} node={self.turn.at}"
 
     def _stamp(self, step: StepKey, event: E) -> E:
-        return msgspec.structs.replace(event, turn=self.turn.turn, step=step.text, time=event.time or now())
+        turn = self.turn
+        return msgspec.structs.replace(
+            event, turn=turn.turn, step=step.text, time=event.time or now(), concealed=turn.conceals
+        )
 
     def _send_soon(self) -> None:
         # Invariant: what is recorded right before the return travels with it. A timer, even one of no time at

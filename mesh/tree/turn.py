@@ -45,6 +45,9 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``budget`` are the limits of the request that began the turn, which tighten those of the root.
     ``scopes`` are the budgets of the nodes around this one, and its own.
 
+    ``conceals``: a draft is checked here, and what happens is told to nobody but the journal: see
+    `mesh.core.concealed`.
+
     ``watched``: there are watchers, so that events are sent ahead at once and deltas are wanted.
 
     ``token`` is the caller's bearer token. It stays in memory while the turn is open and is written nowhere.
@@ -77,6 +80,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: str = ""
     depth_above: int = 0
     called_by: Sequence[str] = ()
+    conceals: bool = False
     budget: Mapping[str, float] = {}
     scopes: Sequence[Scope] = ()
 

@@ -4,6 +4,9 @@ A validator gives a verdict, or pauses for a person, or raises `ValidatorError`,
 not count. It journals nothing itself; `mesh.tree.validation` does.
 """
 
+import builtins
+import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -19,8 +22,9 @@ from mesh.core.strict_json import parsed
 from mesh.llm.answer_check import Checked, checked
 from mesh.llm.outputs import problem_of_edit, text_of
 from mesh.mcp.port import Tool, ToolOutcome
-from mesh.mcp.schema import problems
+from mesh.mcp.schema import Misfit, found_problems, problems
 from mesh.mcp.toolbox import Toolbox
+from mesh.runtime.logs import fields
 from mesh.tree.agent_call import CallableAgent, run_agent
 from mesh.tree.calls import (
     MOST_SHOWN,
@@ -42,7 +46,12 @@ VERDICT: dict[str, Any] = {
     "additionalProperties": False,
 }
 """The ``output_schema`` of agents that validate and have none of their own."""
+_log = logging.getLogger("mesh.validators")
 _TASK = "Check this answer.\n\nThe message:\n{}\n\nThe answer:\n{}"
+_TIMED_OUT = re.compile(r"[^\s:]+ took longer than \S+ s \(timeout_s\)")
+"""A failure of a node that quotes nothing: all others begin with its name and a colon."""
+_LAST_WORDS = "; its last words: "
+"""What follows is the output of a server: see `mesh.mcp.stdio`."""
 _MOST_FEEDBACK = 8_000
 _REPEATED_WITHIN_S = 5.0
 """A check whose server died in this time is made once more: that is harmless, and the server starts again."""
@@ -110,25 +119,51 @@ class SchemaValidator:
         return self._last[1]
 
 
+class _Failures(msgspec.Struct, frozen=True):
+    """The errors of one validator, which clients are told. ``is_draft``: they do not see the answer that is
+    checked, so what may quote it goes to the log."""
+
+    validator: str
+    is_draft: bool
+
+    def misfit(self, found: Misfit) -> ValidatorError:
+        """The answer is nothing that the validator takes."""
+        what = f"the {self.validator} does not take this answer"
+        return ValidatorError(f"{what}: {found.rule if self.is_draft else found.text}")
+
+    def error(self, what: str, quotes: str, steps: Steps, *, told: str = "") -> ValidatorError:
+        """Why there is no verdict. ``told`` takes the place of what ``quotes`` the answer, for those who do
+        not see it."""
+        if not self.is_draft or told == quotes:
+            return ValidatorError(f"the {self.validator} {what}: {quotes}")
+        turn = steps.turn
+        at = fields(conversation=turn.conversation_id, turn=turn.turn, node=turn.at)
+        _log.warning("event=no_verdict %s %s", at, fields(message=f"the {self.validator} {what}: {quotes}"))
+        return ValidatorError(f"the {self.validator} {what}{told and ': '}{told} (the log has more)")
+
+
 class CheckValidator:
     """A function or tool that is given the answer as ``output``, and returns ``true`` or its objection. It
-    only reads, so that a call which was lost can be made again."""
+    only reads, so that a call which was lost can be made again. ``is_draft`` as in `SchemaValidator`."""
 
     kind: ValidatorKind = "check"
 
-    def __init__(self, name: str, toolbox: Toolbox, settings: CallSettings) -> None:
+    def __init__(
+        self, name: str, toolbox: Toolbox, settings: CallSettings, *, is_draft: bool = False
+    ) -> None:
         self.name = name
         self._toolbox = toolbox
         self._settings = settings
+        self._failures = _Failures(f"check {name}", is_draft)
 
     async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         tool = self._toolbox.checks.get(self.name)
         if tool is None:
             raise ValidatorError(f"there is no check {self.name} any more; the answer was not checked")
         given = fitting(tool.input_schema, answer, steps.turn.user_message)
-        if found := problems(tool.input_schema, given):
-            raise ValidatorError(f"the check {self.name} does not take this answer: {found}")
-        return self._verdict_of(tool, await self._called(steps, step, tool, given))
+        if (found := found_problems(tool.input_schema, given)).text:
+            raise self._failures.misfit(found)
+        return self._verdict_of(steps, tool, await self._called(steps, step, tool, given))
 
     def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return answer
@@ -143,11 +178,14 @@ class CheckValidator:
                 return await self._toolbox.call(tool, given, context=context)
             except ToolSessionError as problem:
                 if attempts > 1 or time.monotonic() - began > _REPEATED_WITHIN_S:
-                    raise ValidatorError(f"the check {self.name} could not be made: {problem}") from None
+                    why = str(problem)
+                    told = why.partition(_LAST_WORDS)[0]
+                    raise self._failures.error("could not be made", why, steps, told=told) from None
 
-    def _verdict_of(self, tool: Tool, outcome: ToolOutcome) -> Verdict:
+    def _verdict_of(self, steps: Steps, tool: Tool, outcome: ToolOutcome) -> Verdict:
         if outcome.is_error:
-            raise ValidatorError(f"the check {self.name} failed: {bounded(outcome.content, MOST_SHOWN)}")
+            why = bounded(outcome.content, MOST_SHOWN)
+            raise self._failures.error("failed", why, steps, told=_exception_in(why))
         said = _said(tool, outcome)
         if said is True:
             return Verdict(True)
@@ -160,15 +198,20 @@ class CheckValidator:
 
 class AgentValidator:
     """An agent that ends with ``{valid, feedback}``. No person approves its call, so that a destructive one
-    is never called."""
+    is never called. ``is_draft``: clients do not see an answer that did not pass, so they are not shown what
+    the agent does with it either."""
 
     kind: ValidatorKind = "agent"
 
-    def __init__(self, agent: CallableAgent, settings: CallSettings, max_depth: int) -> None:
+    def __init__(
+        self, agent: CallableAgent, settings: CallSettings, max_depth: int, *, is_draft: bool = False
+    ) -> None:
         self.name = agent.name
         self._agent = agent
         self._settings = settings
         self._max_depth = max_depth
+        self._is_draft = is_draft
+        self._failures = _Failures(f"agent {self.name}", is_draft)
 
     async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
         if self._agent.destructive:  # `mesh check` refuses it; a config of an older mesh may have it
@@ -178,10 +221,19 @@ class AgentValidator:
         given, message = self._given(steps, answer), ""
         if self._agent.input_schema is None:
             message = _TASK.format(given["request"], given["output"])
-        output = await run_agent(self._agent, steps, step, given, self._settings, message, may_end_turn=False)
+        output = await run_agent(
+            self._agent,
+            steps,
+            step,
+            given,
+            self._settings,
+            message,
+            may_end_turn=False,
+            conceals=self._is_draft,
+        )
         if output.status not in ("completed", "failed"):
             return not_ended(output)
-        return self._verdict_of(output)
+        return self._verdict_of(steps, output)
 
     def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return answer
@@ -192,13 +244,14 @@ class AgentValidator:
         if schema is None:
             return {"output": answer.text, "request": asked}
         given = fitting(schema, answer, asked)
-        if found := problems(schema, given):
-            raise ValidatorError(f"the agent {self.name} does not take this answer: {found}")
+        if (found := found_problems(schema, given)).text:
+            raise self._failures.misfit(found)
         return given
 
-    def _verdict_of(self, output: PassOutput) -> Verdict:
+    def _verdict_of(self, steps: Steps, output: PassOutput) -> Verdict:
         if output.status == "failed":
-            raise ValidatorError(f"the agent {self.name} failed: {bounded(output.text, MOST_SHOWN)}")
+            why = bounded(output.text, MOST_SHOWN)
+            raise self._failures.error("failed", why, steps, told=why if _TIMED_OUT.fullmatch(why) else "")
         if output.invalid:  # that it was accepted in spite of an objection does not make it right
             raise ValidatorError(f"the verdict of the agent {self.name} did not pass its own checks")
         said = output.output if output.output is not UNSET else _json(output.text)
@@ -210,10 +263,8 @@ class AgentValidator:
             case {"valid": False}:
                 return Verdict(False, f"The agent {self.name} does not accept this answer.")
             case _:
-                shown = bounded(output.text, 200)
-                raise ValidatorError(
-                    f"the agent {self.name} answered nonsense; expected {{valid, feedback}}: {shown}"
-                )
+                nonsense = "answered nonsense; expected {valid, feedback}"
+                raise self._failures.error(nonsense, bounded(output.text, 200), steps)
 
 
 class PersonValidator:
@@ -285,6 +336,14 @@ def fitting(schema: Mapping[str, Any], answer: Candidate, request: str) -> dict[
     if answer.output is not UNSET and problems(dict(schema), given):
         return {"output": answer.text, **more}
     return given
+
+
+def _exception_in(failure: str) -> str:
+    """The type of the exception that a failure begins with, if Python has it: a name of another kind might
+    be a part of the answer."""
+    name = failure.partition(":")[0]
+    found = getattr(builtins, name, None)
+    return name if isinstance(found, type) and issubclass(found, BaseException) else ""
 
 
 def _said(tool: Tool, outcome: ToolOutcome) -> Any:

@@ -13,8 +13,13 @@ from mesh.core.events import (
     ConversationCreated,
     Event,
     Live,
+    LlmCall,
+    NodeCompleted,
     TextDelta,
+    ToolIntent,
+    ToolResult,
     UserMessage,
+    Validation,
     decode,
     encode,
 )
@@ -63,10 +68,23 @@ def test_every_event_is_documented_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("kind", get_args(AnyEvent), ids=lambda kind: kind.__name__)
 def test_what_is_documented_of_an_event_is_what_a_stream_shows(kind: type[Event]) -> None:
-    event = example(kind)
+    event = msgspec.structs.replace(example(kind), concealed=False)
     journaled, fields = documented()[event.wire_name]
     assert set(shown(event, "c")) - ALWAYS == fields - ALWAYS  # type: ignore[arg-type]
     assert journaled == (kind not in get_args(Live))
+
+
+@pytest.mark.parametrize("kind", [LlmCall, ToolIntent, ToolResult, Validation, NodeCompleted])
+def test_a_stream_shows_of_a_concealed_event_that_it_happened_and_nothing_that_is_said_in_it(
+    kind: type[Event],
+) -> None:
+    event = example(kind)
+    said = {"text", "tool_calls", "arguments", "content", "output", "invalid", "feedback", "state", "found"}
+    assert event.concealed and decode(encode(event)) == event
+    told = shown(event, "c")  # type: ignore[arg-type]
+    assert told["concealed"] is True and told["step"] == event.step
+    left = {name: told[name] for name in (said | {"artifacts"}) & told.keys() if told[name]}
+    assert left == ({"tool_calls": ({"id": "x", "name": "x"},)} if kind is LlmCall else {})
 
 
 @pytest.mark.parametrize("kind", get_args(AnyEvent), ids=lambda kind: kind.__name__)

@@ -287,7 +287,7 @@ async def _says_nothing(arguments: dict[str, Any]) -> str:
 async def test_a_check_that_raises_or_answers_nonsense_fails_the_node_and_is_named(
     check: ToolFunction, why: str
 ) -> None:
-    tree = llm("main", validate=[{"check": "odd"}], on_invalid="accept")
+    tree = llm("main", validate=[{"check": "odd"}], on_invalid="accept", show_drafts=True)
     async with CheckedMesh(Answers(main=["hi"]), tree, checks={"odd": check}) as world:
         body, events = await world.lived()
     assert why in body["error"]
@@ -375,7 +375,7 @@ async def test_an_agent_that_validates_is_given_the_answer_and_a_schema_for_its_
 @pytest.mark.parametrize("said", ["fine by me", '{"ok": true}', '{"valid": "yes", "feedback": ""}'])
 async def test_an_agent_that_answers_nonsense_is_told_and_then_fails_the_node_and_is_named(said: str) -> None:
     model = Answers(main=["hi"], critic=[said])
-    tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
+    tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept", show_drafts=True)
     async with CheckedMesh(model, tree, CRITIC) as world:
         body, _ = await world.lived()
     assert "main: the agent critic failed: critic: the answer did not pass (run 3 of 3)" in body["error"]
@@ -685,10 +685,14 @@ async def test_a_result_that_did_not_pass_is_not_among_the_actions() -> None:
 SECRET = '{"total": "SECRET"}'
 
 
-async def _clients_see(tree: dict[str, Any], *answers: str | LlmCall) -> tuple[str, Answers]:
-    """All that clients are told of a turn, and the model that answered in it."""
-    model = Answers(main=[*answers])
-    async with CheckedMesh(model, tree) as world:
+async def _clients_see(
+    tree: dict[str, Any], *answers: str | LlmCall, agents: tuple[dict[str, Any], ...] = (), **more: Any
+) -> tuple[str, Answers]:
+    """All that clients are told of a turn, and the model that answered in it. ``more`` are what agents
+    answer, and ``checks``."""
+    checks = more.pop("checks", {})
+    model = Answers(main=[*answers], **more)
+    async with CheckedMesh(model, tree, *agents, checks=checks) as world:
         body, events = await world.lived()
         view = await world.show(body["conversation"]["id"])
     told = [shown(event, "c") for event in events]
@@ -716,6 +720,102 @@ async def test_where_drafts_are_shown_the_feedback_of_the_schema_is_shown_as_the
     told, _ = await _clients_see(tree, said)
     assert "is not of type" in json.loads(told)[0]["error"]
     assert "SECRET" in told
+
+
+async def _quoting(arguments: dict[str, Any]) -> str:
+    raise ValueError(f"ValueError: no such order: {arguments['output']}")
+
+
+_NARROW = {"type": "object", "properties": {"output": {"maxLength": 3}}, "required": ["output"]}
+_LEAKY: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"check": "leaky"}, llm("critic"), "the check leaky failed: ValueError (the log has more)"),
+    ({"agent": "critic"}, llm("critic", output_schema={}), "the agent critic answered nonsense; expected"),
+    (
+        {"agent": "critic"},
+        llm("critic", input_schema=_NARROW),
+        "the agent critic does not take this answer: output breaks the rule maxLength: 3",
+    ),
+    (
+        {"agent": "critic"},
+        llm("critic", output_schema=VERDICT, max_runs=1, show_drafts=True),
+        "the agent critic failed (the log has more)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("validator", "critic", "why"), _LEAKY)
+async def test_the_error_of_a_validator_quotes_no_draft_to_clients_and_the_log_has_it(
+    validator: dict[str, Any], critic: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = llm("main", validate=[validator])
+    nonsense = '{"valid": "SECRET"}' if "output_schema" in critic else '{"valid": true, "feedback": ""}'
+    told, _ = await _clients_see(
+        tree, "SECRET", agents=(critic,), critic=[nonsense], checks={"leaky": _quoting}
+    )
+    assert why in json.loads(told)[0]["error"]
+    assert "SECRET" not in told
+    assert "SECRET" in caplog.text or "does not take" in why
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_the_last_words_of_a_server_that_died_are_told_as_the_draft_is(shows: bool) -> None:
+    async def dies(arguments: dict[str, Any]) -> str:
+        words = f"it exited with code 1; its last words: {arguments['output']}"
+        raise ToolSessionError(words, may_have_run=True)
+
+    tree = llm("main", validate=[{"check": "dies"}], show_drafts=shows)
+    async with CheckedMesh(Answers(main=["SECRET"]), tree, checks={"dies": dies}) as world:
+        world.ledger.offered.call = _raising(world.ledger.offered, dies)  # type: ignore[method-assign]
+        error = (await world.lived())[0]["error"]
+    assert "the check dies could not be made: it exited with code 1" in error
+    assert ("SECRET" in error, "(the log has more)" in error) == (shows, not shows)
+
+
+@pytest.mark.parametrize(("validator", "critic", "why"), _LEAKY)
+async def test_where_drafts_are_shown_the_error_of_a_validator_is_told_in_full(
+    validator: dict[str, Any], critic: dict[str, Any], why: str
+) -> None:
+    tree = llm("main", validate=[validator], show_drafts=True)
+    nonsense = '{"valid": "SECRET"}' if "output_schema" in critic else '{"valid": true, "feedback": ""}'
+    told, _ = await _clients_see(
+        tree, "SECRET", agents=(critic,), critic=[nonsense], checks={"leaky": _quoting}
+    )
+    assert "SECRET" in json.loads(told)[0]["error"]
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_what_a_validating_agent_does_with_a_draft_is_shown_as_the_draft_is(shows: bool) -> None:
+    looks = calls(("look", {"at": "SECRET"}), ("helper", {"task": "Is SECRET right?"}))
+    critic = sequential(llm("reads", agents=["helper"]), llm("says", output_schema=VERDICT), name="critic")
+    tree = llm("main", validate=[{"agent": "critic"}], show_drafts=shows)
+    answers = {
+        "reads": [looks, "SECRET is right"],
+        "helper": ["SECRET it is"],
+        "says": ['{"valid": true, "feedback": "SECRET"}'],
+    }
+    told, _ = await _clients_see(tree, "SECRET", agents=(critic, llm("helper")), **answers)
+    body, view, events, lines = _four(told)
+    assert body["result"]["response"] == "SECRET"
+    inside = [event for event in events if "@v" in event["node"]]
+    assert {"llm_call", "agent_started", "tool_result", "node_completed"} <= {e["type"] for e in inside}
+    assert ("SECRET" in str(inside)) == shows
+    assert all(event.get("concealed", False) is not shows for event in inside[1:])
+    assert ("SECRET" in str([m for m in view["messages"] if m["role"] == "tool"])) == shows
+    assert ("SECRET" in str([line for line in lines if line["agentName"] != "main"])) == shows
+
+
+async def test_what_an_exit_condition_reads_is_no_draft() -> None:
+    tree = loop(llm("main"), max_iterations=2, exit_when={"agent": "critic"})
+    critic = [calls(("look", {"at": "SHOWN"})), '{"valid": true, "feedback": ""}']
+    told, _ = await _clients_see(tree, "please", agents=(llm("critic"),), critic=critic)
+    assert "SHOWN" in str([event for event in _four(told)[2] if "@v" in event["node"]])
+
+
+def _four(told: str) -> tuple[Any, Any, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The body, the view, the events and the actions that clients are told."""
+    body, view, *rest = json.loads(told)
+    events, *lines = rest
+    return body, view, events, lines
 
 
 @pytest.mark.parametrize("schema", [None, {"type": "string"}])
