@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from tests.a2a.server.serving import served
 from tests.http.test_streams import LIVE, Stream, client
 from tests.worlds.live import LiveMesh, Spoken
@@ -72,6 +74,23 @@ async def test_a_stream_of_old_events_does_not_show_them_either() -> None:
                 await seen.until("completed")
     assert "rely" not in str(seen.events)
     assert "rely" not in str(body)
+
+
+async def test_neither_does_it_show_what_a_validating_agent_says_and_calls_meanwhile() -> None:
+    looks = msgspec.structs.replace(calls(("look", {"at": SECRET})), text=SECRET)
+    wrong, right = ('{"valid": false, "feedback": "No."}', '{"valid": true, "feedback": ""}')
+    spoken = Spoken(says(SECRET), looks, says(wrong), says("good"), says(right))
+    setting = config(llm("main", validate=[{"agent": "critic"}]), agents=[llm("critic")])
+    with LiveMesh(spoken, setting) as live:
+        events, text = await events_of(live)
+        async with client(live) as http:
+            shown = (await http.get(f"/conversations/{events[0]['conversation_id']}")).json()
+    assert events[-1]["response"] == "good"
+    assert "rely" not in text
+    assert "rely" not in str(shown)
+    inside = {event["type"] for event in events if "@v" in event["node"]}
+    assert {"node_started", "llm_call", "tool_result"} <= inside
+    assert not inside & {"text_delta", "tool_call", "tool_progress", "trace"}
 
 
 # -- A2A
