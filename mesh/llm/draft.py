@@ -22,7 +22,7 @@ def tool_call(call_id: str, name: str, arguments: str | dict[str, Any], opaque: 
     """Makes a tool call from the arguments that the model wrote, as JSON text or decoded already.
 
     An empty text means no arguments. Anything but a JSON object that can be journaled makes the call
-    malformed.
+    malformed, and so do two members of one name.
     """
     decoded, why = _decoded(arguments)
     if isinstance(decoded, dict):
@@ -44,7 +44,7 @@ def _decoded(arguments: str | dict[str, Any]) -> tuple[Any, str]:
     try:
         if isinstance(arguments, dict):
             return strict_json.checked(arguments), ""
-        return strict_json.parsed(arguments) if arguments.strip() else {}, ""
+        return strict_json.parsed(arguments, unique_names=True) if arguments.strip() else {}, ""
     except strict_json.BeyondBounds as problem:
         return None, f" ({problem})"
     except ValueError:

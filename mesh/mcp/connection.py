@@ -237,6 +237,7 @@ class McpConnection:
         async with asyncio.timeout(LISTEN_TIMEOUT_S) as timeout:
             async with sdk_listen(self.session, tools_list_changed=True) as changes:
                 timeout.reschedule(None)  # only the acknowledgement is awaited with a bound
+                self.mark_stale()  # changes before it were not reported
                 async for _ in changes:
                     self.mark_stale()
 

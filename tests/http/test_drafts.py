@@ -4,6 +4,9 @@ from typing import Any
 
 import msgspec
 
+from mesh.a2a.server.turn_updates import TurnUpdates
+from mesh.core.events import Artifact, ToolResult
+from mesh.core.view import ConversationView
 from tests.a2a.server.serving import served
 from tests.http.test_streams import LIVE, Stream, client
 from tests.worlds.live import LiveMesh, Spoken
@@ -122,3 +125,10 @@ def test_an_answer_that_was_accepted_in_spite_of_an_objection_says_so() -> None:
     (metadata,) = artifact["metadata"].values()
     assert metadata["invalid"].startswith("schema: The answer does not fit its schema")
     assert [part["text"] for part in artifact["parts"]] == ["prose"]
+
+
+def test_a_stream_of_updates_has_no_files_of_what_a_validating_agent_calls() -> None:
+    result = ToolResult(call_id="c", tool="draw", content="", artifacts=(Artifact("a.txt", data="QQ=="),))
+    updates = TurnUpdates(ConversationView("c", "s", "processing", [], "", ""), 1)
+    assert len(list(updates.of_event(result))) == 1
+    assert not list(updates.of_event(msgspec.structs.replace(result, concealed=True)))

@@ -274,6 +274,16 @@ async def test_broken_arguments_of_the_tool_are_the_text(wire: str, deltas: bool
     assert answer.finish_reason == ("stop" if wire == "gemini" else "length")
 
 
+async def test_two_members_of_one_name_in_the_arguments_of_the_tool_do_not_fit(
+    wire: str, deltas: bool
+) -> None:
+    call = {"name": "complete_task", "malformed": '{"total": 3, "total": 4}'}
+    async with provider(wire, refusing({"tool_calls": [call]})) as (_, llm):
+        answer = await ask(llm, wire, deltas)
+    assert '"total": 3, "total": 4' in answer.text
+    assert checked(ORDER, answer.text).problem
+
+
 async def test_an_objection_goes_back_as_the_next_message(wire: str, deltas: bool) -> None:
     history = (User("How much?"), Assistant('{"total":"three"}'), User("total: is not an integer"))
     script = refusing({"tool_calls": [ending(total=3)]})

@@ -19,6 +19,7 @@ from mesh.a2a.server.task import (
     spent_metadata,
     status_of,
 )
+from mesh.core.concealed import as_clients_see
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -54,6 +55,7 @@ class TurnUpdates:
 
     def of_event(self, event: AnyEvent) -> Iterator[Update]:
         """The updates for an event; for most there are none."""
+        event = as_clients_see(event)
         self.is_work = self.is_work or isinstance(event, _WORK)
         match event:
             case TextDelta() if event.place == ROOT:
