@@ -1,0 +1,70 @@
+"""Runs calls: finds the tool, checks the arguments against its schema, and tells what went wrong."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mesh.mcp.schema import problems
+from mesh.servers.filesystem import changing, looking, reading, searching, transferring
+from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.call import Call
+from mesh.servers.filesystem.refusal import Conflict, Refused, words
+from mesh.servers.filesystem.root import Root
+from mesh.servers.filesystem.schemas import NAMES, TOOLS
+
+_ACTIONS: dict[str, Callable[[Call], Any]] = {
+    "list_roots": looking.list_roots,
+    "list_folder": looking.list_folder,
+    "read_file": reading.read_file,
+    "write_file": changing.write_file,
+    "remove_file": changing.remove_file,
+    "patch_file": changing.patch_file,
+    "create_folder": changing.create_folder,
+    "remove_folder": changing.remove_folder,
+    "stat_file": looking.stat_file,
+    "hash_file": looking.hash_file,
+    "permissions_file": looking.permissions_file,
+    "copy": transferring.copy,
+    "move": transferring.move,
+    "grep": searching.grep,
+    "glob": searching.glob,
+}
+_SCHEMAS = {str(tool["name"]): tool["inputSchema"] for tool in TOOLS}
+
+
+class Answer(NamedTuple):
+    """``conflict``: nothing was changed, because ``expect`` did not hold."""
+
+    value: Any
+    failed: bool = False
+    conflict: bool = False
+
+
+@dataclass(frozen=True)
+class Server:
+    """The roots, and how much of a file one read gives."""
+
+    roots: Sequence[Root]
+    page_size: int
+
+    def answer(self, tool: str, arguments: dict[str, Any], stop: Stop) -> Answer:
+        """Runs a call. Never raises an error that is due to the call, or to the files."""
+        given = {key: value for key, value in arguments.items() if value is not None}
+        try:
+            if tool not in _ACTIONS:
+                raise Refused(f"there is no tool {tool[:100]!r}: there is {', '.join(NAMES)}")
+            if problem := problems(_SCHEMAS[tool], given):
+                raise Refused(problem)
+            return Answer(_ACTIONS[tool](Call(tool, given, self.roots, stop, self.page_size)))
+        except Refused as error:
+            return Answer(str(error), failed=True, conflict=isinstance(error, Conflict))
+        except OSError as error:
+            return Answer(f"{_path_of(given)}{words(error)}", failed=True)
+        except (MemoryError, RecursionError):
+            return Answer("the call needs more memory than there is", failed=True)
+
+
+def _path_of(arguments: dict[str, Any]) -> str:
+    """The path that an error is about, as the caller gave it."""
+    keys = [key for key in ("path", "source_path", "dest_path") if isinstance(arguments.get(key), str)]
+    return " and ".join(str(arguments[key])[:200] for key in keys) + ": " if keys else ""

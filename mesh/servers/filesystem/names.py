@@ -1,0 +1,75 @@
+r"""Paths as text: what callers write and read, and the names on the disk. Pure.
+
+A name on the disk is any bytes. In Python it is text in which bytes that are not UTF-8 are lone surrogates
+(``surrogateescape``). JSON cannot carry these, so callers see ``\xff`` in their place, and may write it. A
+backslash that would look like the beginning of such an escape is written ``\x5c``.
+"""
+
+import re
+from typing import TypeAlias
+
+from mesh.servers.filesystem.refusal import Refused
+
+Parts: TypeAlias = tuple[str, ...]
+"""A path in normal form: names from the root downwards. The root itself is the empty tuple."""
+
+MAX_PATH = 4095
+MAX_NAME = 255
+STAGING = ".mcp-filesystem"
+"""The folder with unfinished work. No tool shows or opens it."""
+
+_ESCAPE = re.compile(r"\\x(5c|[89a-f][0-9a-f])")
+_LIKE_AN_ESCAPE = re.compile(r"\\(?=x(?:5c|[89a-f][0-9a-f]))")
+_BYTE = re.compile("[\udc80-\udcff]")
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
+def shown(name: str) -> str:
+    """A name, or a path, as callers see it."""
+    escaped = _LIKE_AN_ESCAPE.sub(r"\\x5c", name)
+    return _BYTE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped)
+
+
+def accepted(text: str) -> str:
+    """The name that a caller means: the inverse of `shown`."""
+    name = _ESCAPE.sub(lambda found: _byte(int(found[1], 16)), text)
+    # Escapes may spell a character that is UTF-8 after all. A name has one form only, or a pattern that hides
+    # the one would not hide the other.
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def parts_of(path: str) -> Parts:
+    """The path that a caller wrote, in normal form. Raises `Refused`."""
+    if problem := _problem(path):
+        raise Refused(f"{path[:200]!r}: {problem}")
+    parts = tuple(part for part in accepted(path).split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise Refused(f"{path[:200]!r}: '..' is not allowed: give the path from the root downwards")
+    if any(len(_bytes(part)) > MAX_NAME for part in parts) or len(_bytes("/".join(parts))) > MAX_PATH:
+        raise Refused(f"{path[:200]!r}…: a name may have {MAX_NAME} bytes, and a path {MAX_PATH}")
+    return parts
+
+
+def text_of(parts: Parts) -> str:
+    """A path in normal form, as callers see it."""
+    return shown("/".join(parts)) or "."
+
+
+def _problem(path: str) -> str:
+    if not path:
+        return "the path is empty: the root itself is '.'"
+    if "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
+        return "the path contains a character that no name has (NUL or half a surrogate pair)"
+    if path.startswith("/"):
+        return "absolute paths are not allowed: give the path relative to the root"
+    if _OF_WINDOWS.match(path):
+        return "this is a path of Windows: give the path relative to the root, with /"
+    return ""
+
+
+def _byte(value: int) -> str:
+    return "\\" if value == 0x5C else chr(0xDC00 + value)
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

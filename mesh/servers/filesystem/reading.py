@@ -1,0 +1,112 @@
+"""The tool ``read_file``."""
+
+import base64
+import hashlib
+import os
+from typing import Any
+
+from mesh.servers.filesystem.bounds import CHUNK, MAX_HASHED, Stop
+from mesh.servers.filesystem.call import Call
+from mesh.servers.filesystem.paging import Page, bytes_page, lines_page, read
+from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.texts import BINARY_WITHIN, Form, form_of, line_ending
+
+_TRIES = 3
+
+
+def read_file(call: Call) -> dict[str, Any]:
+    by_bytes = call.given("offset_bytes", "limit_bytes")
+    by_lines = call.given("offset_lines", "limit_lines")
+    if by_bytes and by_lines:
+        raise Refused("give offset_bytes and limit_bytes, or offset_lines and limit_lines, but not both")
+    with call.root().reading(call.parts()) as (descriptor, _, _):
+        for left in reversed(range(_TRIES)):
+            before = os.fstat(descriptor)
+            result = _read(call, descriptor, before.st_size, by_lines=by_lines)
+            # A page and a hash of different contents would be worse than no hash.
+            if _version(os.fstat(descriptor)) == _version(before):
+                return result
+            if not left:
+                result["sha256"] = None
+                result["note"] = "the file changed while it was read"
+    return result
+
+
+def _version(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _read(call: Call, descriptor: int, size: int, *, by_lines: bool) -> dict[str, Any]:
+    head = read(descriptor, 0, min(call.page_size, max(BINARY_WITHIN, 64 << 10)))
+    form = form_of(head, is_whole=len(head) == size)
+    if form is None:
+        return _binary(call, descriptor, size, by_lines)
+    if by_lines and form.is_wide:
+        raise Refused(f"{call.path()}: is {form.name}: pages of lines are not possible, take pages of bytes")
+    page = _page(call, descriptor, form, by_lines)
+    content = page.content.removeprefix(form.mark) if page.start == 0 else page.content
+    text = content.decode(form.encoding, "replace")
+    totals = _totals(descriptor, size, form, call.stop)
+    result = {
+        "content": text,
+        "size": size,
+        "truncated": page.start > 0 or page.end < size,
+        "encoding": form.name,
+        "line_ending": line_ending(text),
+    }
+    return result | totals | _following(page, size, by_lines=by_lines)
+
+
+def _page(call: Call, descriptor: int, form: Form, by_lines: bool) -> Page:
+    limit = min(call.page_size, call.number("limit_bytes", call.page_size))
+    if not by_lines:
+        return bytes_page(descriptor, call.number("offset_bytes", 0), limit, form)
+    count = call.number("limit_lines", 0) or None
+    return lines_page(descriptor, call.number("offset_lines", 1), count, limit, form, call.stop)
+
+
+def _binary(call: Call, descriptor: int, size: int, by_lines: bool) -> dict[str, Any]:
+    if by_lines:
+        raise Refused(f"{call.path()}: is binary: take pages of bytes")
+    # In base64, four characters stand for three bytes.
+    limit = min(call.page_size * 3 // 4, call.number("limit_bytes", call.page_size))
+    page = bytes_page(descriptor, call.number("offset_bytes", 0), limit, None)
+    return {
+        "content": base64.b64encode(page.content).decode(),
+        "size": size,
+        "truncated": page.start > 0 or page.end < size,
+        "binary": True,
+        "encoding": "base64",
+        "line_ending": "none",
+        "sha256": _totals(descriptor, size, None, call.stop)["sha256"],
+    } | _following(page, size, by_lines=False)
+
+
+def _totals(descriptor: int, size: int, form: Form | None, stop: Stop) -> dict[str, Any]:
+    """The hash of the whole file and the number of its lines, if it is not too large for that."""
+    if size > MAX_HASHED:
+        return {"sha256": None}
+    total, at, lines, last = hashlib.sha256(), 0, 0, b""
+    while chunk := os.pread(descriptor, CHUNK, at):
+        stop.check()
+        total.update(chunk)
+        lines += chunk.count(b"\n")
+        at += len(chunk)
+        last = chunk[-1:]
+    found: dict[str, Any] = {"sha256": total.hexdigest()}
+    if form is not None and not form.is_wide:
+        found["lines_total"] = lines + (last not in (b"", b"\n"))
+    return found
+
+
+def _following(page: Page, size: int, *, by_lines: bool) -> dict[str, Any]:
+    """How to go on, if there is more."""
+    if page.end >= size or page.end == page.start:
+        return {}
+    if by_lines and page.first is not None and not page.cut:
+        following = {"next_offset_lines": page.first + page.lines}
+    else:
+        following = {"next_offset_bytes": page.end}
+    [(key, value)] = following.items()
+    name = key.removeprefix("next_")
+    return {**following, "hint": f"there is more: call again with {name}={value}"}

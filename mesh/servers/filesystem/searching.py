@@ -1,0 +1,340 @@
+"""The tools ``grep`` and ``glob``.
+
+``grep`` lets ripgrep say where lines match, and reads these lines itself, from files that it opens like any
+other. A match whose line is no longer what ripgrep saw is left out. ``glob`` walks the tree itself, and leaves
+regular expressions to ripgrep, which matches them in linear time.
+
+Both pass over what ``.gitignore`` files say, and over ``.git``, unless told otherwise. Rules of the folders
+above the path hold, too. The path itself is searched in any case.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from mesh.servers.filesystem import globs, ripgrep
+from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.call import Call
+from mesh.servers.filesystem.ignore import FILE, MAX_BYTES, Ignore, rebased
+from mesh.servers.filesystem.looking import moment
+from mesh.servers.filesystem.names import STAGING, Parts, text_of
+from mesh.servers.filesystem.paging import around, read
+from mesh.servers.filesystem.refusal import Refused, explained
+from mesh.servers.filesystem.root import FOLDER, Root, kind
+from mesh.servers.filesystem.tree import walk
+
+DEFAULT_RESULTS = 100
+DEFAULT_TIMEOUT_S = 300
+MOST_COUNTED = 10_000
+"""Matches of ``grep`` after which it is not searched any further."""
+MAX_LINE = 2_000
+"""Bytes of a line that are shown."""
+_MAX_COLUMNS = 300
+_CUT = b" [... "
+_IN_BINARY = b' (found "\\0" byte around offset '
+_GIT = b".git\n"
+_OPTIONS = (
+    "--line-number", "--byte-offset", "--null", "--with-filename", "--no-heading", "--color=never",
+    "--no-messages", "--hidden", "--no-mmap", "--encoding=none", f"--max-columns={_MAX_COLUMNS}",
+    "--max-columns-preview", *ripgrep.LIMITS,
+)  # fmt: skip
+_RULES = (
+    "--no-ignore-global",
+    "--no-ignore-parent",
+    "--no-ignore-dot",
+    "--no-ignore-exclude",
+    "--no-require-git",
+)
+
+
+class Match(NamedTuple):
+    """A line that ripgrep found; ``line`` is its beginning, as ripgrep saw it."""
+
+    path: str
+    number: int
+    offset: int
+    line: bytes
+
+    @property
+    def parts(self) -> Parts:
+        return tuple(self.path.split("/"))
+
+
+def grep(call: Call) -> dict[str, Any]:
+    root = call.root()
+    parts = root.following(call.parts())
+    _check_searchable(root, parts)
+    stop = call.stop.sooner(call.number("timeout_seconds", DEFAULT_TIMEOUT_S))
+    found = _Found(call, root, parts, stop)
+    with _arguments(call, root, parts) as arguments, ripgrep.running(root.folder, arguments, stop) as search:
+        for match in _matches(search.output):
+            found.add(match)
+            if len(found.matches) >= MOST_COUNTED:
+                search.kill()
+                break
+        if problem := search.failure():
+            raise Refused(f"the pattern is not a valid regular expression: {problem}")
+        return found.result(crashed=search.crashed)
+
+
+class _Found:
+    """The matches of a search."""
+
+    def __init__(self, call: Call, root: Root, parts: Parts, stop: Stop) -> None:
+        self.matches: list[Match] = []
+        self._call = call
+        self._root = root
+        self._base = len("/".join(parts)) + 1 if parts else 0
+        self._stop = stop
+        name_filter = call.text("glob_filter")
+        self._filter = globs.matcher(name_filter) if name_filter is not None else None
+        self._wanted: dict[str, bool] = {}
+
+    def add(self, match: Match) -> None:
+        if match.path not in self._wanted:
+            self._wanted[match.path] = self._is_wanted(match)
+        if self._wanted[match.path]:
+            self.matches.append(match)
+
+    def _is_wanted(self, match: Match) -> bool:
+        below = match.path[self._base :] or match.parts[-1]
+        if self._filter is not None and not self._filter.fullmatch(below):
+            return False
+        return not self._root.is_hidden(match.parts)
+
+    def result(self, *, crashed: bool) -> dict[str, Any]:
+        wanted = self._call.number("max_results", DEFAULT_RESULTS)
+        self.matches.sort(key=attrgetter("path", "number"))
+        shown: list[dict[str, Any]] = []
+        for match in self.matches:
+            if len(shown) >= wanted or self._call.stop.is_over:
+                break
+            shown += self._verified(match)
+        total = len(self.matches)
+        result = {
+            "matches": shown,
+            "total_matches": total,
+            "truncated": total > len(shown) and len(shown) >= wanted,
+            "timed_out": self._stop.is_over,
+        }
+        if total >= MOST_COUNTED:
+            result["hint"] = f"the search ended after {MOST_COUNTED} matches: there may be more"
+        if crashed:
+            result |= {
+                "truncated": True,
+                "hint": "the search ended early: a file has lines of 100 MB and more",
+            }
+        return result
+
+    def _verified(self, match: Match) -> list[dict[str, Any]]:
+        """The match with what is in the file, if that is still what ripgrep saw; otherwise nothing."""
+        context = self._call.number("context_lines", 0)
+        # Removed, replaced by a link, or made something else meanwhile: then it is no match any more.
+        with suppress(OSError, Refused), self._root.reading(match.parts) as (descriptor, _, _):
+            before, line, after = around(descriptor, match.offset, context, context, MAX_LINE)
+            if line.startswith(match.line.removesuffix(b"\r")[:_MAX_COLUMNS]):
+                return [
+                    {
+                        "file": text_of(match.parts),
+                        "line_number": match.number,
+                        "line_content": _text(line),
+                        "context_before": [_text(each) for each in before],
+                        "context_after": [_text(each) for each in after],
+                    }
+                ]
+        return []
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")
+
+
+def _check_searchable(root: Root, parts: Parts) -> None:
+    mode = root.stat(parts).st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise Refused(f"{text_of(parts)}: is a {kind(mode)}: only regular files and folders are searched")
+
+
+class _Arguments:
+    """The arguments of ripgrep, with a file of rules that it inherits."""
+
+    def __init__(self, call: Call, root: Root, parts: Parts) -> None:
+        self._call = call
+        rules = "\n".join(_rules(call, root, parts)).encode("utf-8", "surrogateescape")
+        self._rules = ripgrep.content_file(rules, inherited=True)
+        self._path = os.fsencode("/".join((".", *parts))).decode("utf-8", "surrogateescape")
+
+    def __enter__(self) -> list[str]:
+        descriptor = self._rules.__enter__()
+        call = self._call
+        found = [*_OPTIONS, f"--ignore-file=/proc/self/fd/{descriptor}"]
+        found += ["--no-ignore-vcs"] if call.flag("ignored") else []
+        found += _RULES
+        found += ["--ignore-case"] if call.flag("case_insensitive") else []
+        if call.given("max_depth"):
+            found.append(f"--max-depth={call.number('max_depth', 0)}")
+        return [*found, f"--regexp={call.text('pattern')}", "--", self._path]
+
+    def __exit__(self, *raised: Any) -> None:
+        self._rules.__exit__(*raised)
+
+
+_arguments = _Arguments
+
+
+def _rules(call: Call, root: Root, parts: Parts) -> Iterator[str]:
+    """Rules for ripgrep in the form of ``.gitignore``, of which the last that matches decides. They only save
+    work: what is hidden or does not match the filter is left out afterwards in any case."""
+    name_filter = call.text("glob_filter")
+    if name_filter is not None:
+        yield from ("*", "!*/")
+        for pattern in globs.alternatives(name_filter):
+            line = rebased(pattern, "/".join(parts))
+            yield f"!{line}" if line and not line.startswith("!") else "!*"
+    if not call.flag("ignored"):
+        yield ".git"
+        for folder, content in _ignore_files_above(root, parts):
+            for each in content.decode("utf-8", "surrogateescape").split("\n"):
+                yield rebased(each.removesuffix("\r"), folder) or ""
+    yield STAGING
+    for pattern in root.hide.patterns:
+        yield from globs.alternatives(pattern)
+
+
+def _ignore_files_above(root: Root, parts: Parts) -> Iterator[tuple[str, bytes]]:
+    """The ``.gitignore`` files in the folders above a path, from the root on."""
+    for length in range(len(parts)):
+        with suppress(OSError, Refused), root.reading((*parts[:length], FILE)) as (descriptor, _, _):
+            yield "/".join(parts[:length]), read(descriptor, 0, MAX_BYTES)
+
+
+def _matches(output: Iterable[bytes]) -> Iterator[Match]:
+    """What ripgrep prints: the path, NUL, the number of the line, its offset, and its beginning."""
+    pending = b""
+    for raw in output:
+        path, zero, rest = (pending + raw).partition(b"\0")
+        if not zero:
+            # A name may contain line feeds. Or ripgrep says that a file is binary after all.
+            pending = b"" if _IN_BINARY in raw else pending + raw
+            continue
+        pending = b""
+        number, _, rest = rest.partition(b":")
+        offset, _, line = rest.partition(b":")
+        line = line.removesuffix(b"\n")
+        if len(line) > _MAX_COLUMNS and _CUT in line:
+            line = line[: line.rindex(_CUT)]
+        yield Match(
+            path.decode("utf-8", "surrogateescape").removeprefix("./"), int(number), int(offset), line
+        )
+
+
+def glob(call: Call) -> dict[str, Any]:
+    if call.given("pattern") == call.given("regex"):
+        raise Refused("give pattern or regex, and exactly one of them")
+    root = call.root()
+    parts = root.following(call.parts())
+    stop = call.stop.sooner(call.number("timeout_seconds", DEFAULT_TIMEOUT_S))
+    listed = _listed(call, root, parts, stop)
+    names, problem = _chosen(call, listed, root, stop)
+    if problem:
+        raise Refused(f"the regex is not a valid regular expression: {problem}")
+    wanted = call.number("max_results", DEFAULT_RESULTS)
+    shown = [entry for name in sorted(names)[:wanted] if (entry := _entry(root, parts, name))]
+    return {
+        "matches": shown,
+        "total_matches": len(names),
+        "truncated": len(names) > wanted,
+        "timed_out": stop.is_over,
+    }
+
+
+_TYPES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
+
+
+def _listed(call: Call, root: Root, parts: Parts, stop: Stop) -> list[str]:
+    """The paths below a folder, relative to it, of the wanted type."""
+    prefix = "/".join((*parts, ""))
+    wanted = _TYPES.get(call.text("type_filter") or "")
+    max_depth = call.number("max_depth", 0) or None
+    look = _Look(call, root, parts)
+    with explained(call.path()), root.opened(parts, FOLDER) as top:
+        look.enter(prefix[:-1], top)
+        entries = walk(top, stop, max_depth=max_depth, enters=lambda path, at: look.enters(prefix + path, at))
+        return [
+            path
+            for path, _, mode, _ in entries
+            if (wanted is None or mode == wanted) and look.is_visible(prefix + path, mode)
+        ]
+
+
+class _Look:
+    """What is seen of a tree: neither what is hidden, nor what is ignored."""
+
+    def __init__(self, call: Call, root: Root, parts: Parts) -> None:
+        self._honours = not call.flag("ignored")
+        self._hidden = root.hide
+        above = Ignore().within("", _GIT)
+        for folder, content in _ignore_files_above(root, parts) if self._honours else ():
+            above = above.within(folder, content)
+        self._above = above
+        self._rules: dict[str, Ignore] = {}
+
+    def enter(self, path: str, folder: int) -> None:
+        """Reads the rules of an open folder. Those of a folder hold until one beside it is entered."""
+        if not self._honours:
+            return
+        rules = self._of(path.rpartition("/")[0]) if path else self._above
+        self._rules[path] = rules.within(path, _content(folder))
+
+    def enters(self, path: str, folder: int) -> bool:
+        if not self.is_visible(path, stat.S_IFDIR):
+            return False
+        self.enter(path, folder)
+        return True
+
+    def is_visible(self, path: str, mode: int) -> bool:
+        name = path.rpartition("/")[2]
+        if name == STAGING or (self._hidden.patterns and self._hidden.matches_itself(path)):
+            return False
+        if not self._honours:
+            return True
+        return not self._of(path.rpartition("/")[0]).matches(path, is_folder=mode == stat.S_IFDIR)
+
+    def _of(self, folder: str) -> Ignore:
+        return self._rules.get(folder, self._above)
+
+
+def _content(folder: int) -> bytes:
+    with suppress(OSError):
+        descriptor = os.open(FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return read(descriptor, 0, MAX_BYTES)
+        finally:
+            os.close(descriptor)
+    return b""
+
+
+def _chosen(call: Call, listed: list[str], root: Root, stop: Stop) -> tuple[list[str], str]:
+    pattern, regex = call.text("pattern"), call.text("regex")
+    if pattern is not None:
+        matches = globs.matcher(pattern).fullmatch
+        return [path for path in listed if matches(path)], ""
+    return ripgrep.matching(listed, regex or "", root.folder, stop)
+
+
+def _entry(root: Root, parts: Parts, name: str) -> dict[str, Any] | None:
+    own = (*parts, *name.split("/"))
+    try:
+        found = root.stat(own)
+    except OSError:  # removed meanwhile, or too far down for a path
+        return None
+    return {
+        "path": text_of(own),
+        "type": kind(found.st_mode),
+        "size": found.st_size,
+        "modified_at": moment(found.st_mtime),
+    }

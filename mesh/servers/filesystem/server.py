@@ -1,0 +1,98 @@
+"""The server as clients meet it: MCP by the official SDK, over stdio or HTTP."""
+
+import json
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from mesh.servers.filesystem.bounds import MAX_CALL_S, Stop
+from mesh.servers.filesystem.calls import Answer, Server
+from mesh.servers.filesystem.schemas import TOOLS
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server as McpServer
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+NAME = "mcp-filesystem"
+MOST_AT_ONCE = 16
+"""Calls that run at the same time; others wait."""
+
+
+def build(server: Server) -> "McpServer[Any]":
+    import mcp_types as types
+    from mcp.server.lowlevel import Server as McpServer
+
+    listing = types.ListToolsResult.model_validate({"tools": TOOLS})
+    limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return listing
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        answer = await _answered(server, params.name, params.arguments or {}, limiter)
+        text = answer.value if answer.failed else json.dumps(answer.value, ensure_ascii=False)
+        meta = {"mesh": {"conflict": True}} if answer.conflict else None
+        return types.CallToolResult(
+            content=[types.TextContent(text=text)], is_error=answer.failed, _meta=meta
+        )
+
+    return McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def _answered(
+    server: Server, tool: str, arguments: dict[str, Any], limiter: anyio.CapacityLimiter
+) -> Answer:
+    """Runs a call in a thread: a disk may be slow, and other calls go on. A call that is cancelled ends at the
+    next place where it may; a change that has begun is completed."""
+    stop = Stop(MAX_CALL_S)
+    try:
+        return await anyio.to_thread.run_sync(
+            server.answer, tool, arguments, stop, limiter=limiter, abandon_on_cancel=True
+        )
+    finally:
+        stop.cancel()
+
+
+async def serve_stdio(server: Server) -> None:
+    from mesh.mcp.stdio_server import stdio_streams
+
+    mcp = build(server)
+    async with stdio_streams() as (incoming, outgoing):
+        await mcp.run(incoming, outgoing, mcp.create_initialization_options())
+
+
+async def serve_http(server: Server, host: str, port: int) -> None:
+    """Serves ``http://host:port/mcp`` and ``/health``, and writes the address to stderr. Port 0 picks a free
+    port."""
+    import uvicorn
+    from starlette.routing import Route
+
+    async def health(request: "Request") -> "Response":
+        return _health(server)
+
+    app = build(server).streamable_http_app(
+        json_response=True, host=host, custom_starlette_routes=[Route("/health", health)]
+    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol given: otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for
+    # an ACK.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        shown = f"[{host}]" if ":" in host else host
+        line = f"{NAME} listens on http://{shown}:{sock.getsockname()[1]}/mcp"
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[sock])
+
+
+def _health(server: Server) -> "Response":
+    """Whether the roots are still there: 200, or 503 with the names of those that are not."""
+    from starlette.responses import JSONResponse
+
+    gone = sorted(root.name for root in server.roots if not root.is_there)
+    status = {"status": "unavailable", "roots": gone} if gone else {"status": "ok"}
+    return JSONResponse(status, status_code=503 if gone else 200)

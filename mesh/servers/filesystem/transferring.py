@@ -1,0 +1,241 @@
+"""The tools ``copy`` and ``move``: from one root to another, or within one.
+
+Both change the destination with one rename. A move within a file system is that rename. Between two, it is a
+copy that takes its place, and then the removal of the source: a crash in between leaves both.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from mesh.servers.filesystem import diff, kernel
+from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.call import Call
+from mesh.servers.filesystem.changing import Change, carried_out, check_mode_of_call, state_of
+from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
+from mesh.servers.filesystem.names import Parts
+from mesh.servers.filesystem.refusal import Conflict, Refused
+from mesh.servers.filesystem.root import FOLDER, Root, kind
+from mesh.servers.filesystem.staging import lock
+from mesh.servers.filesystem.target import Target, nearest, targeted
+from mesh.servers.filesystem.tree import checked, copy_file, copy_tree
+
+
+class Source(NamedTuple):
+    """What is copied: the name ``name`` in an open folder."""
+
+    root: Root
+    parts: Parts
+    folder: int
+    name: str
+    found: os.stat_result
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.found.st_mode)
+
+
+def copy(call: Call) -> dict[str, Any]:
+    check_mode_of_call(call)
+    root = call.root("source_root")
+    parts = root.following(call.parts("source_path"))
+    with targeted(call.root("dest_root"), call.parts("dest_path")) as target:
+        if call.flag("check"):
+            return _looked_up(call, _state(root, parts, call.stop), target)
+        with _source(call, root, parts) as source:
+            _check(call, source, target, moves=False)
+            return carried_out(call, call.path("dest_path"), _copying(call, source, target))
+
+
+@contextmanager
+def _source(call: Call, root: Root, parts: Parts) -> Iterator[Source]:
+    try:
+        with root.opened(parts[:-1], FOLDER) as folder:
+            name = parts[-1] if parts else "."
+            yield Source(root, parts, folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False))
+    except FileNotFoundError:
+        raise Refused(f"{call.path('source_path')}: path not found") from None
+
+
+def _check(call: Call, source: Source, target: Target, *, moves: bool) -> None:
+    """Raises `Refused` if the one may not come in the place of the other."""
+    mode = source.found.st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (moves and stat.S_ISLNK(mode))):
+        raise Refused(
+            f"{call.path('source_path')}: is a {kind(mode)}: only regular files and folders are taken"
+        )
+    if target.found is not None:
+        what = kind(target.found.st_mode)
+        if source.is_folder or not stat.S_ISREG(target.found.st_mode):
+            raise Refused(
+                f"{call.path('dest_path')}: exists, and is a {what}: give a path that does not exist"
+            )
+        if not call.flag("overwrite"):
+            raise Refused(f"{call.path('dest_path')}: already exists: say overwrite: true to replace it")
+        if os.path.samestat(source.found, target.found):
+            raise Refused(f"{call.path('dest_path')}: is the same file as the source")
+    if source.is_folder:
+        with source.root.opened(source.parts, FOLDER) as top:
+            checked(
+                source.root, source.parts, top, call.stop, becomes=(target.root, target.parts), moves=moves
+            )
+
+
+def _copying(call: Call, source: Source, target: Target) -> Change:
+    def apply() -> None:
+        target.publish(
+            lambda folder, name: _copy(source, folder, name, call.stop), replace=target.found is not None
+        )
+
+    return _change(call, source, target, apply, "copied", leaves_source=True)
+
+
+def _copy(source: Source, folder: int, name: str, stop: Stop) -> None:
+    if stat.S_ISLNK(source.found.st_mode):
+        os.symlink(os.readlink(source.name, dir_fd=source.folder), name, dir_fd=folder)
+    elif not source.is_folder:
+        copy_file(source.folder, folder, source.name, name, stop)
+    else:
+        os.mkdir(name, 0o700, dir_fd=folder)
+        with source.root.opened(source.parts, FOLDER) as top:
+            made = os.open(name, FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                copy_tree(top, made, stop)
+                os.fchmod(made, stat.S_IMODE(os.fstat(top).st_mode) & 0o777)
+            finally:
+                os.close(made)
+
+
+def _change(
+    call: Call, source: Source, target: Target, apply: Any, verb: str, *, leaves_source: bool
+) -> Change:
+    paths = call.path("source_path"), call.path("dest_path")
+    result: dict[str, Any] = {"source": paths[0], "destination": paths[1], "is_directory": source.is_folder}
+    if not source.is_folder:
+        result["size"] = source.found.st_size
+    if not call.given("expect") and not call.flag("dry_run"):
+        return Change(("", ""), dict, apply, result)
+    own = _state(source.root, source.parts, call.stop)
+    before = _pair(own, state_of(target, call.stop))
+    after = _pair(own if leaves_source else ABSENT, own)
+
+    def preview() -> dict[str, Any]:
+        replaced = " in place of the file that is there" if target.found is not None else ""
+        text = f"the {kind(source.found.st_mode)} {paths[0]} is {verb} to {paths[1]}{replaced}"
+        return diff.told(text, paths[1], (before, after))
+
+    return Change((before, after), preview, apply, result)
+
+
+def _pair(source: str, destination: str) -> str:
+    return hashlib.sha256(f"{source} {destination}".encode()).hexdigest()
+
+
+def _state(root: Root, parts: Parts, stop: Stop) -> str:
+    """The state of a source."""
+    if not parts:
+        return "root"
+    try:
+        folder = root.open_(root.folder, parts[:-1], FOLDER)
+    except FileNotFoundError:
+        return ABSENT
+    try:
+        return state_of(Target(root, parts, folder, parts[:-1]), stop)
+    finally:
+        os.close(folder)
+
+
+def _looked_up(call: Call, source: str, target: Target) -> dict[str, Any]:
+    """The outcome, for both paths together."""
+    there = state_of(target, call.stop)
+    known = parsed(call.text("expect"))
+    if known.before is None and not call.flag("overwrite"):
+        known = Expected(_pair(source, ABSENT), known.after)
+    if known.after is None and call.tool == "copy":
+        known = Expected(known.before, _pair(source, source))
+    if known.after is None and source == ABSENT and there != ABSENT:
+        known = Expected(known.before, _pair(source, there))
+    return outcome(_pair(source, there), known, f"{call.path('source_path')} and {call.path('dest_path')}")
+
+
+def move(call: Call) -> dict[str, Any]:
+    check_mode_of_call(call)
+    with _both(call) as (origin, target):
+        if call.flag("check"):
+            return _looked_up(call, state_of(origin, call.stop), target)
+        with _source(call, origin.root, origin.parts) as source:
+            _check(call, source, target, moves=True)
+            change = _change(
+                call,
+                source,
+                target,
+                lambda: _move(call, source, origin, target),
+                "moved",
+                leaves_source=False,
+            )
+            return carried_out(call, call.path("dest_path"), change)
+
+
+@contextmanager
+def _both(call: Call) -> Iterator[tuple[Target, Target]]:
+    """Source and destination, with the folders of both locked."""
+    sides = [(call.root(f"{side}_root"), call.parts(f"{side}_path")) for side in ("source", "dest")]
+    with ExitStack() as stack:
+        places = [nearest(root, parts) for root, parts in sides]
+        for folder, _ in places:
+            stack.callback(os.close, folder)
+        # In one order everywhere, so that two moves in opposite directions do not wait for each other; and once
+        # only, if both are in one folder.
+        identities = {_identity(folder): folder for folder, _ in places}
+        for identity in sorted(identities):
+            lock(identities[identity])
+        origin, target = (
+            Target(root, parts, folder, existing)
+            for (root, parts), (folder, existing) in zip(sides, places, strict=True)
+        )
+        yield origin, target
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    found = os.fstat(folder)
+    return found.st_dev, found.st_ino
+
+
+def _move(call: Call, source: Source, origin: Target, target: Target) -> None:
+    origin.check_unchanged()
+    if target.found is not None:
+        target.check_replaceable()
+    with _parent(target) as folder:
+        flags = 0 if target.found is not None else kernel.RENAME_NOREPLACE
+        try:
+            kernel.rename(source.folder, source.name, folder, target.name, flags)
+        except FileExistsError:
+            raise Conflict(f"{target.path}: came into being meanwhile: nothing was changed") from None
+        except OSError as error:
+            if error.errno == errno.EINVAL and source.is_folder:
+                raise Refused(f"{origin.path}: a folder cannot be moved into itself") from None
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS):
+                raise
+        else:
+            os.fsync(folder)
+            os.fsync(source.folder)
+            return
+        again = Target(target.root, target.parts, folder, target.parts[:-1])
+        again.publish(lambda at, name: _copy(source, at, name, call.stop), replace=target.found is not None)
+    origin.take_away()
+
+
+@contextmanager
+def _parent(target: Target) -> Iterator[int]:
+    """The folder that the destination is in. It is made if it is missing: before the move, because a source
+    that lay in a place of ours, even for a moment, would be lost by a crash."""
+    parts = target.parts[:-1]
+    if len(target.existing) < len(parts):
+        parent = Target(target.root, parts, target.folder, target.existing)
+        parent.publish(lambda folder, name: os.mkdir(name, 0o777, dir_fd=folder), replace=False)
+    with target.root.opened(parts, FOLDER) as folder:
+        yield folder
