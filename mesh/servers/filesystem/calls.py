@@ -55,13 +55,26 @@ class Server:
                 raise Refused(f"there is no tool {tool[:100]!r}: there is {', '.join(NAMES)}")
             if problem := problems(_SCHEMAS[tool], given):
                 raise Refused(problem)
-            return Answer(_ACTIONS[tool](Call(tool, given, self.roots, stop, self.page_size)))
+            if given.get("check") and given.get("dry_run"):
+                raise Refused("give dry_run or check, but not both")
+            return Answer(_run(Call(tool, given, self.roots, stop, self.page_size)))
         except Refused as error:
             return Answer(str(error), failed=True, conflict=isinstance(error, Conflict))
         except OSError as error:
             return Answer(f"{_path_of(given)}{words(error)}", failed=True)
         except (MemoryError, RecursionError):
             return Answer("the call needs more memory than there is", failed=True)
+
+
+def _run(call: Call) -> Any:
+    try:
+        return _ACTIONS[call.tool](call)
+    except (Refused, OSError) as error:
+        if not call.flag("check"):
+            raise
+        # What is there cannot be read, or is nothing that the call can have left behind.
+        why = words(error) if isinstance(error, OSError) else str(error)
+        return {"outcome": "unknown", "text": f"{_path_of(call.arguments)}{why}"}
 
 
 def _path_of(arguments: dict[str, Any]) -> str:

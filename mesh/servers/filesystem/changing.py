@@ -49,11 +49,6 @@ def carried_out(call: Call, path: str, change: Change) -> dict[str, Any]:
     return change.result
 
 
-def check_mode_of_call(call: Call) -> None:
-    if call.flag("check") and call.flag("dry_run"):
-        raise Refused("give dry_run or check, but not both")
-
-
 class Content(NamedTuple):
     """A file before a change. ``text`` is None if it is not there, or is not read: if it is binary or large."""
 
@@ -87,7 +82,6 @@ def _hash(content: bytes) -> str:
 
 
 def write_file(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     mode, text = call.text("mode") or "overwrite", call.text("content") or ""
     with targeted(call.root(), call.parts()) as target:
         target.check_regular()
@@ -166,7 +160,6 @@ def _written(
 
 
 def patch_file(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     if call.given("patch") == call.given("edits"):
         raise Refused("give patch or edits, and exactly one of them")
     with targeted(call.root(), call.parts()) as target:
@@ -191,7 +184,6 @@ def _patched(call: Call, text: str) -> tuple[str, int]:
 
 
 def remove_file(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     with targeted(call.root(), call.parts()) as target:
         if call.flag("check"):
             state = state_of(target, call.stop)
@@ -235,7 +227,6 @@ def state_of(target: Target, stop: Stop) -> str:
 
 
 def create_folder(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     if not call.parts() and not call.flag("check"):
         return {"path": call.path(), "created": False}
     with targeted(call.root(), call.parts()) as target:
@@ -259,7 +250,6 @@ def create_folder(call: Call) -> dict[str, Any]:
 
 
 def remove_folder(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     with targeted(call.root(), call.parts()) as target:
         if call.flag("check"):
             state = state_of(target, call.stop)

@@ -106,7 +106,8 @@ def alternatives(pattern: str) -> list[str]:
     """The patterns without braces that a pattern stands for. Raises `Refused` if there are too many."""
     found = [pattern]
     while any(_BRACES.search(each) for each in found):
-        found = [text for each in found for text in _expanded(each)]
+        # Of alternatives within one another, the outer ones come twice.
+        found = list(dict.fromkeys(text for each in found for text in _expanded(each)))
         if len(found) > MOST_ALTERNATIVES:
             raise Refused(f"the pattern has more than {MOST_ALTERNATIVES} alternatives")
     return found

@@ -21,7 +21,7 @@ STAGING = ".mcp-filesystem"
 _ESCAPE = re.compile(r"\\x(5c|[89a-f][0-9a-f])")
 _LIKE_AN_ESCAPE = re.compile(r"\\(?=x(?:5c|[89a-f][0-9a-f]))")
 _BYTE = re.compile("[\udc80-\udcff]")
-_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\]+\\")
 
 
 def shown(name: str) -> str:

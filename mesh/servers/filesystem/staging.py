@@ -66,7 +66,8 @@ def box(root: Root, near: int | None = None) -> Iterator[int]:
         try:
             yield own
         finally:
-            remove_tree(folder, name)
+            with suppress(OSError):  # the next start removes what cannot be removed now
+                remove_tree(folder, name)
             os.close(own)
 
 

@@ -17,7 +17,6 @@ from mesh.servers.filesystem.names import Parts, text_of
 from mesh.servers.filesystem.refusal import Conflict, Refused
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import box, lock, noted
-from mesh.servers.filesystem.tree import remove_tree
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -119,7 +118,6 @@ class Target:
         self.check_unchanged()
         os.rename(self.name, self.name, src_dir_fd=self.folder, dst_dir_fd=own)
         os.fsync(self.folder)
-        remove_tree(own, self.name)
 
     def _boxed(self, work: Callable[[int], None]) -> None:
         """Does the work with a folder of its own on the same file system."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mesh.servers.filesystem import diff, kernel
 from mesh.servers.filesystem.bounds import Stop
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.changing import Change, carried_out, check_mode_of_call, state_of
+from mesh.servers.filesystem.changing import Change, carried_out, state_of
 from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
 from mesh.servers.filesystem.names import Parts
 from mesh.servers.filesystem.refusal import Conflict, Refused
@@ -40,7 +40,6 @@ class Source(NamedTuple):
 
 
 def copy(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     root = call.root("source_root")
     parts = root.following(call.parts("source_path"))
     with targeted(call.root("dest_root"), call.parts("dest_path")) as target:
@@ -163,7 +162,6 @@ def _looked_up(call: Call, source: str, target: Target) -> dict[str, Any]:
 
 
 def move(call: Call) -> dict[str, Any]:
-    check_mode_of_call(call)
     with _both(call) as (origin, target):
         if call.flag("check"):
             return _looked_up(call, state_of(origin, call.stop), target)

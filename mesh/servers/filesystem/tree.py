@@ -5,7 +5,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from mesh.servers.filesystem.bounds import CHUNK, MOST_ENTRIES, Stop
@@ -32,9 +31,12 @@ class Entry(NamedTuple):
 def walk(
     top: int, stop: Stop, *, max_depth: int | None = None, enters: Callable[[str, int], bool] | None = None
 ) -> Iterator[Entry]:
-    """All that is below an open folder, each folder before its content, sorted within a folder. ``enters`` is
-    asked with the path of a folder and a descriptor before that folder is entered; one that cannot be opened
-    is passed over. Ends silently when ``stop`` is over."""
+    """All that is below an open folder, each folder before its content, sorted within a folder. Ends silently
+    when ``stop`` is over.
+
+    With ``enters``, that is asked with the path of a folder and a descriptor before the folder is entered, and
+    a folder that cannot be opened is passed over. Without, raises `OSError`: the walk is of everything.
+    """
     open_folders: list[tuple[str, int, Iterator[tuple[str, int]]]] = []
     try:
         own = os.open(".", _CHILD, dir_fd=top)
@@ -53,15 +55,25 @@ def walk(
             yield Entry(path, name, mode, folder)
             if mode != stat.S_IFDIR or (max_depth is not None and len(open_folders) >= max_depth):
                 continue
-            with suppress(OSError):
-                child = os.open(name, _CHILD, dir_fd=folder)
-                if enters is not None and not enters(path, child):
-                    os.close(child)
-                    continue
+            child = _entered(folder, path, name, enters)
+            if child is not None:
                 open_folders.append((f"{path}/", child, _listed(child)))
     finally:
         for _, folder, _names in open_folders:
             os.close(folder)
+
+
+def _entered(folder: int, path: str, name: str, enters: Callable[[str, int], bool] | None) -> int | None:
+    try:
+        child = os.open(name, _CHILD, dir_fd=folder)
+    except OSError as error:
+        if enters is None or error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return None
+    if enters is None or enters(path, child):
+        return child
+    os.close(child)
+    return None
 
 
 def _listed(folder: int) -> Iterator[tuple[str, int]]:
@@ -244,7 +256,7 @@ def copy_file(source: int, target: int, name: str, new_name: str, stop: Stop) ->
         os.close(taken)
 
 
-_FLAT = 200
+_FLAT = 50
 
 
 def remove_tree(folder: int, name: str) -> None:

@@ -1,0 +1,132 @@
+"""``expect``, ``dry_run`` and ``check`` of every tool that changes something."""
+
+from typing import Any
+
+import pytest
+
+from tests.servers.filesystem.world import Failed, World, sha, tree
+
+PATCH = "@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n"
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("write_file", {"path": "a", "content": "new\n"}),
+    ("write_file", {"path": "a", "content": "more\n", "mode": "append"}),
+    ("write_file", {"path": "new/b", "content": "new\n", "mode": "create_only"}),
+    ("write_file", {"path": "b", "content": "new\n", "mode": "append"}),
+    ("patch_file", {"path": "a", "patch": PATCH}),
+    ("patch_file", {"path": "a", "edits": [{"old": "two", "new": "2"}]}),
+    ("patch_file", {"path": "b", "edits": [{"old": "", "new": "2"}]}),
+    ("remove_file", {"path": "a"}),
+    ("create_folder", {"path": "x/y"}),
+    ("remove_folder", {"path": "d"}),
+    ("copy", {"source_path": "a", "dest_path": "x/a"}),
+    ("copy", {"source_path": "d", "dest_path": "x/d"}),
+    ("copy", {"source_path": "a", "dest_path": "c", "overwrite": True}),
+    ("move", {"source_path": "a", "dest_path": "x/a"}),
+    ("move", {"source_path": "d", "dest_path": "e"}),
+    ("move", {"source_path": "a", "dest_path": "c", "overwrite": True}),
+]
+every_change = pytest.mark.parametrize(
+    ("tool", "arguments"), CHANGES, ids=[f"{n}-{tool}" for n, (tool, _) in enumerate(CHANGES)]
+)
+
+
+@pytest.fixture(autouse=True)
+def files(world: World) -> None:
+    (world.ws / "d/e").mkdir(parents=True)
+    (world.ws / "d/e/f").write_text("abc")
+    (world.ws / "a").write_text("one\ntwo\n")
+    (world.ws / "c").write_text("there\n")
+
+
+@every_change
+def test_a_preview_changes_nothing_and_what_it_expects_applies_once(
+    world: World, tool: str, arguments: dict[str, Any]
+) -> None:
+    before = tree(world.ws)
+    preview = world.call(tool, **arguments, dry_run=True)
+    assert tree(world.ws) == before
+    assert preview["dry_run"]
+    assert preview["preview"]["kind"] in ("diff", "text")
+    assert preview["preview"]["text"]
+    expect = preview["expect"]
+    assert world.call(tool, **arguments, expect=expect, check=True)["outcome"] == "not_applied"
+    world.call(tool, **arguments, expect=expect)
+    after = tree(world.ws)
+    assert after != before
+    found = world.call(tool, **arguments, expect=expect, check=True)
+    assert found["outcome"] == "applied"
+    assert found["text"]
+    answer = world.error(tool, **arguments, expect=expect)
+    assert answer
+    assert tree(world.ws) == after
+
+
+@every_change
+def test_a_change_that_is_not_what_was_seen_is_not_made(
+    world: World, tool: str, arguments: dict[str, Any]
+) -> None:
+    expect = world.call(tool, **arguments, dry_run=True)["expect"]
+    for name in ("a", "c", "d/e/f"):
+        (world.ws / name).write_text("changed\n")
+    for name in ("b", "new/b", "x/y", "x/a", "x/d", "e"):
+        (world.ws / name).parent.mkdir(exist_ok=True)
+        (world.ws / name).write_text("came into being\n")
+    before = tree(world.ws)
+    with pytest.raises(Failed):
+        world.call(tool, **arguments, expect=expect)
+    assert tree(world.ws) == before
+    assert world.call(tool, **arguments, expect=expect, check=True)["outcome"] in ("unknown", "not_applied")
+    assert tree(world.ws) == before
+
+
+@every_change
+def test_without_expect_a_check_says_what_can_be_known(
+    world: World, tool: str, arguments: dict[str, Any]
+) -> None:
+    before = world.call(tool, **arguments, check=True)["outcome"]
+    assert before in ("not_applied", "unknown")
+    world.call(tool, **arguments)
+    assert world.call(tool, **arguments, check=True)["outcome"] in ("applied", "unknown")
+
+
+def test_the_hash_of_a_read_is_what_a_change_may_expect(world: World) -> None:
+    expect = world.call("read_file", path="a")["sha256"]
+    done = world.call("write_file", path="a", content="x", expect=expect)
+    assert done["before"] == expect
+    answer = world.server.answer("write_file", {"path": "a", "content": "y", "expect": expect}, _stop())
+    assert answer.conflict
+    assert "nothing was changed" in answer.value
+    assert world.call("write_file", path="z", content="y", expect="absent")["before"] == "absent"
+    assert "there is" in world.error("write_file", path="z", content="y", expect="absent")
+    assert world.call("remove_file", path="z", expect=sha("y"))["removed"]
+
+
+def _stop() -> Any:
+    from mesh.servers.filesystem.bounds import Stop
+
+    return Stop(10)
+
+
+def test_a_preview_is_a_diff_that_a_person_reads(world: World) -> None:
+    shown = world.call("patch_file", path="a", patch=PATCH, dry_run=True)["preview"]
+    assert shown["text"] == "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n"
+    assert shown["files"] == [
+        {"path": "a", "added": 1, "removed": 1, "before": sha("one\ntwo\n"), "after": sha("one\nzwei\n")}
+    ]
+    removed = world.call("remove_file", path="a", dry_run=True)["preview"]
+    assert removed["text"] == "--- a/a\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
+    created = world.call("write_file", path="n", content="x", dry_run=True)["preview"]
+    assert created["text"] == "--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n"
+    folder = world.call("remove_folder", path="d", dry_run=True)["preview"]
+    assert (folder["kind"], "1 files, 1 folders" in folder["text"]) == ("text", True)
+    (world.ws / "large").write_text("x\n" * 100_000)
+    assert world.call("remove_file", path="large", dry_run=True)["preview"]["cut"]
+    assert "not both" in world.error("write_file", path="a", content="", dry_run=True, check=True)
+
+
+def test_a_change_that_is_refused_is_refused_in_the_preview_too(world: World) -> None:
+    assert "already exists" in world.error(
+        "write_file", path="a", content="", mode="create_only", dry_run=True
+    )
+    assert "found 0 times" in world.error("patch_file", path="a", edits=[{"old": "q", "new": ""}], dry_run=True)
+    assert "path not found" in world.error("remove_file", path="nothing", dry_run=True)
