@@ -258,6 +258,7 @@ def remove_folder(call: Call) -> dict[str, Any]:
             raise Refused(f"{call.path()}: path not found")
         if not stat.S_ISDIR(target.found.st_mode):
             raise Refused(f"{call.path()}: is a {kind(target.found.st_mode)}, no folder: use remove_file")
+        target.check_not_mounted()
         with target.root.opened(target.parts, FOLDER) as top:
             total = checked(target.root, target.parts, top, call.stop)
         return carried_out(call, call.path(), _folder_removal(call, target, total))

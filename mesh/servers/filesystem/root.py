@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mesh.servers.filesystem.globs import Patterns
-from mesh.servers.filesystem.names import STAGING, Parts, text_of
+from mesh.servers.filesystem.names import STAGING, Parts, shown, text_of
 from mesh.servers.filesystem.opening import Open, resolved
 from mesh.servers.filesystem.refusal import Refused
 
@@ -50,6 +50,11 @@ class Root:
             raise Refused(f"{text_of(parts)}: this path is hidden by the configuration of the server")
         if not any(parts[: len(prefix)] == prefix for prefix in self.within):
             raise Refused(f"{text_of(parts)}: this path is outside the folders that the client allows")
+
+    def check_below(self, path: str, *, writes: bool) -> None:
+        """Raises `Refused` if no tool may read, or write, what is at a path. Those above it were checked."""
+        if self.hide.matches_itself(path) or (writes and self.freeze.matches_itself(path)):
+            raise Refused(f"{shown(path)}: the configuration of the server does not allow this path to be used so")
 
     def check_writable(self, parts: Parts) -> None:
         """Raises `Refused` if no tool may write the path."""

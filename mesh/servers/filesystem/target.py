@@ -54,6 +54,11 @@ class Target:
         if self.found is not None and not stat.S_ISREG(self.found.st_mode):
             raise Refused(f"{self.path}: is a {kind(self.found.st_mode)}{_advice(self.found.st_mode)}")
 
+    def check_not_mounted(self) -> None:
+        """Raises `Refused` for a mount point, which can be neither moved nor removed."""
+        if self.found is not None and self.found.st_dev != os.fstat(self.folder).st_dev:
+            raise Refused(f"{self.path}: is a mount point")
+
     @contextmanager
     def opened(self) -> Iterator[int]:
         """The regular file that is there."""

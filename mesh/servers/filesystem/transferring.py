@@ -166,6 +166,7 @@ def move(call: Call) -> dict[str, Any]:
         if call.flag("check"):
             return _looked_up(call, state_of(origin, call.stop), target)
         with _source(call, origin.root, origin.parts) as source:
+            origin.check_not_mounted()
             _check(call, source, target, moves=True)
             change = _change(
                 call,

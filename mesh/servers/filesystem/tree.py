@@ -14,8 +14,8 @@ from mesh.servers.filesystem.root import FOLDER, Root, kind
 
 _CHILD = FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
 _COPIED = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-MOST_LEVELS = 1000
-"""Of a tree that is copied, or removed in place."""
+MOST_LEVELS = 200
+"""Of a tree that is copied."""
 
 
 class Entry(NamedTuple):
@@ -114,29 +114,28 @@ def checked(
     """Sums up a tree that is about to be moved, copied or removed. Raises `Refused` if something in it, or in
     the place that it is going to, is hidden or frozen, is a mount point, or is no file, folder or link.
     Without ``moves``, the tree itself stays."""
-    check = root.check_writable if moves else root.check_visible
     device = os.fstat(top).st_dev
     files = folders = links = size = 0
     for count, entry in enumerate(walk(top, stop)):
-        if entry.name == STAGING or STAGING in entry.path.split("/"):
+        if STAGING in entry.path.split("/", 1) or entry.name == STAGING:
             continue
-        own = (*parts, *entry.path.split("/"))
-        check(own)
+        own = "/".join((*parts, entry.path))
+        root.check_below(own, writes=moves)
         if becomes is not None:
-            becomes[0].check_writable((*becomes[1], *entry.path.split("/")))
+            becomes[0].check_below("/".join((*becomes[1], entry.path)), writes=True)
         if count >= MOST_ENTRIES:
             raise Refused(f"{text_of(parts)}: holds more than {MOST_ENTRIES} entries")
         found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             if found.st_dev != device:
-                raise Refused(f"{text_of(own)}: is a mount point")
+                raise Refused(f"{shown(own)}: is a mount point")
             folders += 1
         elif stat.S_ISLNK(found.st_mode):
             links += 1
         elif stat.S_ISREG(found.st_mode):
             files, size = files + 1, size + found.st_size
         elif becomes is not None:
-            raise Refused(f"{text_of(own)}: is a {kind(found.st_mode)}, which is neither copied nor moved")
+            raise Refused(f"{shown(own)}: is a {kind(found.st_mode)}, which is neither copied nor moved")
     stop.check()
     return Sum(files, folders, links, size)
 

@@ -195,7 +195,8 @@ def test_a_file_that_may_not_grow_stays_as_it_was(world: World) -> None:
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     if os.geteuid() == 0:
-        with mounted(folder, "--bind", source=str(folder)), mounted(folder, "-o", "remount,ro,bind"):
+        with mounted(folder, "--bind", source=str(folder)):
+            subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
             yield
         return
     folder.chmod(0o555)
@@ -334,7 +335,7 @@ def test_a_tree_that_is_five_thousand_folders_deep_is_searched_and_removed(world
     found = world.call("glob", pattern="**", max_results=10)
     assert found["total_matches"] == 5001
     assert world.call("grep", pattern="x", timeout_seconds=10)["total_matches"] == 0
-    assert "too long" in world.error("read_file", path="d/" * 2100 + "d")
+    assert "and a path 4095" in world.error("read_file", path="d/" * 2100 + "d")
     assert "levels deep" in world.error("copy", source_path="d", dest_path="e")
     assert world.call("remove_folder", path="d")["folders"] == 4999
     assert time.perf_counter() - start < 60
