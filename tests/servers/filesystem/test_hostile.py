@@ -19,6 +19,7 @@ from mesh.servers.filesystem.bounds import Stop
 from mesh.servers.filesystem.names import STAGING
 from mesh.servers.filesystem.staging import clean
 from mesh.servers.filesystem.tree import walk
+from tests.servers.filesystem.mounts import mounted
 from tests.servers.filesystem.world import World, sha, tree
 from tests.worlds.full_disk import files_of_at_most
 
@@ -114,17 +115,6 @@ def test_only_files_and_folders_are_opened(world: World, what: str) -> None:
     assert world.call("remove_folder", path="d")["removed"]
     assert time.perf_counter() - start < 5
     assert tree(world.ws) == {}
-
-
-@contextmanager
-def mounted(place: Path, *options: str, source: str = "none") -> Iterator[None]:
-    done = subprocess.run(["mount", *options, source, place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("nothing can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_proc_within_a_root_gives_no_way_out(world: World) -> None:
@@ -241,6 +231,7 @@ import os, resource, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from mesh.servers.filesystem import opening, ripgrep
+from tests.servers.filesystem.mounts import mounted
 from tests.servers.filesystem.world import World
 world = World(Path({folder!r}), opening.by_kernel)
 world.call("list_folder")
