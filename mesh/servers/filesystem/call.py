@@ -12,7 +12,7 @@ from mesh.servers.filesystem.root import Root, by_name
 
 @dataclass(frozen=True)
 class Call:
-    """``arguments`` fit the schema of the tool. ``page_size``: bytes of a file that one read gives at most."""
+    """``arguments`` fit the schema of the tool. ``page_size``: bytes of a file that one read gives."""
 
     tool: str
     arguments: dict[str, Any]

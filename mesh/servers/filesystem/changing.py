@@ -50,7 +50,7 @@ def carried_out(call: Call, path: str, change: Change) -> dict[str, Any]:
 
 
 class Content(NamedTuple):
-    """A file before a change. ``text`` is None if it is not there, or is not read: if it is binary or large."""
+    """A file before a change. ``text`` is None if there is no file, or if it is binary or large."""
 
     state: str
     text: str | None
@@ -231,7 +231,7 @@ def create_folder(call: Call) -> dict[str, Any]:
         return {"path": call.path(), "created": False}
     with targeted(call.root(), call.parts()) as target:
         is_there = target.found is not None
-        if is_there and not stat.S_ISDIR(target.found.st_mode):
+        if target.found is not None and not stat.S_ISDIR(target.found.st_mode):
             raise Refused(f"{call.path()}: exists, and is a {kind(target.found.st_mode)}")
         state = A_FOLDER if is_there else ABSENT
         if call.flag("check"):

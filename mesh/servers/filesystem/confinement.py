@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import mesh
 from mesh.servers.filesystem import kernel
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -59,10 +60,14 @@ def confine_server(roots: Iterable[int], *programs: str) -> None:
             os.close(descriptor)
 
 
+_OF_SYSTEM = ("/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom", "/etc/localtime", "/etc/nsswitch.conf",
+              "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf")  # fmt: skip
+
+
 def _system() -> set[str]:
+    # Not all of sys.path: that has the working directory in it, which may be anything.
     own = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
-    source = {path or "." for path in sys.path}
-    return own | source | {"/usr", "/lib", "/lib64", "/etc", "/dev/null", "/dev/urandom"}
+    return own | {str(Path(mesh.__path__[0])), *_OF_SYSTEM}
 
 
 def _opened(path: str) -> Iterable[int]:

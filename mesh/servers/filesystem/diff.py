@@ -6,7 +6,7 @@ beginning and the end are taken off first, and if what remains is still large, i
 
 import difflib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from mesh.servers.filesystem.names import shown
 
@@ -55,7 +55,7 @@ def unified(path: str, before: str | None, after: str | None) -> Iterator[str]:
                 yield from (_shown("+", line) for line in new[b1:b2])
 
 
-_Code = tuple[str, int, int, int, int]
+_Code: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _lines(text: str | None) -> list[str]:
@@ -86,7 +86,7 @@ def _compared(a: list[str], b: list[str]) -> list[_Code]:
         return []
     if len(a) * len(b) > _MOST_WORK:
         return [("replace", 0, len(a), 0, len(b))]
-    return difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    return [*difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()]
 
 
 def _grouped(codes: list[_Code], length: int) -> Iterator[list[_Code]]:

@@ -131,7 +131,9 @@ class Patterns:
 
     def match(self, parts: Parts) -> bool:
         """Whether a pattern matches the path, or a folder above it."""
-        return bool(self.patterns) and any(self.matches_itself("/".join(parts[:end])) for end in range(1, len(parts) + 1))
+        return bool(self.patterns) and any(
+            self.matches_itself("/".join(parts[:end])) for end in range(1, len(parts) + 1)
+        )
 
     def matches_itself(self, path: str) -> bool:
         """Whether a pattern matches the path, whatever is above it. Deep in a tree, this is much faster."""

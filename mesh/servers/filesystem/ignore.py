@@ -1,8 +1,8 @@
 """What ``.gitignore`` files say, in the way of git. Pure.
 
 The rules of all files are brought to one list, each as a pattern from the root of the tree. The last rule
-that matches a path decides. Folders that are ignored are not entered, so a rule cannot take back what is below
-one of them.
+that matches a path decides. Folders that are ignored are not entered, so a rule cannot take back what is
+below one of them.
 """
 
 import re

@@ -12,7 +12,7 @@ from mesh.servers.filesystem.names import Parts, shown, text_of
 from mesh.servers.filesystem.opening import resolved
 from mesh.servers.filesystem.refusal import Refused
 from mesh.servers.filesystem.root import FOLDER, Root, kind
-from mesh.servers.filesystem.tree import hash_of
+from mesh.servers.filesystem.tree import hash_of, listed
 
 MOST_LISTED = 100_000
 _EXTERNAL = "external"
@@ -32,10 +32,9 @@ def list_folder(call: Call) -> dict[str, Any]:
     root = call.root()
     parts = root.following(call.parts())
     with root.opened(parts, FOLDER) as folder:
-        names = [name for name in sorted(os.listdir(folder)) if not root.is_hidden((*parts, name))]
-        entries = [
-            entry for name in names[:MOST_LISTED] if (entry := _entry(call, root, parts, folder, name))
-        ]
+        names = [name for name in sorted(listed(folder)) if not root.is_hidden((*parts, name))]
+        found = [_entry(call, root, parts, folder, name) for name in names[:MOST_LISTED]]
+    entries = [entry for entry in found if entry is not None]
     result: dict[str, Any] = {"entries": entries, "count": len(entries)}
     if len(names) > MOST_LISTED:
         result |= {

@@ -10,7 +10,6 @@ import argparse
 import gc
 import resource
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.servers.filesystem import confinement, ripgrep
@@ -104,7 +103,7 @@ def _listens_on(options: argparse.Namespace, settings: Settings) -> tuple[str, i
     return host, port if options.port is None else options.port
 
 
-def _serve(server: Server, place: Sequence[object] | None) -> None:
+def _serve(server: Server, place: tuple[str, int] | None) -> None:
     # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
     # start-up time.
     gc.disable()

@@ -1,8 +1,8 @@
 """Changes of a text: unified patches, and edits. Pure: all of it, or `Refused`.
 
 A patch says where its lines are; if they are elsewhere, and in one place only, they are changed there. Line
-endings are not compared: a line that is added gets the ending of its neighbour. The last line keeps having, or
-not having, a line ending, unless the patch says otherwise.
+endings are not compared: a line that is added gets the ending of its neighbour. The last line keeps having,
+or not having, a line ending, unless the patch says otherwise.
 """
 
 import re

@@ -54,7 +54,9 @@ class Root:
     def check_below(self, path: str, *, writes: bool) -> None:
         """Raises `Refused` if no tool may read, or write, what is at a path. Those above it were checked."""
         if self.hide.matches_itself(path) or (writes and self.freeze.matches_itself(path)):
-            raise Refused(f"{shown(path)}: the configuration of the server does not allow this path to be used so")
+            raise Refused(
+                f"{shown(path)}: the configuration of the server does not allow this path to be used so"
+            )
 
     def check_writable(self, parts: Parts) -> None:
         """Raises `Refused` if no tool may write the path."""

@@ -29,8 +29,8 @@ _CHANGING = {
     "expect": {
         "type": "string",
         "maxLength": 400,
-        "description": "What must be there now, or nothing is changed: the sha256 of the file, 'absent', or the "
-        "expect of a preview",
+        "description": "What must be there now, or nothing is changed: the sha256 of the file, 'absent', or "
+        "the expect of a preview",
     },
     "dry_run": _FLAG | {"description": "Change nothing; say what would be done, and what to expect"},
     "check": _FLAG | {"description": "Change nothing; say whether a call with these arguments was applied"},
@@ -102,8 +102,8 @@ TOOLS: list[dict[str, Any]] = [
     ),
     _tool(
         "read_file",
-        "Read a file, or a page of it, by bytes or by lines. Gives the file's sha256, and where to go on if there "
-        "is more. Binary files come as base64.",
+        "Read a file, or a page of it, by bytes or by lines. Gives the file's sha256, and where to go on if "
+        "there is more. Binary files come as base64.",
         {
             "path": _PATH,
             "offset_bytes": _FROM_0,
@@ -115,8 +115,8 @@ TOOLS: list[dict[str, Any]] = [
     ),
     _tool(
         "write_file",
-        "Write a text file: replace its content, append to it, or create it. Folders that are missing are made. "
-        "Encoding, byte order mark and Windows line endings of an existing file are kept.",
+        "Write a text file: replace its content, append to it, or create it. Folders that are missing are "
+        "made. Encoding, byte order mark and Windows line endings of an existing file are kept.",
         {
             "path": _PATH,
             "content": _TEXT,
@@ -128,8 +128,8 @@ TOOLS: list[dict[str, Any]] = [
     _tool("remove_file", "Remove a file, or a link itself.", {"path": _PATH}, ("path",), _DESTROYS),
     _tool(
         "patch_file",
-        "Change parts of a text file, all or nothing: with a unified patch, or with edits that replace a text that "
-        "occurs exactly once. A file that is missing counts as empty.",
+        "Change parts of a text file, all or nothing: with a unified patch, or with edits that replace a "
+        "text that occurs exactly once. A file that is missing counts as empty.",
         {
             "path": _PATH,
             "patch": _TEXT | {"description": "A unified diff of this one file"},
@@ -191,8 +191,8 @@ TOOLS: list[dict[str, Any]] = [
     ),
     _tool(
         "glob",
-        "Find files, folders and links by their paths, relative to the path that is searched: by a pattern as "
-        "**/*.py, where one without a slash matches names at any depth, or by a regular expression.",
+        "Find files, folders and links by their paths, relative to the path that is searched: by a pattern "
+        "as **/*.py, where one without a slash matches names at any depth, or by a regular expression.",
         {
             "pattern": _PATTERN,
             "regex": _PATTERN,

@@ -1,8 +1,8 @@
 """The tools ``grep`` and ``glob``.
 
 ``grep`` lets ripgrep say where lines match, and reads these lines itself, from files that it opens like any
-other. A match whose line is no longer what ripgrep saw is left out. ``glob`` walks the tree itself, and leaves
-regular expressions to ripgrep, which matches them in linear time.
+other. A match whose line is no longer what ripgrep saw is left out. ``glob`` walks the tree itself, and
+leaves regular expressions to ripgrep, which matches them in linear time.
 
 Both pass over what ``.gitignore`` files say, and over ``.git``, unless told otherwise. Rules of the folders
 above the path hold, too. The path itself is searched in any case.

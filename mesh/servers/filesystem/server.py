@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 NAME = "mcp-filesystem"
+_GOES_ON_S = 3
+"""For calls under way when the server is told to end."""
 MOST_AT_ONCE = 16
 """Calls that run at the same time; others wait."""
 
@@ -46,8 +48,8 @@ def build(server: Server) -> "McpServer[Any]":
 async def _answered(
     server: Server, tool: str, arguments: dict[str, Any], limiter: anyio.CapacityLimiter
 ) -> Answer:
-    """Runs a call in a thread: a disk may be slow, and other calls go on. A call that is cancelled ends at the
-    next place where it may; a change that has begun is completed."""
+    """Runs a call in a thread: a disk may be slow, and other calls go on. A call that is cancelled ends at
+    the next place where it may; a change that has begun is completed."""
     stop = Stop(MAX_CALL_S)
     try:
         return await anyio.to_thread.run_sync(
@@ -86,7 +88,9 @@ async def serve_http(server: Server, host: str, port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         line = f"{NAME} listens on http://{shown}:{sock.getsockname()[1]}/mcp"
         print(line, file=sys.stderr, flush=True)  # noqa: T201
-        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[sock])
+        await uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GOES_ON_S)
+        ).serve(sockets=[sock])
 
 
 def _health(server: Server) -> "Response":

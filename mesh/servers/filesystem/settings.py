@@ -75,12 +75,22 @@ def loaded(file: Path) -> Settings:
 
 
 def _others(file: Path, data: dict[str, Any]) -> list[str]:
-    """The problems of the roots that can be read, where something else cannot: all problems come at once."""
+    """The problems of what can be read, where something else cannot: all problems come at once."""
     roots = []
-    for each in data["roots"] if isinstance(data.get("roots"), list) else []:
+    for each in _list(data, "roots"):
         with suppress(ValidationError):
             roots.append(RootSettings.model_validate(each))
-    return problems(Settings.model_construct(roots=roots), f"{file}: ", file.parent) if roots else []
+    found = Settings.model_construct(roots=roots, hide=_texts(data, "hide"), freeze=_texts(data, "freeze"))
+    return problems(found, f"{file}: ", file.parent)
+
+
+def _texts(data: dict[str, Any], key: str) -> list[str]:
+    return [each for each in _list(data, key) if isinstance(each, str)]
+
+
+def _list(data: dict[str, Any], key: str) -> list[Any]:
+    found = data.get(key)
+    return found if isinstance(found, list) else []
 
 
 def _line(error: Any) -> str:
@@ -142,8 +152,8 @@ def opened(settings: Settings) -> list[Root]:
     except OSError as error:
         raise Unusable(
             [
-                f"openat2 is refused ({error.strerror}), although this kernel has it: allow it in the sandbox or the "
-                "seccomp profile that this server runs in"
+                f"openat2 is refused ({error.strerror}), although this kernel has it: allow it in the "
+                "sandbox or the seccomp profile that this server runs in"
             ]
         ) from None
     hide, freeze = Patterns(tuple(settings.hide)), Patterns(tuple(settings.freeze))

@@ -24,7 +24,7 @@ from mesh.servers.filesystem.names import STAGING, Parts
 from mesh.servers.filesystem.opening import Open
 from mesh.servers.filesystem.refusal import Refused
 from mesh.servers.filesystem.root import FOLDER, Root
-from mesh.servers.filesystem.tree import remove_tree
+from mesh.servers.filesystem.tree import listed, remove_tree
 
 _LOCK_WITHIN_S = 10.0
 _RETRY_S = 0.002
@@ -132,7 +132,7 @@ def _clean(root: Root, base: int, *, notes: bool) -> int:
         return 0
     try:
         lock(folder)
-        return sum(_cleaned(root, folder, name, notes) for name in sorted(os.listdir(folder)))
+        return sum(_cleaned(root, folder, name, notes) for name in sorted(listed(folder)))
     finally:
         os.close(folder)
         with suppress(OSError):
@@ -160,7 +160,7 @@ def _followed(root: Root, folder: int, name: str) -> int:
     count = 0
     with suppress(FileNotFoundError), root.opened(parts, FOLDER) as base:
         count = _clean(root, base, notes=False)
-        if STAGING in os.listdir(base):  # somebody works there, whose note this is
+        if STAGING in listed(base):  # somebody works there, whose note this is
             return count
     os.unlink(name, dir_fd=folder)
     return count

@@ -17,6 +17,7 @@ from mesh.servers.filesystem.names import Parts, text_of
 from mesh.servers.filesystem.refusal import Conflict, Refused
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import box, lock, noted
+from mesh.servers.filesystem.tree import listed
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -87,7 +88,7 @@ class Target:
             os.close(descriptor)
 
     def publish(self, make: Callable[[int, str], None], *, replace: bool) -> None:
-        """Lets ``make`` create the file or folder in an open folder, under a name, and brings it to its place.
+        """Lets ``make`` create the file or folder in an open folder, under a name. Brings it to its place.
 
         With ``replace``, what is there must be what was found; otherwise, nothing may be there.
         """
@@ -203,7 +204,7 @@ def _rename_to_new(source: int, target: int, name: str) -> None:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
         # A file system that does not know the flag. The folder is locked, which keeps our own calls away.
-        if name in os.listdir(target):
+        if name in listed(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 

@@ -187,8 +187,8 @@ def _both(call: Call) -> Iterator[tuple[Target, Target]]:
         places = [nearest(root, parts) for root, parts in sides]
         for folder, _ in places:
             stack.callback(os.close, folder)
-        # In one order everywhere, so that two moves in opposite directions do not wait for each other; and once
-        # only, if both are in one folder.
+        # In one order everywhere, so that two moves in opposite directions do not wait for each other; and
+        # once only, if both are in one folder.
         identities = {_identity(folder): folder for folder, _ in places}
         for identity in sorted(identities):
             lock(identities[identity])

@@ -34,8 +34,8 @@ def walk(
     """All that is below an open folder, each folder before its content, sorted within a folder. Ends silently
     when ``stop`` is over.
 
-    With ``enters``, that is asked with the path of a folder and a descriptor before the folder is entered, and
-    a folder that cannot be opened is passed over. Without, raises `OSError`: the walk is of everything.
+    With ``enters``, that is asked with the path of a folder and a descriptor before the folder is entered,
+    and a folder that cannot be opened is passed over. Without, raises `OSError`: the walk is of everything.
     """
     open_folders: list[tuple[str, int, Iterator[tuple[str, int]]]] = []
     try:
@@ -81,6 +81,12 @@ def _listed(folder: int) -> Iterator[tuple[str, int]]:
         found = [(entry.name, _type(entry)) for entry in entries]
     found.sort()
     return iter(found)
+
+
+def listed(folder: int) -> list[str]:
+    """The names in an open folder."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
 
 
 def _type(entry: "os.DirEntry[str]") -> int:

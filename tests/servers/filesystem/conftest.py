@@ -1,4 +1,4 @@
-"""A root in a folder, and the server's calls without MCP. Every test runs with both ways of opening a path."""
+"""A root in a folder, and the server's calls without MCP. Tests run with both ways of opening a path."""
 
 import os
 from collections.abc import Iterator

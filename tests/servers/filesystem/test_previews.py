@@ -128,5 +128,7 @@ def test_a_change_that_is_refused_is_refused_in_the_preview_too(world: World) ->
     assert "already exists" in world.error(
         "write_file", path="a", content="", mode="create_only", dry_run=True
     )
-    assert "found 0 times" in world.error("patch_file", path="a", edits=[{"old": "q", "new": ""}], dry_run=True)
+    assert "found 0 times" in world.error(
+        "patch_file", path="a", edits=[{"old": "q", "new": ""}], dry_run=True
+    )
     assert "path not found" in world.error("remove_file", path="nothing", dry_run=True)

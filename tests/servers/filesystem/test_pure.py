@@ -61,9 +61,13 @@ def test_the_last_line_stays_without_an_ending_if_the_patch_does_not_speak_of_it
 def test_a_hunk_is_applied_elsewhere_only_if_there_is_one_place() -> None:
     patch = "@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
     assert patched("x\ny\na\nb\n", patch)[0] == "x\ny\na\nc\n"
-    with pytest.raises(Refused, match=r"hunk 1 does not match at line 1: expected 'a', got 'x', and its lines are in 2"):
+    with pytest.raises(
+        Refused, match=r"hunk 1 does not match at line 1: expected 'a', got 'x', and its lines are in 2"
+    ):
         patched("x\na\nb\na\nb\n", patch)
-    with pytest.raises(Refused, match=r"hunk 1 does not match at line 2: expected 'b', got the end of the file"):
+    with pytest.raises(
+        Refused, match=r"hunk 1 does not match at line 2: expected 'b', got the end of the file"
+    ):
         patched("a\n", patch)
 
 
@@ -104,7 +108,10 @@ def test_edits_are_applied_one_after_the_other_and_count_what_they_find() -> Non
     assert edited("", [{"old": "", "new": "x"}]) == "x"
     for edits, said in (
         ([{"old": "X", "new": ""}], "edit 1: old was found 2 times"),
-        ([{"old": "a", "new": "b", "all": True}, {"old": "nope", "new": ""}], "edit 2: old was found 0 times"),
+        (
+            [{"old": "a", "new": "b", "all": True}, {"old": "nope", "new": ""}],
+            "edit 2: old was found 0 times",
+        ),
         ([{"old": "", "new": "b"}], "edit 1: old is empty"),
     ):
         with pytest.raises(Refused, match=said):
@@ -167,7 +174,9 @@ def test_escapes_of_urls_are_plain_names() -> None:
 
 
 PATHS = st.lists(st.text(alphabet="ab", min_size=1, max_size=3), min_size=1, max_size=4).map("/".join)
-GLOBS = st.lists(st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]", "/", "**/", "/**"]), min_size=1, max_size=6)
+GLOBS = st.lists(
+    st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]", "/", "**/", "/**"]), min_size=1, max_size=6
+)
 
 
 def naive(pattern: str, path: str) -> bool:
@@ -216,7 +225,9 @@ def test_what_is_below_a_folder_that_matches_matches_too() -> None:
     assert not any(patterns.match(tuple(path.split("/"))) for path in ("env", "a.pem.txt", ".git/hooks", "a"))
 
 
-@pytest.mark.parametrize("pattern", ["*a" * 400 + "b", "a*" * 300 + "/b", "**/a/" * 199 + "b", "**/*a/" * 150 + "b"])
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 400 + "b", "a*" * 300 + "/b", "**/a/" * 199 + "b", "**/*a/" * 150 + "b"]
+)
 def test_no_pattern_takes_long_to_match(pattern: str) -> None:
     compiled = matcher(pattern)
     start = time.perf_counter()

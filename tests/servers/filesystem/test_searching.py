@@ -94,8 +94,8 @@ def found_by_both(world: World, **arguments: object) -> set[str]:
     return by_grep
 
 
-RULES = ["a", "a/", "/a", "a/b", "*.c", "!*.c", "**/b", "b/**", "a*", "[ab]c", "!a", "d/*/a", "?", "/*", "!/a/",
-         "**", "a/**/c", "\\!a", "# a", " ", "a ", "!b/"]  # fmt: skip
+RULES = ["a", "a/", "/a", "a/b", "*.c", "!*.c", "**/b", "b/**", "a*", "[ab]c", "!a", "d/*/a", "?", "/*",
+         "!/a/", "**", "a/**/c", "\\!a", "# a", " ", "a ", "!b/"]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -119,7 +119,9 @@ def test_the_same_files_are_ignored_as_by_git_and_ripgrep(world: World, seed: in
         cwd=world.ws, capture_output=True, check=True,
     )  # fmt: skip
     by_git = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
-    by_glob = {m["path"] for m in world.call("glob", pattern="**", type_filter="file", max_results=9999)["matches"]}
+    by_glob = {
+        m["path"] for m in world.call("glob", pattern="**", type_filter="file", max_results=9999)["matches"]
+    }
     assert by_glob == by_git
     found = found_by_both(world)
     assert found == {name for name in by_git if not name.endswith(".gitignore")}
@@ -189,7 +191,9 @@ def test_ripgrep_reads_nothing_outside_the_folder(world: World, tmp_path: Path) 
 
     if not confinement.is_available():
         pytest.skip("this kernel has no Landlock")
-    with ripgrep.running(world.root.folder, ["secret", str(world.outside / "secret")], world_stop()) as search:
+    with ripgrep.running(
+        world.root.folder, ["secret", str(world.outside / "secret")], world_stop()
+    ) as search:
         assert search.output.read() == b""
         assert "ermission denied" in search.failure()
 

@@ -19,7 +19,7 @@ import pytest
 from mesh.servers.filesystem import confinement
 from mesh.servers.filesystem.bounds import Stop
 from mesh.servers.filesystem.names import STAGING
-from tests.servers.filesystem.world import World, tree
+from tests.servers.filesystem.world import World, long, tree
 
 SWAPPER = """
 import ctypes, os, sys
@@ -64,7 +64,11 @@ TRIES: dict[str, list[dict[str, Any]]] = {
         {"source_path": "a/d/sub", "dest_path": "moved_folder"},
         {"source_path": "moving", "dest_path": "a/d/moved", "overwrite": True},
     ],
-    "grep": [{"pattern": "outside|inside", "path": "a"}, {"pattern": "outside", "path": "a/d"}, {"pattern": "the"}],
+    "grep": [
+        {"pattern": "outside|inside", "path": "a"},
+        {"pattern": "outside", "path": "a/d"},
+        {"pattern": "the"},
+    ],
     "glob": [{"pattern": "**", "path": "a"}, {"pattern": "only_outside"}, {"regex": ".", "path": "a/d"}],
 }
 
@@ -162,8 +166,7 @@ def test_no_tool_follows_a_link_that_is_swapped_in(world: World, tool: str) -> N
     attempts(world, tool, 80)
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(900)
+@long
 @pytest.mark.usefixtures("confined")
 @pytest.mark.parametrize("tool", TRIES)
 def test_no_tool_follows_a_link_in_many_tries(world: World, tool: str) -> None:

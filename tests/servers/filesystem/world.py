@@ -3,14 +3,28 @@
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mesh.servers.filesystem.bounds import Stop
 from mesh.servers.filesystem.calls import Server
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import Open
 from mesh.servers.filesystem.root import Root
+
+
+def long(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that takes long: `make chaos` runs it."""
+    for mark in (
+        pytest.mark.chaos,
+        pytest.mark.timeout(900),
+        pytest.mark.skipif("CHAOS_KILLS" not in os.environ, reason="takes long: make chaos runs it"),
+    ):
+        test = mark(test)
+    return test
 
 
 class Failed(Exception):

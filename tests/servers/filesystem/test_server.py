@@ -1,0 +1,275 @@
+"""``mcp-filesystem`` as clients meet it: over stdio and HTTP, from the command line, confined."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mesh.mcp.session import McpSession
+from mesh.servers.filesystem import confinement
+from mesh.servers.filesystem.names import STAGING
+from mesh.servers.filesystem.schemas import NAMES
+from tests.servers.filesystem.world import sha, tree
+from tests.worlds.tool_servers import Spec
+
+SERVER = [sys.executable, "-m", "mesh.servers.filesystem.main"]
+
+
+@asynccontextmanager
+async def session(*arguments: str, **spec: Any) -> AsyncIterator[McpSession]:
+    found = McpSession(
+        Spec(**{"name": "files", "command": SERVER[0], "args": [*SERVER[1:], *arguments], **spec})
+    )
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+async def called(session: McpSession, tool: str, **arguments: Any) -> Any:
+    found = await session.call(tool, arguments)
+    assert not found.is_error, found.content
+    return json.loads(found.content)
+
+
+def refused(*arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [*SERVER, *arguments], capture_output=True, text=True, timeout=30, check=False, cwd=cwd, env=env
+    )
+    assert done.returncode not in (0, None)
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+async def test_over_stdio_all_tools_are_there_and_work(tmp_path: Path) -> None:
+    async with session(str(tmp_path)) as client:
+        tools = {tool.name: tool for tool in (await client.catalogue()).tools}
+        assert set(tools) == set(NAMES)
+        assert {name for name, tool in tools.items() if tool.destructive} == {
+            "write_file", "remove_file", "patch_file", "remove_folder", "copy", "move"
+        }  # fmt: skip
+        done = await called(client, "write_file", path="d/a", content="one\n")
+        assert done["sha256"] == sha("one\n")
+        assert (await called(client, "read_file", path="d/a"))["content"] == "one\n"
+        assert (await called(client, "grep", pattern="one"))["total_matches"] == 1
+        assert (await called(client, "glob", regex="a$"))["total_matches"] == 1
+        assert (await called(client, "permissions_file", path="d"))["mode"] == "0755"
+        assert await called(client, "list_roots") == [{"name": tmp_path.name, "allowed_tools": "*"}]
+        said = await client.call("read_file", {"path": "../x"})
+        assert said.is_error
+        assert str(tmp_path) not in said.content
+        said = await client.call("write_file", {"path": "d/a"})
+        assert said.is_error
+        assert "content" in said.content
+        assert (await client.call("no_such_tool", {})).is_error
+
+
+async def test_the_server_answers_others_while_a_call_is_slow(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(20 << 30)
+    process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once, and the test waits for it anyway
+        [*SERVER, str(tmp_path), "--http", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        async with (
+            session(command=None, args=[], url=url) as one,
+            session(command=None, args=[], url=url) as two,
+        ):
+            await one.catalogue()
+            hashing = asyncio.create_task(one.call("hash_file", {"path": "huge"}))
+            await asyncio.sleep(0.2)  # so that it is under way; if it were not, the test would still be right
+            start = time.perf_counter()
+            assert (await called(two, "list_folder"))["count"] == 1
+            assert time.perf_counter() - start < 5
+            assert not hashing.done()
+            hashing.cancel()
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stderr.close()  # type: ignore[union-attr]
+
+
+async def test_over_http_there_is_a_health_check(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    config = tmp_path / "files.yaml"
+    config.write_text("port: 0\nroots: [{name: ws, path: ./ws, allowed_tools: [read_file]}]\n")
+    process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once, and the test waits for it anyway
+        [*SERVER, "--config", str(config), "--http"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert url, line
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"{url[0]}/health")).json() == {"status": "ok"}
+            async with session(command=None, args=[], url=f"{url[0]}/mcp") as client:
+                listed = await called(client, "list_roots")
+                assert listed == [{"name": "ws", "allowed_tools": ["read_file"]}]
+                assert (await client.call("list_folder", {})).is_error
+            (tmp_path / "ws").rmdir()
+            answer = await http.get(f"{url[0]}/health")
+            assert (answer.status_code, answer.json()["roots"]) == (503, ["ws"])
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stderr.close()  # type: ignore[union-attr]
+
+
+def test_every_problem_of_the_configuration_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = tmp_path / "files.yaml"
+    config.write_text(
+        """
+host: 127.0.0.1
+porto: 1
+roots:
+  - {name: a, path: ./missing}
+  - {name: a, path: ./file, allowed_tools: [read_file, rite_file, all]}
+  - {name: b, path: ., allowed_tools: some}
+hide: ["[z-a]"]
+"""
+    )
+    said = refused("--config", str(config))
+    for problem in (
+        "porto: Extra inputs are not permitted",
+        "root 'a': the path ./missing does not exist",
+        "root 'a': the path ./file is not a folder",
+        "there is no tool 'rite_file'",
+        "there is no tool 'all'",
+        "root 'a': 2 roots have this name",
+        "roots[2].allowed_tools",
+        "hide, freeze: '[z-a]' is not a pattern of paths",
+    ):
+        assert problem in said
+    assert all(line.startswith("mcp-filesystem: ") for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("roots: [", "is not YAML"),
+        ("[]", "is no mapping"),
+        ("port: 1", "roots: Field required"),
+        ("roots: []", "roots: List should have at least 1 item"),
+        ("port: 99999\nroots: [{name: a, path: .}]", "port: Input should be less than or equal to 65535"),
+        ("max_full_read_size: 0\nroots: [{name: a, path: .}]", "max_full_read_size: "),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "c.yaml").write_text(content)
+    assert said in refused("--config", str(tmp_path / "c.yaml"))
+
+
+def test_a_command_line_that_says_too_little_or_too_much_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a/src").mkdir(parents=True)
+    (tmp_path / "b/src").mkdir(parents=True)
+    assert "give folders, or --config FILE" in refused()
+    assert "give folders, or --config FILE" in refused(str(tmp_path), "--config", "x")
+    assert "the path nothing does not exist" in refused("nothing", cwd=tmp_path)
+    assert "2 roots have this name" in refused("a/src", "b/src", cwd=tmp_path)
+    assert "No such file or directory" in refused("--config", "nothing.yaml", cwd=tmp_path)
+    assert "is not HOST:PORT" in refused("a", "--http", "nowhere", cwd=tmp_path)
+    assert (
+        "set PYTHONUTF8=1"
+        in refused(
+            "a",
+            cwd=tmp_path,
+            env={"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        )
+        if _latin_1_exists()
+        else True
+    )
+
+
+def _latin_1_exists() -> bool:
+    listed = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
+    return "en_US.iso88591" in listed
+
+
+async def test_what_is_hidden_and_frozen_by_the_command_line_is_so(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("KEY")
+    async with session(str(tmp_path), "--hide", ".env*", "--freeze", ".git/**") as client:
+        assert "hidden" in (await client.call("read_file", {"path": ".env"})).content
+        assert (
+            "may not be changed"
+            in (await client.call("write_file", {"path": ".git/x", "content": ""})).content
+        )
+
+
+async def test_a_start_removes_what_a_crash_has_left(tmp_path: Path) -> None:
+    (tmp_path / STAGING / "0123").mkdir(parents=True)
+    (tmp_path / STAGING / "0123/rest").write_text("x")
+    async with session(str(tmp_path)) as client:
+        assert (await called(client, "list_folder"))["count"] == 0
+    assert tree(tmp_path) == {}
+
+
+CONFINED = """
+import os, sys
+from pathlib import Path
+from mesh.servers.filesystem.main import _prepared
+from mesh.servers.filesystem.settings import of_folders
+os.chdir("/")
+_prepared(of_folders([sys.argv[1]], [], []))
+for name, action in {
+    "read outside": lambda: Path(sys.argv[2], "secret").read_text(),
+    "list outside": lambda: os.listdir(sys.argv[2]),
+    "write outside": lambda: Path(sys.argv[2], "new").write_text("x"),
+    "remove outside": lambda: Path(sys.argv[2], "secret").unlink(),
+    "move outside": lambda: os.rename(sys.argv[1] + "/inside", sys.argv[2] + "/moved"),
+    "link outside": lambda: os.link(sys.argv[2] + "/secret", sys.argv[1] + "/linked"),
+    "run": lambda: os.posix_spawn(sys.argv[1] + "/program", ["x"], {}),
+}.items():
+    try:
+        action()
+        print(name)
+    except OSError:
+        pass
+Path(sys.argv[1], "new").write_text("x")
+print("wrote inside")
+"""
+
+
+def test_the_process_is_confined_to_its_roots(tmp_path: Path) -> None:
+    if not confinement.is_available():
+        pytest.skip("this kernel has no Landlock")
+    for name in ("ws", "outside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ws/inside").write_text("x")
+    (tmp_path / "outside/secret").write_text("x")
+    (tmp_path / "ws/program").write_text("#!/bin/sh\n")
+    (tmp_path / "ws/program").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", CONFINED, str(tmp_path / "ws"), str(tmp_path / "outside")],
+        capture_output=True, text=True, check=True, timeout=30, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["wrote inside"], done.stderr
+
+
+async def test_the_server_ends_when_its_input_does_and_when_it_is_told_to(tmp_path: Path) -> None:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *SERVER, str(tmp_path), stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    out, err = await asyncio.wait_for(process.communicate(b""), 20)
+    assert (process.returncode, out, err) == (0, b"", b"")
+    process = await asyncio.create_subprocess_exec(
+        *SERVER, str(tmp_path), "--http", "127.0.0.1:0", stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    assert process.stderr is not None
+    assert b"listens on" in await asyncio.wait_for(process.stderr.readline(), 20)
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.wait(), 20)
