@@ -1,6 +1,5 @@
 """How long and how much: what a call may take, and how it is stopped."""
 
-import threading
 import time
 
 from mesh.servers.filesystem.refusal import Refused
@@ -22,14 +21,14 @@ class Stop:
     def __init__(self, seconds: float = MAX_CALL_S) -> None:
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
-        self._cancelled = threading.Event()
+        self._cancelled = [False]  # in common with those made by `sooner`
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        self._cancelled[0] = True
 
     @property
     def left_s(self) -> float:
-        return 0.0 if self._cancelled.is_set() else self._deadline - time.monotonic()
+        return 0.0 if self._cancelled[0] else self._deadline - time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -44,5 +43,5 @@ class Stop:
     def check(self) -> None:
         """Raises `Refused` if the call has to end."""
         if self.is_over:
-            how = "was cancelled" if self._cancelled.is_set() else f"takes longer than {self._seconds:g} s"
+            how = "was cancelled" if self._cancelled[0] else f"takes longer than {self._seconds:g} s"
             raise Refused(f"the call {how}: it was stopped before it changed anything")

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
-from mesh.mcp.schema import problems
+from mesh.mcp.schema import checker_for, problems
 from mesh.servers.filesystem import changing, looking, reading, searching, transferring
 from mesh.servers.filesystem.bounds import Stop
 from mesh.servers.filesystem.call import Call
@@ -53,8 +54,7 @@ class Server:
         try:
             if tool not in _ACTIONS:
                 raise Refused(f"there is no tool {tool[:100]!r}: there is {', '.join(NAMES)}")
-            if problem := problems(_SCHEMAS[tool], given):
-                raise Refused(problem)
+            _check(tool, given)
             if given.get("check") and given.get("dry_run"):
                 raise Refused("give dry_run or check, but not both")
             return Answer(_run(Call(tool, given, self.roots, stop, self.page_size)))
@@ -64,6 +64,19 @@ class Server:
             return Answer(f"{_path_of(given)}{words(error)}", failed=True)
         except (MemoryError, RecursionError):
             return Answer("the call needs more memory than there is", failed=True)
+
+
+def _check(tool: str, arguments: dict[str, Any]) -> None:
+    # Our own schemas are cheap to check, so the work is not counted before, as it is for those of others.
+    if not _checker(tool).is_valid(arguments):
+        raise Refused(
+            problems(_SCHEMAS[tool], arguments) or "the arguments do not fit the schema of the tool"
+        )
+
+
+@cache
+def _checker(tool: str) -> Any:
+    return checker_for(_SCHEMAS[tool]).full
 
 
 def _run(call: Call) -> Any:

@@ -46,7 +46,7 @@ def _read(call: Call, descriptor: int, size: int, *, by_lines: bool) -> dict[str
     page = _page(call, descriptor, form, by_lines)
     content = page.content.removeprefix(form.mark) if page.start == 0 else page.content
     text = content.decode(form.encoding, "replace")
-    totals = _totals(descriptor, size, form, call.stop)
+    totals = _totals(descriptor, size, form, call.stop, head)
     result = {
         "content": text,
         "size": size,
@@ -82,12 +82,13 @@ def _binary(call: Call, descriptor: int, size: int, by_lines: bool) -> dict[str,
     } | _following(page, size, by_lines=False)
 
 
-def _totals(descriptor: int, size: int, form: Form | None, stop: Stop) -> dict[str, Any]:
-    """The hash of the whole file and the number of its lines, if it is not too large for that."""
+def _totals(descriptor: int, size: int, form: Form | None, stop: Stop, head: bytes = b"") -> dict[str, Any]:
+    """The hash of the whole file and the number of its lines, if it is not too large for that. ``head`` is
+    its beginning, which need not be read again if it is all."""
     if size > MAX_HASHED:
         return {"sha256": None}
     total, at, lines, last = hashlib.sha256(), 0, 0, b""
-    while chunk := os.pread(descriptor, CHUNK, at):
+    while chunk := head if len(head) == size and not at else os.pread(descriptor, CHUNK, at):
         stop.check()
         total.update(chunk)
         lines += chunk.count(b"\n")
