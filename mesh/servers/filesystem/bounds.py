@@ -2,7 +2,7 @@
 
 import time
 
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 MAX_CALL_S = 300.0
 """For a call that sets no time itself."""
@@ -15,7 +15,7 @@ MAX_HASHED = 16 << 20
 CHUNK = 1 << 20
 
 
-class Stop:
+class TimeLimit:
     """When a call has to end: at its deadline, or when it is cancelled. Long work asks now and then."""
 
     def __init__(self, seconds: float = MAX_CALL_S) -> None:
@@ -34,14 +34,14 @@ class Stop:
     def is_over(self) -> bool:
         return self.left_s <= 0
 
-    def sooner(self, seconds: float) -> "Stop":
+    def sooner(self, seconds: float) -> "TimeLimit":
         """The same, or earlier."""
-        other = Stop(min(seconds, max(0.0, self.left_s)))
+        other = TimeLimit(min(seconds, max(0.0, self.left_s)))
         other._cancelled = self._cancelled
         return other
 
     def check(self) -> None:
-        """Raises `Refused` if the call has to end."""
+        """Raises `FileRefusal` if the call has to end."""
         if self.is_over:
             how = "was cancelled" if self._cancelled[0] else f"takes longer than {self._seconds:g} s"
-            raise Refused(f"the call {how}: it was stopped before it changed anything")
+            raise FileRefusal(f"the call {how}: it was stopped before it changed anything")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.names import Parts, parts_of
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root, by_name
 
 
@@ -17,14 +17,14 @@ class Call:
     tool: str
     arguments: dict[str, Any]
     roots: Sequence[Root]
-    stop: Stop
+    stop: TimeLimit
     page_size: int
 
     def root(self, key: str = "root") -> Root:
         """The root that the call means, if the tool is allowed there."""
         found = by_name(self.roots, self.arguments.get(key))
         if found.tools is not None and self.tool not in found.tools:
-            raise Refused(f"the tool {self.tool} is not allowed in the root {found.name!r}")
+            raise FileRefusal(f"the tool {self.tool} is not allowed in the root {found.name!r}")
         return found
 
     def path(self, key: str = "path") -> str:

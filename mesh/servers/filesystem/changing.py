@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mesh.servers.filesystem import diff
-from mesh.servers.filesystem.bounds import MAX_CONTENT, Stop
+from mesh.servers.filesystem.bounds import MAX_CONTENT, TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.expectations import ABSENT, Expected, check_after, check_before, outcome, parsed
 from mesh.servers.filesystem.expectations import FOLDER as A_FOLDER
 from mesh.servers.filesystem.paging import read
 from mesh.servers.filesystem.patching import edited, patched
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import FOLDER, kind
 from mesh.servers.filesystem.target import Target, targeted
-from mesh.servers.filesystem.texts import Form, form_of, like
-from mesh.servers.filesystem.tree import Sum, checked, digest, hash_of
+from mesh.servers.filesystem.texts import TextForm, form_of, like
+from mesh.servers.filesystem.tree import TreeSize, checked, digest, hash_of
 
 _EMPTY_FOLDER = A_FOLDER + hashlib.sha256().hexdigest()
 
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 def carried_out(call: Call, path: str, change: Change) -> dict[str, Any]:
-    """Applies a change, or says what it would do. Raises `Conflict` if it is not the one that is expected."""
+    """Applies a change, or says what it would do. Raises `StateConflict` if it is not the expected one."""
     before, after = change.states
     check_before(call.text("expect"), before, path)
     check_after(call.text("expect"), after, path)
@@ -54,15 +54,15 @@ class Content(NamedTuple):
 
     state: str
     text: str | None
-    form: Form
+    form: TextForm
     size: int
     raw: bytes | None
 
 
-_NOTHING = Content(ABSENT, None, Form(), 0, None)
+_NOTHING = Content(ABSENT, None, TextForm(), 0, None)
 
 
-def present(target: Target, stop: Stop, *, hashed: bool) -> Content:
+def present(target: Target, stop: TimeLimit, *, hashed: bool) -> Content:
     """What is there now. A large file is not read, and hashed only if that is wanted."""
     if target.found is None:
         return _NOTHING
@@ -70,11 +70,11 @@ def present(target: Target, stop: Stop, *, hashed: bool) -> Content:
         size = os.fstat(descriptor).st_size
         if size > MAX_CONTENT:
             state = hash_of(descriptor, stop) if hashed else "unknown"
-            return Content(state, None, Form(), size, None)
+            return Content(state, None, TextForm(), size, None)
         raw = read(descriptor, 0, MAX_CONTENT + 1)
     form = form_of(raw, is_whole=True)
     text = None if form is None else form.decode(raw)
-    return Content(_hash(raw), text, form or Form(), len(raw), raw)
+    return Content(_hash(raw), text, form or TextForm(), len(raw), raw)
 
 
 def _hash(content: bytes) -> str:
@@ -89,7 +89,7 @@ def write_file(call: Call) -> dict[str, Any]:
         if call.flag("check"):
             return outcome(before.state, _known(call, mode, text, before), call.path())
         if mode == "create_only" and before.state != ABSENT:
-            raise Refused(f"{call.path()}: already exists, and mode is create_only")
+            raise FileRefusal(f"{call.path()}: already exists, and mode is create_only")
         return _written(call, target, before, _bytes(text, mode, before, call.path()), {"mode": mode})
 
 
@@ -97,22 +97,24 @@ def _bytes(text: str, mode: str, before: Content, path: str) -> bytes:
     """The new content of a file."""
     if mode == "append" and before.state != ABSENT:
         if before.raw is None:
-            raise Refused(f"{path}: has {before.size} bytes; files over {MAX_CONTENT} are not appended to")
-        added = _encoded(Form(before.form.encoding), like(text, before.text or ""), path)
+            raise FileRefusal(
+                f"{path}: has {before.size} bytes; files over {MAX_CONTENT} are not appended to"
+            )
+        added = _encoded(TextForm(before.form.encoding), like(text, before.text or ""), path)
         return before.raw + added
     text = like(text, before.text or "")
     try:
         return before.form.encode(text)
     except UnicodeEncodeError:  # Latin-1 does not have all characters; the result says what became of it
-        return _encoded(Form(), text, path)
+        return _encoded(TextForm(), text, path)
 
 
-def _encoded(form: Form, text: str, path: str) -> bytes:
+def _encoded(form: TextForm, text: str, path: str) -> bytes:
     try:
         return form.encode(text)
     except UnicodeEncodeError as error:
         character = text[error.start]
-        raise Refused(
+        raise FileRefusal(
             f"{path}: the file is {form.name}, which cannot hold the character {character!r}"
         ) from None
 
@@ -142,7 +144,7 @@ def _written(
     call: Call, target: Target, before: Content, content: bytes, more: dict[str, Any]
 ) -> dict[str, Any]:
     after = _hash(content)
-    form = form_of(content, is_whole=True) or Form()
+    form = form_of(content, is_whole=True) or TextForm()
 
     def preview() -> dict[str, Any]:
         states = (before.state, after)
@@ -161,7 +163,7 @@ def _written(
 
 def patch_file(call: Call) -> dict[str, Any]:
     if call.given("patch") == call.given("edits"):
-        raise Refused("give patch or edits, and exactly one of them")
+        raise FileRefusal("give patch or edits, and exactly one of them")
     with targeted(call.root(), call.parts()) as target:
         before = present(target, call.stop, hashed=call.given("expect"))
         if call.flag("check"):
@@ -169,7 +171,9 @@ def patch_file(call: Call) -> dict[str, Any]:
         # Before the patch: if the file has changed, that is what matters, and not which line no longer fits.
         check_before(call.text("expect"), before.state, call.path())
         if before.text is None and before.state != ABSENT:
-            raise Refused(f"{call.path()}: is binary, or larger than {MAX_CONTENT} bytes: it is not patched")
+            raise FileRefusal(
+                f"{call.path()}: is binary, or larger than {MAX_CONTENT} bytes: it is not patched"
+            )
         text, count = _patched(call, before.text or "")
         content = _encoded(before.form, text, call.path())
         return _written(call, target, before, content, {"hunks_applied": count})
@@ -189,9 +193,9 @@ def remove_file(call: Call) -> dict[str, Any]:
             state = state_of(target, call.stop)
             return outcome(state, Expected(parsed(call.text("expect")).before, ABSENT), call.path())
         if target.found is None:
-            raise Refused(f"{call.path()}: path not found")
+            raise FileRefusal(f"{call.path()}: path not found")
         if stat.S_ISDIR(target.found.st_mode):
-            raise Refused(f"{call.path()}: is a directory: use remove_folder")
+            raise FileRefusal(f"{call.path()}: is a directory: use remove_folder")
         return carried_out(call, call.path(), _removal(call, target))
 
 
@@ -211,7 +215,7 @@ def _removal(call: Call, target: Target) -> Change:
     return Change((state, ABSENT), preview, target.take_away, {"path": call.path(), "removed": True})
 
 
-def state_of(target: Target, stop: Stop) -> str:
+def state_of(target: Target, stop: TimeLimit) -> str:
     """The state of whatever is there."""
     if target.found is None:
         return ABSENT
@@ -232,7 +236,7 @@ def create_folder(call: Call) -> dict[str, Any]:
     with targeted(call.root(), call.parts()) as target:
         is_there = target.found is not None
         if target.found is not None and not stat.S_ISDIR(target.found.st_mode):
-            raise Refused(f"{call.path()}: exists, and is a {kind(target.found.st_mode)}")
+            raise FileRefusal(f"{call.path()}: exists, and is a {kind(target.found.st_mode)}")
         state = A_FOLDER if is_there else ABSENT
         if call.flag("check"):
             return outcome(state, Expected(ABSENT, A_FOLDER), call.path())
@@ -255,16 +259,16 @@ def remove_folder(call: Call) -> dict[str, Any]:
             state = state_of(target, call.stop)
             return outcome(state, Expected(parsed(call.text("expect")).before, ABSENT), call.path())
         if target.found is None:
-            raise Refused(f"{call.path()}: path not found")
+            raise FileRefusal(f"{call.path()}: path not found")
         if not stat.S_ISDIR(target.found.st_mode):
-            raise Refused(f"{call.path()}: is a {kind(target.found.st_mode)}, no folder: use remove_file")
+            raise FileRefusal(f"{call.path()}: is a {kind(target.found.st_mode)}, no folder: use remove_file")
         target.check_not_mounted()
         with target.root.opened(target.parts, FOLDER) as top:
             total = checked(target.root, target.parts, top, call.stop)
         return carried_out(call, call.path(), _folder_removal(call, target, total))
 
 
-def _folder_removal(call: Call, target: Target, total: Sum) -> Change:
+def _folder_removal(call: Call, target: Target, total: TreeSize) -> Change:
     needed = call.given("expect") or call.flag("dry_run")
     state = state_of(target, call.stop) if needed else ""
     counts = {"files": total.files, "folders": total.folders, "links": total.links, "bytes": total.size}

@@ -12,7 +12,7 @@ before, and if it leads to the one after.
 
 from typing import Any, NamedTuple
 
-from mesh.servers.filesystem.refusal import Conflict
+from mesh.servers.filesystem.refusal import StateConflict
 
 ABSENT = "absent"
 FOLDER = "folder:"
@@ -37,20 +37,20 @@ def parsed(expect: str | None) -> Expected:
 
 
 def check_before(expect: str | None, state: str, path: str) -> None:
-    """Raises `Conflict` if the present state is not the expected one."""
+    """Raises `StateConflict` if the present state is not the expected one."""
     before = parsed(expect).before
     if before is not None and before != state:
-        raise Conflict(
+        raise StateConflict(
             f"{path}: it is not what is expected (expected {before[:80]}, there is {state}): nothing was "
             "changed. Read it again, or ask for a new preview"
         )
 
 
 def check_after(expect: str | None, state: str, path: str) -> None:
-    """Raises `Conflict` if the change would not come to what was previewed."""
+    """Raises `StateConflict` if the change would not come to what was previewed."""
     after = parsed(expect).after
     if after is not None and after != state:
-        raise Conflict(
+        raise StateConflict(
             f"{path}: the change would not come to what was previewed (expected {after[:80]}, would be "
             f"{state}): nothing was changed. Ask for a new preview"
         )

@@ -13,7 +13,7 @@ import re
 from functools import cache
 
 from mesh.servers.filesystem.names import Parts
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 MAX_PATTERN = 1000
 MOST_ALTERNATIVES = 100
@@ -22,11 +22,11 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
-    """The pattern as a regular expression, for ``fullmatch`` with a path. Raises `Refused`."""
+    """The pattern as a regular expression, for ``fullmatch`` with a path. Raises `FileRefusal`."""
     if len(pattern) > MAX_PATTERN:
-        raise Refused(f"the pattern has {len(pattern)} characters, and at most {MAX_PATTERN} are allowed")
+        raise FileRefusal(f"the pattern has {len(pattern)} characters, and at most {MAX_PATTERN} are allowed")
     if not pattern.strip("/"):
-        raise Refused(f"the pattern {pattern!r} matches nothing")
+        raise FileRefusal(f"the pattern {pattern!r} matches nothing")
     return re.compile("|".join(map(expression, alternatives(pattern))), re.DOTALL)
 
 
@@ -98,18 +98,18 @@ def _class(inner: str) -> str:
     try:
         re.compile(text)
     except re.error:
-        raise Refused(f"[{inner}] is not a range of characters") from None
+        raise FileRefusal(f"[{inner}] is not a range of characters") from None
     return text
 
 
 def alternatives(pattern: str) -> list[str]:
-    """The patterns without braces that a pattern stands for. Raises `Refused` if there are too many."""
+    """The patterns without braces that a pattern stands for. Raises `FileRefusal` if there are too many."""
     found = [pattern]
     while any(_BRACES.search(each) for each in found):
         # Of alternatives within one another, the outer ones come twice.
         found = list(dict.fromkeys(text for each in found for text in _expanded(each)))
         if len(found) > MOST_ALTERNATIVES:
-            raise Refused(f"the pattern has more than {MOST_ALTERNATIVES} alternatives")
+            raise FileRefusal(f"the pattern has more than {MOST_ALTERNATIVES} alternatives")
     return found
 
 

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from mesh.servers.filesystem.globs import expression
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 FILE = ".gitignore"
 MAX_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def _rule(line: str, folder: str) -> Rule | None:
     takes_back, pattern = pattern.startswith("!"), pattern.removeprefix("!")
     try:
         return Rule(re.compile(expression(pattern), re.DOTALL), takes_back, pattern.endswith("/"))
-    except (Refused, re.error):
+    except (FileRefusal, re.error):
         return None  # git, too, passes over a pattern that it cannot read
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.names import Parts, shown, text_of
 from mesh.servers.filesystem.opening import resolved
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.tree import hash_of, listed
 
@@ -60,7 +60,7 @@ def target_type(root: Root, parts: Parts) -> str:
     """What a link leads to: ``external`` if that is outside the root, ``missing`` if it is nothing."""
     try:
         return kind(root.stat(root.following(parts)).st_mode)
-    except Refused:
+    except FileRefusal:
         return _EXTERNAL
     except OSError:
         return "missing"

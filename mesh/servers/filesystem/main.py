@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from mesh.servers.filesystem import confinement, ripgrep
-from mesh.servers.filesystem.bounds import Stop
-from mesh.servers.filesystem.calls import Server
+from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import Settings, Unusable, loaded, of_folders, opened
 from mesh.servers.filesystem.staging import clean
@@ -82,7 +82,7 @@ def _prepared(settings: Settings) -> list[Root]:
     for root in roots:
         clean(root)
     # Once, before the thread in which this happens is the only one no more: modules are loaded in it.
-    ripgrep.matching([], "x", roots[0].folder, Stop(10))
+    ripgrep.matching([], "x", roots[0].folder, TimeLimit(10))
     if confinement.is_available():
         confinement.confine_server([root.folder for root in roots], program)
     return roots

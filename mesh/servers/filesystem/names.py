@@ -8,7 +8,7 @@ backslash that would look like the beginning of such an escape is written ``\x5c
 import re
 from typing import TypeAlias
 
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 Parts: TypeAlias = tuple[str, ...]
 """A path in normal form: names from the root downwards. The root itself is the empty tuple."""
@@ -39,14 +39,14 @@ def accepted(text: str) -> str:
 
 
 def parts_of(path: str) -> Parts:
-    """The path that a caller wrote, in normal form. Raises `Refused`."""
+    """The path that a caller wrote, in normal form. Raises `FileRefusal`."""
     if problem := _problem(path):
-        raise Refused(f"{path[:200]!r}: {problem}")
+        raise FileRefusal(f"{path[:200]!r}: {problem}")
     parts = tuple(part for part in accepted(path).split("/") if part not in ("", "."))
     if ".." in parts:
-        raise Refused(f"{path[:200]!r}: '..' is not allowed: give the path from the root downwards")
+        raise FileRefusal(f"{path[:200]!r}: '..' is not allowed: give the path from the root downwards")
     if any(len(_bytes(part)) > MAX_NAME for part in parts) or len(_bytes("/".join(parts))) > MAX_PATH:
-        raise Refused(f"{path[:200]!r}…: a name may have {MAX_NAME} bytes, and a path {MAX_PATH}")
+        raise FileRefusal(f"{path[:200]!r}…: a name may have {MAX_NAME} bytes, and a path {MAX_PATH}")
     return parts
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from mesh.servers.filesystem import kernel
 from mesh.servers.filesystem.names import Parts, text_of
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 Open: TypeAlias = Callable[[int, Parts, int], int]
 """Opens a path below a folder with the flags of ``open``. Raises `OSError`: with ``ELOOP`` if there is a link
@@ -76,7 +76,7 @@ def chosen() -> Open:
 
 def resolved(open_: Open, folder: int, parts: Parts) -> Parts:
     """The path without links that ``parts`` leads to. What comes after a name that is missing, or no folder,
-    stays as it is. Raises `Refused` if a link leads out of the folder, and `OSError`."""
+    stays as it is. Raises `FileRefusal` if a link leads out of the folder, and `OSError`."""
     found: list[str] = []
     left = list(reversed(parts))
     links = 0
@@ -84,7 +84,7 @@ def resolved(open_: Open, folder: int, parts: Parts) -> Parts:
         name = left.pop()
         if name == "..":
             if not found:
-                raise Refused(f"{text_of(parts)}: a link in the path leads out of the root")
+                raise FileRefusal(f"{text_of(parts)}: a link in the path leads out of the root")
             found.pop()
             continue
         target = _target(open_, folder, (*found, name))
@@ -93,9 +93,9 @@ def resolved(open_: Open, folder: int, parts: Parts) -> Parts:
             continue
         links += 1
         if links > MOST_LINKS:
-            raise Refused(f"{text_of(parts)}: more than {MOST_LINKS} links follow one another")
+            raise FileRefusal(f"{text_of(parts)}: more than {MOST_LINKS} links follow one another")
         if target.startswith("/"):
-            raise Refused(f"{text_of(parts)}: a link in the path leads out of the root")
+            raise FileRefusal(f"{text_of(parts)}: a link in the path leads out of the root")
         left += reversed([part for part in target.split("/") if part not in ("", ".")])
     return tuple(found)
 

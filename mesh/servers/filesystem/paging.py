@@ -4,13 +4,13 @@ import errno
 import os
 from typing import NamedTuple
 
-from mesh.servers.filesystem.bounds import CHUNK, Stop
-from mesh.servers.filesystem.texts import Form
+from mesh.servers.filesystem.bounds import CHUNK, TimeLimit
+from mesh.servers.filesystem.texts import TextForm
 
 _UTF8_CHARACTER = 4
 
 
-class Page(NamedTuple):
+class FilePage(NamedTuple):
     """``start`` and ``end`` are bytes; ``first`` and ``lines`` are the number of the first line and how many
     there are, if lines were asked for. ``cut``: the last line is longer than a page."""
 
@@ -22,12 +22,12 @@ class Page(NamedTuple):
     cut: bool = False
 
 
-def bytes_page(descriptor: int, offset: int, limit: int, form: Form | None) -> Page:
+def bytes_page(descriptor: int, offset: int, limit: int, form: TextForm | None) -> FilePage:
     """Some bytes, without a character that is cut at the end."""
     content = read(descriptor, offset, limit)
     if form is not None and len(content) == limit:
         content = content[: _whole(content, offset, form)]
-    return Page(content, offset, offset + len(content))
+    return FilePage(content, offset, offset + len(content))
 
 
 def read(descriptor: int, offset: int, limit: int) -> bytes:
@@ -40,7 +40,7 @@ def read(descriptor: int, offset: int, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _whole(content: bytes, offset: int, form: Form) -> int:
+def _whole(content: bytes, offset: int, form: TextForm) -> int:
     """The length of the content without the beginning of a character at its end."""
     if form.is_wide:
         width = 4 if "32" in form.encoding else 2
@@ -55,18 +55,20 @@ def _whole(content: bytes, offset: int, form: Form) -> int:
     return len(content)
 
 
-def lines_page(descriptor: int, first: int, count: int | None, limit: int, form: Form, stop: Stop) -> Page:
+def lines_page(
+    descriptor: int, first: int, count: int | None, limit: int, form: TextForm, stop: TimeLimit
+) -> FilePage:
     """Some lines from line ``first`` on, as many as fit into ``limit`` bytes. A line that is longer than the
     limit is cut."""
     start = line_start(descriptor, first, stop)
     if start is None:
-        return Page(b"", end := os.fstat(descriptor).st_size, end, first)
+        return FilePage(b"", end := os.fstat(descriptor).st_size, end, first)
     content = read(descriptor, start, limit)
     end, lines = _lines_end(content, count, is_last=len(content) < limit)
     if lines:
-        return Page(content[:end], start, start + end, first, lines)
+        return FilePage(content[:end], start, start + end, first, lines)
     content = content[: _whole(content, start, form)]
-    return Page(content, start, start + len(content), first, 1 if content else 0, cut=len(content) > 0)
+    return FilePage(content, start, start + len(content), first, 1 if content else 0, cut=len(content) > 0)
 
 
 def _lines_end(content: bytes, count: int | None, *, is_last: bool) -> tuple[int, int]:
@@ -82,7 +84,7 @@ def _lines_end(content: bytes, count: int | None, *, is_last: bool) -> tuple[int
     return end, lines
 
 
-def line_start(descriptor: int, number: int, stop: Stop) -> int | None:
+def line_start(descriptor: int, number: int, stop: TimeLimit) -> int | None:
     """The byte at which a line begins, from 1; None if the file has fewer. Holes are passed over."""
     at, left = 0, number - 1
     while left:

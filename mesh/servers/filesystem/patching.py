@@ -1,4 +1,4 @@
-"""Changes of a text: unified patches, and edits. Pure: all of it, or `Refused`.
+"""Changes of a text: unified patches, and edits. Pure: all of it, or `FileRefusal`.
 
 A patch says where its lines are; if they are elsewhere, and in one place only, they are changed there. Line
 endings are not compared: a line that is added gets the ending of its neighbour. The last line keeps having,
@@ -8,7 +8,7 @@ or not having, a line ending, unless the patch says otherwise.
 import re
 from typing import NamedTuple, TypeAlias
 
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 Edit: TypeAlias = dict[str, object]
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -32,7 +32,7 @@ class _Line(NamedTuple):
 
 
 def patched(text: str, patch: str) -> tuple[str, int]:
-    """The text with a unified patch applied, and the number of hunks. Raises `Refused`."""
+    """The text with a unified patch applied, and the number of hunks. Raises `FileRefusal`."""
     hunks = hunks_of(patch)
     lines, offset, floor = lines_of(text), 0, 0
     usual = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
@@ -87,7 +87,7 @@ def _place(lines: list[_Line], hunk: Hunk, offset: int, floor: int, number: int)
         at = hunk.start + offset
         if floor <= at <= len(lines):
             return at
-        raise Refused(
+        raise FileRefusal(
             f"hunk {number} does not match: it adds lines behind line {hunk.start}, and the file "
             f"has {len(lines)}"
         )
@@ -102,7 +102,7 @@ def _place(lines: list[_Line], hunk: Hunk, offset: int, floor: int, number: int)
     ]
     if len(places) == 1:
         return places[0]
-    raise Refused(_mismatch(lines, hunk, max(said, 0), number, len(places)))
+    raise FileRefusal(_mismatch(lines, hunk, max(said, 0), number, len(places)))
 
 
 def _fits(lines: list[_Line], at: int, old: list[str]) -> bool:
@@ -125,14 +125,14 @@ def _mismatch(lines: list[_Line], hunk: Hunk, at: int, number: int, places: int)
 
 
 def hunks_of(patch: str) -> list[Hunk]:
-    """The hunks of a unified patch of one file. Raises `Refused`."""
+    """The hunks of a unified patch of one file. Raises `FileRefusal`."""
     lines = [line.removesuffix("\r") for line in patch.removesuffix("\n").split("\n")]
     starts = [index for index, line in enumerate(lines) if _HUNK.match(line)]
     if not starts:
-        raise Refused("the patch has no hunks: one begins with a line like '@@ -1,3 +1,4 @@'")
+        raise FileRefusal("the patch has no hunks: one begins with a line like '@@ -1,3 +1,4 @@'")
     ends = [*starts[1:], len(lines)]
     if any(_is_header(lines, index) for index in range(starts[0], len(lines))):
-        raise Refused("the patch is for more than one file: patch one file with each call")
+        raise FileRefusal("the patch is for more than one file: patch one file with each call")
     return [
         _hunk(lines[start:end], number)
         for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1)
@@ -162,7 +162,7 @@ def _hunk(lines: list[str], number: int) -> Hunk:
         elif sign in " +-":
             found.append((sign, text))
         else:
-            raise Refused(
+            raise FileRefusal(
                 f"hunk {number} has the line {line[:_SHOWN]!r}, which begins with none of ' ', '+', '-'"
             )
     old = [text for sign, text in found if sign != "+"]
@@ -178,7 +178,7 @@ def _without_blank_end(body: list[str], old: int) -> list[str]:
 
 
 def edited(text: str, edits: list[Edit]) -> str:
-    """The text with the edits applied, one after the other. Raises `Refused`."""
+    """The text with the edits applied, one after the other. Raises `FileRefusal`."""
     crlf = "\r\n" in text and text.count("\r\n") == text.count("\n")
     now = text.replace("\r\n", "\n") if crlf else text
     for number, edit in enumerate(edits, 1):
@@ -192,14 +192,16 @@ def edited(text: str, edits: list[Edit]) -> str:
 def _edited(text: str, old: str, new: str, everywhere: bool, number: int) -> str:
     if not old:
         if text:
-            raise Refused(f"edit {number}: old is empty, which only fits an empty file. Nothing was changed")
+            raise FileRefusal(
+                f"edit {number}: old is empty, which only fits an empty file. Nothing was changed"
+            )
         return new
     # Places may overlap: "aa" is found once in "aaa", and is not unique there.
     count = max(text.count(old), 1 + (text.find(old) != text.rfind(old)) if old in text else 0)
     if count == 0:
-        raise Refused(f"edit {number}: old was found 0 times. Nothing was changed")
+        raise FileRefusal(f"edit {number}: old was found 0 times. Nothing was changed")
     if count > 1 and not everywhere:
-        raise Refused(
+        raise FileRefusal(
             f"edit {number}: old was found {count} times: give more of the text around it, or say "
             "all: true. Nothing was changed"
         )

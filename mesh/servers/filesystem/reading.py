@@ -5,11 +5,11 @@ import hashlib
 import os
 from typing import Any
 
-from mesh.servers.filesystem.bounds import CHUNK, MAX_HASHED, Stop
+from mesh.servers.filesystem.bounds import CHUNK, MAX_HASHED, TimeLimit
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.paging import Page, bytes_page, lines_page, read
-from mesh.servers.filesystem.refusal import Refused
-from mesh.servers.filesystem.texts import BINARY_WITHIN, Form, form_of, line_ending
+from mesh.servers.filesystem.paging import FilePage, bytes_page, lines_page, read
+from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.filesystem.texts import BINARY_WITHIN, TextForm, form_of, line_ending
 
 _TRIES = 3
 
@@ -18,7 +18,7 @@ def read_file(call: Call) -> dict[str, Any]:
     by_bytes = call.given("offset_bytes", "limit_bytes")
     by_lines = call.given("offset_lines", "limit_lines")
     if by_bytes and by_lines:
-        raise Refused("give offset_bytes and limit_bytes, or offset_lines and limit_lines, but not both")
+        raise FileRefusal("give offset_bytes and limit_bytes, or offset_lines and limit_lines, but not both")
     with call.root().reading(call.parts()) as (descriptor, _, _):
         for left in reversed(range(_TRIES)):
             before = os.fstat(descriptor)
@@ -42,7 +42,9 @@ def _read(call: Call, descriptor: int, size: int, *, by_lines: bool) -> dict[str
     if form is None:
         return _binary(call, descriptor, size, by_lines)
     if by_lines and form.is_wide:
-        raise Refused(f"{call.path()}: is {form.name}: pages of lines are not possible, take pages of bytes")
+        raise FileRefusal(
+            f"{call.path()}: is {form.name}: pages of lines are not possible, take pages of bytes"
+        )
     page = _page(call, descriptor, form, by_lines)
     content = page.content.removeprefix(form.mark) if page.start == 0 else page.content
     text = content.decode(form.encoding, "replace")
@@ -57,7 +59,7 @@ def _read(call: Call, descriptor: int, size: int, *, by_lines: bool) -> dict[str
     return result | totals | _following(page, size, by_lines=by_lines)
 
 
-def _page(call: Call, descriptor: int, form: Form, by_lines: bool) -> Page:
+def _page(call: Call, descriptor: int, form: TextForm, by_lines: bool) -> FilePage:
     limit = min(call.page_size, call.number("limit_bytes", call.page_size))
     if not by_lines:
         return bytes_page(descriptor, call.number("offset_bytes", 0), limit, form)
@@ -67,7 +69,7 @@ def _page(call: Call, descriptor: int, form: Form, by_lines: bool) -> Page:
 
 def _binary(call: Call, descriptor: int, size: int, by_lines: bool) -> dict[str, Any]:
     if by_lines:
-        raise Refused(f"{call.path()}: is binary: take pages of bytes")
+        raise FileRefusal(f"{call.path()}: is binary: take pages of bytes")
     # In base64, four characters stand for three bytes.
     limit = min(call.page_size * 3 // 4, call.number("limit_bytes", call.page_size))
     page = bytes_page(descriptor, call.number("offset_bytes", 0), limit, None)
@@ -82,7 +84,9 @@ def _binary(call: Call, descriptor: int, size: int, by_lines: bool) -> dict[str,
     } | _following(page, size, by_lines=False)
 
 
-def _totals(descriptor: int, size: int, form: Form | None, stop: Stop, head: bytes = b"") -> dict[str, Any]:
+def _totals(
+    descriptor: int, size: int, form: TextForm | None, stop: TimeLimit, head: bytes = b""
+) -> dict[str, Any]:
     """The hash of the whole file and the number of its lines, if it is not too large for that. ``head`` is
     its beginning, which need not be read again if it is all."""
     if size > MAX_HASHED:
@@ -100,7 +104,7 @@ def _totals(descriptor: int, size: int, form: Form | None, stop: Stop, head: byt
     return found
 
 
-def _following(page: Page, size: int, *, by_lines: bool) -> dict[str, Any]:
+def _following(page: FilePage, size: int, *, by_lines: bool) -> dict[str, Any]:
     """How to go on, if there is more."""
     if page.end >= size or page.end == page.start:
         return {}

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Refused(Exception):
+class FileRefusal(Exception):
     """The call cannot be carried out, and has changed nothing. The message is for the model that made it."""
 
 
-class Conflict(Refused):
+class StateConflict(FileRefusal):
     """What is there is not what ``expect`` says."""
 
 
@@ -39,8 +39,8 @@ def words(error: OSError) -> str:
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turns an `OSError` into a `Refused` about ``path``, which is shown as the caller gave it."""
+    """Turns an `OSError` into a `FileRefusal` about ``path``, which is shown as the caller gave it."""
     try:
         yield
     except OSError as error:
-        raise Refused(f"{path}: {words(error)}") from None
+        raise FileRefusal(f"{path}: {words(error)}") from None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from mesh.servers.filesystem import confinement, kernel
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 
 MAX_MEMORY = 1 << 30
 """Address space of ripgrep. It needs more than 100 MB only for lines that are about as long."""
@@ -70,7 +70,7 @@ class Running:
 
 
 @contextmanager
-def running(folder: int, arguments: Sequence[str], stop: Stop, stdin: bytes = b"") -> Iterator[Running]:
+def running(folder: int, arguments: Sequence[str], stop: TimeLimit, stdin: bytes = b"") -> Iterator[Running]:
     """Starts ripgrep with an open folder as its working directory. It is killed when ``stop`` is over, and
     at the end of the ``with`` statement."""
     with content_file(stdin) as given, content_file(b"") as errors:
@@ -143,7 +143,7 @@ def _confine(folder: int) -> None:
         confinement.confine(allowed)
 
 
-def matching(names: Sequence[str], expression: str, folder: int, stop: Stop) -> tuple[list[str], str]:
+def matching(names: Sequence[str], expression: str, folder: int, stop: TimeLimit) -> tuple[list[str], str]:
     """Those of the names in which a regular expression is found, in linear time; and what is wrong with the
     expression, or an empty string. No name may contain NUL."""
     stdin = "".join(f"{name}\0" for name in names).encode("utf-8", "surrogateescape")

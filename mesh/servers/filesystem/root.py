@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.names import STAGING, Parts, shown, text_of
 from mesh.servers.filesystem.opening import Open, resolved
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 
 _MOST_TRIES = 20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -20,7 +20,8 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY
 @dataclass(frozen=True)
 class Root:
     """``folder`` is a descriptor, from which everything is opened. ``tools`` are those that are allowed here,
-    or None for all. ``within`` narrows the root to some folders in it, as the client asked."""
+    or None for all. ``within`` narrows the root to some folders in it, as the client asked. ``where`` is its
+    path on the host, which is never shown."""
 
     name: str
     folder: int
@@ -29,6 +30,7 @@ class Root:
     hide: Patterns = field(default_factory=Patterns)
     freeze: Patterns = field(default_factory=Patterns)
     within: tuple[Parts, ...] = ((),)
+    where: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -45,24 +47,27 @@ class Root:
         return bool(parts) and self.freeze.match(parts)
 
     def check_visible(self, parts: Parts) -> None:
-        """Raises `Refused` if no tool may read the path, which is in normal form and without links."""
+        """Raises `FileRefusal` if no tool may read the path, which is in normal form and without links."""
         if self.is_hidden(parts):
-            raise Refused(f"{text_of(parts)}: this path is hidden by the configuration of the server")
+            raise FileRefusal(f"{text_of(parts)}: this path is hidden by the configuration of the server")
         if not any(parts[: len(prefix)] == prefix for prefix in self.within):
-            raise Refused(f"{text_of(parts)}: this path is outside the folders that the client allows")
+            allowed = ", ".join(map(text_of, self.within))
+            raise FileRefusal(
+                f"{text_of(parts)}: this path is outside the folders that the client allows: {allowed}"
+            )
 
     def check_below(self, path: str, *, writes: bool) -> None:
-        """Raises `Refused` if no tool may read, or write, what is at a path. Those above it were checked."""
+        """Raises `FileRefusal` if no tool may read, or write, a path. Those above it were checked before."""
         if self.hide.matches_itself(path) or (writes and self.freeze.matches_itself(path)):
-            raise Refused(
+            raise FileRefusal(
                 f"{shown(path)}: the configuration of the server does not allow this path to be used so"
             )
 
     def check_writable(self, parts: Parts) -> None:
-        """Raises `Refused` if no tool may write the path."""
+        """Raises `FileRefusal` if no tool may write the path."""
         self.check_visible(parts)
         if self.is_frozen(parts):
-            raise Refused(
+            raise FileRefusal(
                 f"{text_of(parts)}: this path may not be changed: the server's configuration says so"
             )
 
@@ -97,7 +102,7 @@ class Root:
                     raise
                 parts = resolved(self.open_, self.folder, parts)
         else:
-            raise Refused(f"{text_of(parts)}: the links in the path change all the time")
+            raise FileRefusal(f"{text_of(parts)}: the links in the path change all the time")
         try:
             yield descriptor, found, parts
         finally:
@@ -119,7 +124,7 @@ class Root:
         if not stat.S_ISREG(found.st_mode):
             what = kind(found.st_mode)
             advice = "" if what == "directory" else ": only regular files and folders are opened"
-            raise Refused(f"{text_of(parts)}: is a {what}{advice}")
+            raise FileRefusal(f"{text_of(parts)}: is a {what}{advice}")
 
     def stat(self, parts: Parts) -> os.stat_result:
         """What a path without links is; a link at its end is looked at itself. Raises `OSError`."""
@@ -148,13 +153,13 @@ def kind(mode: int) -> str:
 
 
 def by_name(roots: Sequence[Root], name: str | None) -> Root:
-    """The root that a call means: it may leave it out if there is only one. Raises `Refused`."""
+    """The root that a call means: it may leave it out if there is only one. Raises `FileRefusal`."""
     listed = ", ".join(sorted(root.name for root in roots))
     if name is None:
         if len(roots) == 1:
             return roots[0]
-        raise Refused(f"say which root is meant: there are {listed}")
+        raise FileRefusal(f"say which root is meant: there are {listed or 'none that the client allows'}")
     for root in roots:
         if root.name == name:
             return root
-    raise Refused(f"there is no root {name[:100]!r}: there is {listed}")
+    raise FileRefusal(f"there is no root {name[:100]!r}: there is {listed or 'none that the client allows'}")

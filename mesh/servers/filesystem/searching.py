@@ -16,13 +16,13 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mesh.servers.filesystem import globs, ripgrep
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.ignore import FILE, MAX_BYTES, Ignore, rebased
 from mesh.servers.filesystem.looking import moment
 from mesh.servers.filesystem.names import STAGING, Parts, text_of
 from mesh.servers.filesystem.paging import around, read
-from mesh.servers.filesystem.refusal import Refused, explained
+from mesh.servers.filesystem.refusal import FileRefusal, explained
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.tree import walk
 
@@ -76,14 +76,14 @@ def grep(call: Call) -> dict[str, Any]:
                 search.kill()
                 break
         if problem := search.failure():
-            raise Refused(f"the pattern is not a valid regular expression: {problem}")
+            raise FileRefusal(f"the pattern is not a valid regular expression: {problem}")
         return found.result(crashed=search.crashed)
 
 
 class _Found:
     """The matches of a search."""
 
-    def __init__(self, call: Call, root: Root, parts: Parts, stop: Stop) -> None:
+    def __init__(self, call: Call, root: Root, parts: Parts, stop: TimeLimit) -> None:
         self.matches: list[Match] = []
         self._call = call
         self._root = root
@@ -133,7 +133,7 @@ class _Found:
         """The match with what is in the file, if that is still what ripgrep saw; otherwise nothing."""
         context = self._call.number("context_lines", 0)
         # Removed, replaced by a link, or made something else meanwhile: then it is no match any more.
-        with suppress(OSError, Refused), self._root.reading(match.parts) as (descriptor, _, _):
+        with suppress(OSError, FileRefusal), self._root.reading(match.parts) as (descriptor, _, _):
             before, line, after = around(descriptor, match.offset, context, context, MAX_LINE)
             if line.startswith(match.line.removesuffix(b"\r")[:_MAX_COLUMNS]):
                 return [
@@ -155,7 +155,7 @@ def _text(line: bytes) -> str:
 def _check_searchable(root: Root, parts: Parts) -> None:
     mode = root.stat(parts).st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise Refused(f"{text_of(parts)}: is a {kind(mode)}: only regular files and folders are searched")
+        raise FileRefusal(f"{text_of(parts)}: is a {kind(mode)}: only regular files and folders are searched")
 
 
 class _Arguments:
@@ -207,7 +207,7 @@ def _rules(call: Call, root: Root, parts: Parts) -> Iterator[str]:
 def _ignore_files_above(root: Root, parts: Parts) -> Iterator[tuple[str, bytes]]:
     """The ``.gitignore`` files in the folders above a path, from the root on."""
     for length in range(len(parts)):
-        with suppress(OSError, Refused), root.reading((*parts[:length], FILE)) as (descriptor, _, _):
+        with suppress(OSError, FileRefusal), root.reading((*parts[:length], FILE)) as (descriptor, _, _):
             yield "/".join(parts[:length]), read(descriptor, 0, MAX_BYTES)
 
 
@@ -233,14 +233,14 @@ def _matches(output: Iterable[bytes]) -> Iterator[Match]:
 
 def glob(call: Call) -> dict[str, Any]:
     if call.given("pattern") == call.given("regex"):
-        raise Refused("give pattern or regex, and exactly one of them")
+        raise FileRefusal("give pattern or regex, and exactly one of them")
     root = call.root()
     parts = root.following(call.parts())
     stop = call.stop.sooner(call.number("timeout_seconds", DEFAULT_TIMEOUT_S))
     listed = _listed(call, root, parts, stop)
     names, problem = _chosen(call, listed, root, stop)
     if problem:
-        raise Refused(f"the regex is not a valid regular expression: {problem}")
+        raise FileRefusal(f"the regex is not a valid regular expression: {problem}")
     wanted = call.number("max_results", DEFAULT_RESULTS)
     shown = [entry for name in sorted(names)[:wanted] if (entry := _entry(root, parts, name))]
     return {
@@ -254,7 +254,7 @@ def glob(call: Call) -> dict[str, Any]:
 _TYPES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 
 
-def _listed(call: Call, root: Root, parts: Parts, stop: Stop) -> list[str]:
+def _listed(call: Call, root: Root, parts: Parts, stop: TimeLimit) -> list[str]:
     """The paths below a folder, relative to it, of the wanted type."""
     prefix = "/".join((*parts, ""))
     wanted = _TYPES.get(call.text("type_filter") or "")
@@ -318,7 +318,7 @@ def _content(folder: int) -> bytes:
     return b""
 
 
-def _chosen(call: Call, listed: list[str], root: Root, stop: Stop) -> tuple[list[str], str]:
+def _chosen(call: Call, listed: list[str], root: Root, stop: TimeLimit) -> tuple[list[str], str]:
     pattern, regex = call.text("pattern"), call.text("regex")
     if pattern is not None:
         matches = globs.matcher(pattern).fullmatch

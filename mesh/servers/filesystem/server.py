@@ -3,13 +3,16 @@
 import json
 import socket
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
-from mesh.servers.filesystem.bounds import MAX_CALL_S, Stop
-from mesh.servers.filesystem.calls import Answer, Server
+from mesh.servers.filesystem.bounds import MAX_CALL_S, TimeLimit
+from mesh.servers.filesystem.dispatch import CallResult, Server
+from mesh.servers.filesystem.narrowing import narrowed_by_client
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.schemas import TOOLS
 
 if TYPE_CHECKING:
@@ -40,10 +43,14 @@ def build(server: Server, *, is_shared: bool) -> "McpServer[Any]":
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         arguments = params.arguments or {}
+        try:
+            own = replace(server, roots=await narrowed_by_client(context, server.roots))
+        except FileRefusal as error:
+            return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         if is_shared or params.name not in _SHORT or "offset_lines" in arguments:
-            answer = await _answered(server, params.name, arguments, limiter)
+            answer = await _answered(own, params.name, arguments, limiter)
         else:
-            answer = server.answer(params.name, arguments, Stop(MAX_CALL_S))
+            answer = own.answer(params.name, arguments, TimeLimit(MAX_CALL_S))
         text = answer.value if answer.failed else json.dumps(answer.value, ensure_ascii=False)
         meta = {"mesh": {"conflict": True}} if answer.conflict else None
         return types.CallToolResult(
@@ -55,10 +62,10 @@ def build(server: Server, *, is_shared: bool) -> "McpServer[Any]":
 
 async def _answered(
     server: Server, tool: str, arguments: dict[str, Any], limiter: anyio.CapacityLimiter
-) -> Answer:
+) -> CallResult:
     """Runs a call in a thread: a disk may be slow, and other calls go on. A call that is cancelled ends at
     the next place where it may; a change that has begun is completed."""
-    stop = Stop(MAX_CALL_S)
+    stop = TimeLimit(MAX_CALL_S)
     try:
         return await anyio.to_thread.run_sync(
             server.answer, tool, arguments, stop, limiter=limiter, abandon_on_cancel=True

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mesh.servers.filesystem import opening
 from mesh.servers.filesystem.globs import Patterns
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.schemas import NAMES
 
@@ -120,7 +120,7 @@ def problems(settings: Settings, source: str, base: Path) -> list[str]:
         if names.count(name) > 1
     ]
     for pattern in (*settings.hide, *settings.freeze):
-        with suppress(Refused):
+        with suppress(FileRefusal):
             Patterns((pattern,))
             continue
         found.append(f"{source}hide, freeze: {pattern!r} is not a pattern of paths")
@@ -167,4 +167,5 @@ def _opened(root: RootSettings, how: opening.Open, hide: Patterns, freeze: Patte
         raise Unusable([f"root {root.name!r}: {error.strerror}: {root.path}"]) from None
     assert stat.S_ISDIR(os.fstat(folder).st_mode)
     tools = None if root.allowed_tools == "*" else frozenset(root.allowed_tools)
-    return Root(root.name, folder, how, tools, hide, freeze)
+    where = os.path.realpath(Path(root.path).expanduser())
+    return Root(root.name, folder, how, tools, hide, freeze, where=where)

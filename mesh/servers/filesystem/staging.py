@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 
 from mesh.servers.filesystem.names import STAGING, Parts
 from mesh.servers.filesystem.opening import Open
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import FOLDER, Root
 from mesh.servers.filesystem.tree import listed, remove_tree
 
@@ -33,12 +33,12 @@ _OPENED = FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def lock(descriptor: int, *, shared: bool = False) -> None:
-    """Locks an open file or folder. Raises `Refused` if others hold it for too long."""
+    """Locks an open file or folder. Raises `FileRefusal` if others hold it for too long."""
     deadline = time.monotonic() + _LOCK_WITHIN_S
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while not _locked(descriptor, how):
         if time.monotonic() > deadline:
-            raise Refused(
+            raise FileRefusal(
                 f"another call has been changing this folder for {_LOCK_WITHIN_S:g} s: try again later"
             )
         time.sleep(_RETRY_S)

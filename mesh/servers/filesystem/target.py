@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from mesh.disk.atomic import write_all
 from mesh.servers.filesystem import kernel
 from mesh.servers.filesystem.names import Parts, text_of
-from mesh.servers.filesystem.refusal import Conflict, Refused
+from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import box, lock, noted
 from mesh.servers.filesystem.tree import listed
@@ -51,14 +51,14 @@ class Target:
             return None
 
     def check_regular(self) -> None:
-        """Raises `Refused` if something is there that is no regular file."""
+        """Raises `FileRefusal` if something is there that is no regular file."""
         if self.found is not None and not stat.S_ISREG(self.found.st_mode):
-            raise Refused(f"{self.path}: is a {kind(self.found.st_mode)}{_advice(self.found.st_mode)}")
+            raise FileRefusal(f"{self.path}: is a {kind(self.found.st_mode)}{_advice(self.found.st_mode)}")
 
     def check_not_mounted(self) -> None:
-        """Raises `Refused` for a mount point, which can be neither moved nor removed."""
+        """Raises `FileRefusal` for a mount point, which can be neither moved nor removed."""
         if self.found is not None and self.found.st_dev != os.fstat(self.folder).st_dev:
-            raise Refused(f"{self.path}: is a mount point")
+            raise FileRefusal(f"{self.path}: is a mount point")
 
     @contextmanager
     def opened(self) -> Iterator[int]:
@@ -108,7 +108,7 @@ class Target:
         try:
             _rename_to_new(own, self.folder, self.first)
         except FileExistsError:
-            raise Conflict(f"{self.path}: came into being meanwhile: nothing was changed") from None
+            raise StateConflict(f"{self.path}: came into being meanwhile: nothing was changed") from None
 
     def take_away(self) -> None:
         """Removes what is there, with all that is in it. A folder vanishes at once, and is emptied later."""
@@ -141,21 +141,23 @@ class Target:
                 return work(own)
 
     def check_unchanged(self) -> None:
-        """Raises `Conflict` if something else is there than what was found."""
+        """Raises `StateConflict` if something else is there than what was found."""
         found = self._look()
         if self.found is None or found is None or _identity(found) != _identity(self.found):
-            raise Conflict(f"{self.path}: changed meanwhile: nothing was changed by this call. Read it again")
+            raise StateConflict(
+                f"{self.path}: changed meanwhile: nothing was changed by this call. Read it again"
+            )
 
     def check_replaceable(self) -> None:
-        """Raises `Refused` if the file may not be written. A rename does not ask that of a file that it
+        """Raises `FileRefusal` if the file may not be written. A rename does not ask that of a file that it
         replaces."""
         if not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True, follow_symlinks=False):
-            raise Refused(f"{self.path}: permission denied: the file is read-only")
+            raise FileRefusal(f"{self.path}: permission denied: the file is read-only")
 
 
 @contextmanager
 def targeted(root: Root, parts: Parts) -> Iterator[Target]:
-    """The target at a path, with its folder locked. Raises `Refused`, also if a link is in the path."""
+    """The target at a path, with its folder locked. Raises `FileRefusal`, also if a link is in the path."""
     folder, existing = nearest(root, parts)
     try:
         lock(folder)
@@ -165,9 +167,10 @@ def targeted(root: Root, parts: Parts) -> Iterator[Target]:
 
 
 def nearest(root: Root, parts: Parts) -> tuple[int, Parts]:
-    """The open folder that is nearest to a path which is about to change, and its path. Raises `Refused`."""
+    """The open folder that is nearest to a path which is about to change, and its path. Raises
+    `FileRefusal`."""
     if not parts:
-        raise Refused("the root itself cannot be changed")
+        raise FileRefusal("the root itself cannot be changed")
     root.check_writable(parts)
     return _nearest(root, parts[:-1])
 
@@ -181,7 +184,7 @@ def _nearest(root: Root, parts: Parts) -> tuple[int, Parts]:
                 raise
         except OSError as error:
             if error.errno == errno.ELOOP or _is_link(root, parts[:length]):
-                raise Refused(
+                raise FileRefusal(
                     f"{text_of(parts[:length])}: there is a link in the path, and changes do not go through "
                     "links: give the path that it leads to"
                 ) from None

@@ -16,7 +16,7 @@ _MARKS = (
 
 
 @dataclass(frozen=True)
-class Form:
+class TextForm:
     """How a text is written as bytes."""
 
     encoding: str = "utf-8"
@@ -40,19 +40,19 @@ class Form:
         return self.mark + text.encode(self.encoding)
 
 
-def form_of(head: bytes, *, is_whole: bool) -> Form | None:
+def form_of(head: bytes, *, is_whole: bool) -> TextForm | None:
     """The form of a file that begins with ``head``; None if it is binary. What is no UTF-8 is taken for
     Latin-1, which has a character for each byte."""
     for mark, encoding in _MARKS:
         if head.startswith(mark):
-            form = Form(encoding, mark)
+            form = TextForm(encoding, mark)
             return form if _is(head, form, is_whole) else None
     if b"\0" in head[:BINARY_WITHIN]:
         return None
-    return Form() if _is(head, Form(), is_whole) else Form("latin-1")
+    return TextForm() if _is(head, TextForm(), is_whole) else TextForm("latin-1")
 
 
-def _is(head: bytes, form: Form, is_whole: bool) -> bool:
+def _is(head: bytes, form: TextForm, is_whole: bool) -> bool:
     decoder = codecs.getincrementaldecoder(form.encoding)()
     try:
         decoder.decode(head.removeprefix(form.mark), final=is_whole)

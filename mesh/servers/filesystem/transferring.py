@@ -13,12 +13,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from mesh.servers.filesystem import diff, kernel
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.changing import Change, carried_out, state_of
 from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
 from mesh.servers.filesystem.names import Parts
-from mesh.servers.filesystem.refusal import Conflict, Refused
+from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import lock
 from mesh.servers.filesystem.target import Target, nearest, targeted
@@ -57,26 +57,26 @@ def _source(call: Call, root: Root, parts: Parts) -> Iterator[Source]:
             name = parts[-1] if parts else "."
             yield Source(root, parts, folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
-        raise Refused(f"{call.path('source_path')}: path not found") from None
+        raise FileRefusal(f"{call.path('source_path')}: path not found") from None
 
 
 def _check(call: Call, source: Source, target: Target, *, moves: bool) -> None:
-    """Raises `Refused` if the one may not come in the place of the other."""
+    """Raises `FileRefusal` if the one may not come in the place of the other."""
     mode = source.found.st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (moves and stat.S_ISLNK(mode))):
-        raise Refused(
+        raise FileRefusal(
             f"{call.path('source_path')}: is a {kind(mode)}: only regular files and folders are taken"
         )
     if target.found is not None:
         what = kind(target.found.st_mode)
         if source.is_folder or not stat.S_ISREG(target.found.st_mode):
-            raise Refused(
+            raise FileRefusal(
                 f"{call.path('dest_path')}: exists, and is a {what}: give a path that does not exist"
             )
         if not call.flag("overwrite"):
-            raise Refused(f"{call.path('dest_path')}: already exists: say overwrite: true to replace it")
+            raise FileRefusal(f"{call.path('dest_path')}: already exists: say overwrite: true to replace it")
         if os.path.samestat(source.found, target.found):
-            raise Refused(f"{call.path('dest_path')}: is the same file as the source")
+            raise FileRefusal(f"{call.path('dest_path')}: is the same file as the source")
     if source.is_folder:
         with source.root.opened(source.parts, FOLDER) as top:
             checked(
@@ -93,7 +93,7 @@ def _copying(call: Call, source: Source, target: Target) -> Change:
     return _change(call, source, target, apply, "copied", leaves_source=True)
 
 
-def _copy(source: Source, folder: int, name: str, stop: Stop) -> None:
+def _copy(source: Source, folder: int, name: str, stop: TimeLimit) -> None:
     if stat.S_ISLNK(source.found.st_mode):
         os.symlink(os.readlink(source.name, dir_fd=source.folder), name, dir_fd=folder)
     elif not source.is_folder:
@@ -134,7 +134,7 @@ def _pair(source: str, destination: str) -> str:
     return hashlib.sha256(f"{source} {destination}".encode()).hexdigest()
 
 
-def _state(root: Root, parts: Parts, stop: Stop) -> str:
+def _state(root: Root, parts: Parts, stop: TimeLimit) -> str:
     """The state of a source."""
     if not parts:
         return "root"
@@ -213,10 +213,10 @@ def _move(call: Call, source: Source, origin: Target, target: Target) -> None:
         try:
             kernel.rename(source.folder, source.name, folder, target.name, flags)
         except FileExistsError:
-            raise Conflict(f"{target.path}: came into being meanwhile: nothing was changed") from None
+            raise StateConflict(f"{target.path}: came into being meanwhile: nothing was changed") from None
         except OSError as error:
             if error.errno == errno.EINVAL and source.is_folder:
-                raise Refused(f"{origin.path}: a folder cannot be moved into itself") from None
+                raise FileRefusal(f"{origin.path}: a folder cannot be moved into itself") from None
             if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS):
                 raise
         else:

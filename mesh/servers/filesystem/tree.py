@@ -7,9 +7,9 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mesh.servers.filesystem.bounds import CHUNK, MOST_ENTRIES, Stop
+from mesh.servers.filesystem.bounds import CHUNK, MOST_ENTRIES, TimeLimit
 from mesh.servers.filesystem.names import STAGING, Parts, shown, text_of
-from mesh.servers.filesystem.refusal import Refused
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 
 _CHILD = FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,7 +29,11 @@ class Entry(NamedTuple):
 
 
 def walk(
-    top: int, stop: Stop, *, max_depth: int | None = None, enters: Callable[[str, int], bool] | None = None
+    top: int,
+    stop: TimeLimit,
+    *,
+    max_depth: int | None = None,
+    enters: Callable[[str, int], bool] | None = None,
 ) -> Iterator[Entry]:
     """All that is below an open folder, each folder before its content, sorted within a folder. Ends silently
     when ``stop`` is over.
@@ -99,7 +103,7 @@ def _type(entry: "os.DirEntry[str]") -> int:
     return 0
 
 
-class Sum(NamedTuple):
+class TreeSize(NamedTuple):
     """What a tree holds."""
 
     files: int = 0
@@ -112,14 +116,16 @@ def checked(
     root: Root,
     parts: Parts,
     top: int,
-    stop: Stop,
+    stop: TimeLimit,
     *,
     becomes: tuple[Root, Parts] | None = None,
     moves: bool = True,
-) -> Sum:
-    """Sums up a tree that is about to be moved, copied or removed. Raises `Refused` if something in it, or in
-    the place that it is going to, is hidden or frozen, is a mount point, or is no file, folder or link.
-    Without ``moves``, the tree itself stays."""
+) -> TreeSize:
+    """Sums up a tree that is about to be moved, copied or removed. Without ``moves``, the tree itself stays.
+
+    Raises `FileRefusal` if something in it, or in the place that it is going to, is hidden or frozen, is a
+    mount point, or is no file, folder or link.
+    """
     device = os.fstat(top).st_dev
     files = folders = links = size = 0
     for count, entry in enumerate(walk(top, stop)):
@@ -130,23 +136,23 @@ def checked(
         if becomes is not None:
             becomes[0].check_below("/".join((*becomes[1], entry.path)), writes=True)
         if count >= MOST_ENTRIES:
-            raise Refused(f"{text_of(parts)}: holds more than {MOST_ENTRIES} entries")
+            raise FileRefusal(f"{text_of(parts)}: holds more than {MOST_ENTRIES} entries")
         found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             if found.st_dev != device:
-                raise Refused(f"{shown(own)}: is a mount point")
+                raise FileRefusal(f"{shown(own)}: is a mount point")
             folders += 1
         elif stat.S_ISLNK(found.st_mode):
             links += 1
         elif stat.S_ISREG(found.st_mode):
             files, size = files + 1, size + found.st_size
         elif becomes is not None:
-            raise Refused(f"{shown(own)}: is a {kind(found.st_mode)}, which is neither copied nor moved")
+            raise FileRefusal(f"{shown(own)}: is a {kind(found.st_mode)}, which is neither copied nor moved")
     stop.check()
-    return Sum(files, folders, links, size)
+    return TreeSize(files, folders, links, size)
 
 
-def digest(top: int, stop: Stop) -> str:
+def digest(top: int, stop: TimeLimit) -> str:
     """A hash of all names, types and contents of a tree."""
     total = hashlib.sha256()
     for entry in walk(top, stop):
@@ -160,7 +166,7 @@ def digest(top: int, stop: Stop) -> str:
     return total.hexdigest()
 
 
-def hash_at(folder: int, name: str, stop: Stop) -> str:
+def hash_at(folder: int, name: str, stop: TimeLimit) -> str:
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         return hash_of(descriptor, stop)
@@ -168,7 +174,7 @@ def hash_at(folder: int, name: str, stop: Stop) -> str:
         os.close(descriptor)
 
 
-def hash_of(descriptor: int, stop: Stop, algorithm: str = "sha256") -> str:
+def hash_of(descriptor: int, stop: TimeLimit, algorithm: str = "sha256") -> str:
     """The hash of an open file, from its beginning to its end."""
     total, at = hashlib.new(algorithm, usedforsecurity=False), 0
     while chunk := os.pread(descriptor, CHUNK, at):
@@ -178,7 +184,7 @@ def hash_of(descriptor: int, stop: Stop, algorithm: str = "sha256") -> str:
     return total.hexdigest()
 
 
-def copy_content(source: int, target: int, stop: Stop) -> None:
+def copy_content(source: int, target: int, stop: TimeLimit) -> None:
     """Copies an open file. Shares the blocks where the file system can."""
     at = 0
     while True:
@@ -200,7 +206,7 @@ def copy_content(source: int, target: int, stop: Stop) -> None:
         at += done
 
 
-def _copy_by_hand(source: int, target: int, stop: Stop) -> None:
+def _copy_by_hand(source: int, target: int, stop: TimeLimit) -> None:
     at = 0
     while chunk := os.pread(source, CHUNK, at):
         stop.check()
@@ -209,11 +215,11 @@ def _copy_by_hand(source: int, target: int, stop: Stop) -> None:
             chunk = chunk[os.write(target, chunk) :]
 
 
-def copy_tree(source: int, target: int, stop: Stop, level: int = 0) -> None:
+def copy_tree(source: int, target: int, stop: TimeLimit, level: int = 0) -> None:
     """Copies what is in one open folder into another, which is empty. Links are copied as links. Everything
     is synced."""
     if level > MOST_LEVELS:
-        raise Refused(f"the folder is nested more than {MOST_LEVELS} levels deep")
+        raise FileRefusal(f"the folder is nested more than {MOST_LEVELS} levels deep")
     for name, mode in _listed(source):
         stop.check()
         if name == STAGING:  # the copy itself may be in there
@@ -225,11 +231,13 @@ def copy_tree(source: int, target: int, stop: Stop, level: int = 0) -> None:
         elif mode == stat.S_IFREG:
             copy_file(source, target, name, name, stop)
         else:
-            raise Refused(f"{shown(name)} is neither a file nor a folder nor a link, and cannot be copied")
+            raise FileRefusal(
+                f"{shown(name)} is neither a file nor a folder nor a link, and cannot be copied"
+            )
     os.fsync(target)
 
 
-def _copy_folder(source: int, target: int, name: str, stop: Stop, level: int) -> None:
+def _copy_folder(source: int, target: int, name: str, stop: TimeLimit, level: int) -> None:
     inner = os.open(name, _CHILD, dir_fd=source)
     try:
         os.mkdir(name, 0o700, dir_fd=target)
@@ -243,13 +251,13 @@ def _copy_folder(source: int, target: int, name: str, stop: Stop, level: int) ->
         os.close(inner)
 
 
-def copy_file(source: int, target: int, name: str, new_name: str, stop: Stop) -> None:
+def copy_file(source: int, target: int, name: str, new_name: str, stop: TimeLimit) -> None:
     """Copies one file, with the bits of its mode that are not special, and syncs it."""
     taken = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
     try:
         mode = os.fstat(taken).st_mode
         if not stat.S_ISREG(mode):
-            raise Refused(f"{shown(name)} changed while it was copied")
+            raise FileRefusal(f"{shown(name)} changed while it was copied")
         made = os.open(new_name, _COPIED, 0o600, dir_fd=target)
         try:
             copy_content(taken, made, stop)

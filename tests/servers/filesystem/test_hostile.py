@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mesh.servers.filesystem import opening
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.names import STAGING
 from mesh.servers.filesystem.staging import clean
 from mesh.servers.filesystem.tree import walk
@@ -297,7 +297,7 @@ def test_pages_of_a_sparse_text_are_found_across_its_holes(world: World) -> None
 
 
 def _stopped(world: World, tool: str, **arguments: Any) -> str:
-    stop = Stop(30)
+    stop = TimeLimit(30)
     threading.Timer(0.2, stop.cancel).start()
     answer = world.server.answer(tool, arguments, stop)
     assert answer.failed
@@ -351,7 +351,7 @@ def test_few_open_files_are_a_clear_error(world: World) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
     try:
-        answer = world.server.answer("remove_folder", {"path": "d"}, Stop(30))
+        answer = world.server.answer("remove_folder", {"path": "d"}, TimeLimit(30))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert answer.failed
@@ -426,7 +426,7 @@ def test_two_servers_that_change_one_folder_lose_nothing(world: World) -> None:
                 answer = world.server.answer(
                     "write_file",
                     {"path": "a", "content": word, "mode": "append", "expect": now["sha256"]},
-                    Stop(30),
+                    TimeLimit(30),
                 )
                 if not answer.failed:
                     break
@@ -465,7 +465,7 @@ def test_moves_in_opposite_directions_do_not_wait_for_each_other(world: World) -
 def test_a_walk_ends_when_it_is_told_to(world: World) -> None:
     for n in range(50):
         (world.ws / f"d{n}").mkdir()
-    stop = Stop(30)
+    stop = TimeLimit(30)
     stop.cancel()
     assert len(list(walk(world.root.folder, stop))) < 50
 

@@ -14,7 +14,7 @@ import pytest
 
 from mesh.servers.filesystem import changing, kernel, opening, staging, target, transferring
 from mesh.servers.filesystem import tree as tree_module
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.staging import clean
 from tests.servers.filesystem.mounts import mounted
 from tests.servers.filesystem.world import World, tree
@@ -84,7 +84,7 @@ def killed(folder: Path, step: int, tool: str, arguments: dict[str, Any]) -> boo
             module.os = Counting(os)  # type: ignore[attr-defined]
             if hasattr(module, "kernel"):
                 module.kernel = Counting(kernel)
-        answer = world.server.answer(tool, arguments, Stop(30))
+        answer = world.server.answer(tool, arguments, TimeLimit(30))
         os._exit(1 if answer.failed else 0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)

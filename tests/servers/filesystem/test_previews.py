@@ -102,9 +102,9 @@ def test_the_hash_of_a_read_is_what_a_change_may_expect(world: World) -> None:
 
 
 def _stop() -> Any:
-    from mesh.servers.filesystem.bounds import Stop
+    from mesh.servers.filesystem.bounds import TimeLimit
 
-    return Stop(10)
+    return TimeLimit(10)
 
 
 def test_a_preview_is_a_diff_that_a_person_reads(world: World) -> None:

@@ -14,8 +14,8 @@ from mesh.servers.filesystem.expectations import ABSENT, Expected
 from mesh.servers.filesystem.globs import Patterns, alternatives, matcher
 from mesh.servers.filesystem.names import accepted, parts_of, shown, text_of
 from mesh.servers.filesystem.patching import edited, lines_of, patched
-from mesh.servers.filesystem.refusal import Conflict, Refused
-from mesh.servers.filesystem.texts import Form, form_of, like, line_ending
+from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
+from mesh.servers.filesystem.texts import TextForm, form_of, like, line_ending
 
 LINES = st.lists(st.sampled_from(["", "a", "b", "c", " x", "-y", "+z", "@@ -1 +1 @@", "--- a"]), max_size=12)
 ENDED = st.booleans()
@@ -62,24 +62,24 @@ def test_a_hunk_is_applied_elsewhere_only_if_there_is_one_place() -> None:
     patch = "@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
     assert patched("x\ny\na\nb\n", patch)[0] == "x\ny\na\nc\n"
     with pytest.raises(
-        Refused, match=r"hunk 1 does not match at line 1: expected 'a', got 'x', and its lines are in 2"
+        FileRefusal, match=r"hunk 1 does not match at line 1: expected 'a', got 'x', and its lines are in 2"
     ):
         patched("x\na\nb\na\nb\n", patch)
     with pytest.raises(
-        Refused, match=r"hunk 1 does not match at line 2: expected 'b', got the end of the file"
+        FileRefusal, match=r"hunk 1 does not match at line 2: expected 'b', got the end of the file"
     ):
         patched("a\n", patch)
 
 
 def test_a_patch_is_all_or_nothing_and_names_its_hunk() -> None:
     patch = "@@ -1 +1 @@\n-a\n+A\n@@ -3 +3 @@\n-nope\n+C\n"
-    with pytest.raises(Refused, match=r"hunk 2 does not match at line 3: expected 'nope', got 'c'"):
+    with pytest.raises(FileRefusal, match=r"hunk 2 does not match at line 3: expected 'nope', got 'c'"):
         patched("a\nb\nc\n", patch)
-    with pytest.raises(Refused, match="no hunks"):
+    with pytest.raises(FileRefusal, match="no hunks"):
         patched("a\n", "just text")
-    with pytest.raises(Refused, match="more than one file"):
+    with pytest.raises(FileRefusal, match="more than one file"):
         patched("a\n", "--- a\n+++ a\n@@ -1 +1 @@\n-a\n+b\n--- c\n+++ c\n@@ -1 +1 @@\n-a\n+b\n")
-    with pytest.raises(Refused, match="which begins with none of"):
+    with pytest.raises(FileRefusal, match="which begins with none of"):
         patched("a\n", "@@ -1 +1 @@\n-a\n*b\n")
 
 
@@ -114,9 +114,9 @@ def test_edits_are_applied_one_after_the_other_and_count_what_they_find() -> Non
         ),
         ([{"old": "", "new": "b"}], "edit 1: old is empty"),
     ):
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(FileRefusal, match=said):
             edited("aXaX", edits)
-    with pytest.raises(Refused, match="found 2 times"):
+    with pytest.raises(FileRefusal, match="found 2 times"):
         edited("aaa", [{"old": "aa", "new": "b"}])
 
 
@@ -139,7 +139,7 @@ def test_any_name_is_shown_as_text_and_accepted_back(raw: bytes) -> None:
 def test_a_name_has_one_form_only(text: str) -> None:
     try:
         parts = parts_of(text)
-    except Refused:
+    except FileRefusal:
         return
     assert parts_of(text_of(parts)) == parts
     assert all(os.fsdecode(os.fsencode(part)) == part for part in parts)
@@ -162,7 +162,7 @@ def test_a_name_has_one_form_only(text: str) -> None:
     ],
 )
 def test_a_path_that_is_none_is_refused(path: str, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(FileRefusal, match=said):
         parts_of(path)
 
 
@@ -214,7 +214,7 @@ def test_patterns_mean_what_they_say(pattern: str, path: str) -> None:
 def test_braces_are_alternatives_and_bounded() -> None:
     assert sorted(alternatives("{a,b{c,d}}.{x,y}")) == ["a.x", "a.y", "bc.x", "bc.y", "bd.x", "bd.y"]
     assert alternatives("{a}") == ["{a}"]
-    with pytest.raises(Refused, match="more than 100"):
+    with pytest.raises(FileRefusal, match="more than 100"):
         alternatives("{a,b}" * 7)
 
 
@@ -249,7 +249,7 @@ def test_a_text_comes_back_in_its_form(text: str, encoding: str) -> None:
 
 def test_the_form_of_the_beginning_of_a_file_is_that_of_the_file() -> None:
     raw = "ü€🦆".encode() * 10
-    assert all(form_of(raw[:n], is_whole=False) == Form() for n in range(len(raw)))
+    assert all(form_of(raw[:n], is_whole=False) == TextForm() for n in range(len(raw)))
     assert form_of(b"a\0b", is_whole=True) is None
 
 
@@ -287,7 +287,7 @@ def test_a_change_that_is_not_the_expected_one_is_a_conflict() -> None:
     expectations.check_before("a..b", "a", "f")
     expectations.check_after("a..b", "b", "f")
     expectations.check_before(None, "x", "f")
-    with pytest.raises(Conflict, match="expected a, there is c"):
+    with pytest.raises(StateConflict, match="expected a, there is c"):
         expectations.check_before("a..b", "c", "f")
-    with pytest.raises(Conflict, match="expected b, would be c"):
+    with pytest.raises(StateConflict, match="expected b, would be c"):
         expectations.check_after("a..b", "c", "f")

@@ -162,9 +162,9 @@ def test_no_pattern_takes_long(world: World, pattern: str) -> None:
 
 
 def world_stop():  # type: ignore[no-untyped-def]
-    from mesh.servers.filesystem.bounds import Stop
+    from mesh.servers.filesystem.bounds import TimeLimit
 
-    return Stop(20)
+    return TimeLimit(20)
 
 
 def test_a_regex_bomb_is_answered_in_time(world: World) -> None:

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import mcp_types as types
 import pytest
+from mcp import ClientSession, StdioServerParameters, stdio_client
+from pydantic import FileUrl
 
 from mesh.mcp.session import McpSession
 from mesh.servers.filesystem import confinement
@@ -273,3 +276,40 @@ async def test_the_server_ends_when_its_input_does_and_when_it_is_told_to(tmp_pa
     assert b"listens on" in await asyncio.wait_for(process.stderr.readline(), 20)
     process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(process.wait(), 20)
+
+
+async def test_the_roots_of_a_client_narrow_and_never_widen(tmp_path: Path) -> None:
+    for name in ("ws/src", "ws/other", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "f").write_text(name)
+    (tmp_path / "ws/src/link").symlink_to("../other/f")
+
+    def asks_for(*paths: Path) -> Any:
+        async def roots(context: Any) -> types.ListRootsResult:
+            return types.ListRootsResult(roots=[types.Root(uri=FileUrl(f"file://{path}")) for path in paths])
+
+        return roots
+
+    async def reads(*paths: Path) -> list[str]:
+        """Which of some files a client with such roots can read."""
+        command = StdioServerParameters(command=SERVER[0], args=[*SERVER[1:], str(tmp_path / "ws")])
+        async with (
+            stdio_client(command) as streams,
+            ClientSession(*streams, list_roots_callback=asks_for(*paths)) as client,
+        ):
+            await client.initialize()
+            found = []
+            for path in ("src/f", "other/f", "src/link"):
+                if not (await client.call_tool("read_file", {"path": path})).is_error:
+                    found.append(path)
+            grepped = await client.call_tool("grep", {"pattern": "other"})
+            assert "ws/other" not in str(grepped.content) or "other/f" in found
+            return found
+
+    everything = ["src/f", "other/f", "src/link"]
+    assert await reads() == everything
+    assert await reads(tmp_path / "ws") == everything
+    assert await reads(tmp_path) == everything
+    assert await reads(tmp_path / "ws/src") == ["src/f"]
+    assert await reads(tmp_path / "ws/src", tmp_path / "ws/other") == everything
+    assert await reads(tmp_path / "outside") == []

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mesh.servers.filesystem import confinement
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.names import STAGING
 from tests.servers.filesystem.world import World, long, tree
 
@@ -107,7 +107,7 @@ class Judge:
         subprocess.run(["rm", "-rf", ws / "copied_folder", ws / "moved_folder"], check=True)
 
     def attempt(self, tool: str, arguments: dict[str, Any]) -> None:
-        answer = self.world.server.answer(tool, arguments, Stop(30))
+        answer = self.world.server.answer(tool, arguments, TimeLimit(30))
         said = json.dumps(answer.value)
         self.succeeded += not answer.failed
         assert LEAK not in said, (tool, arguments)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mesh.servers.filesystem.bounds import Stop
-from mesh.servers.filesystem.calls import Server
+from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import Open
 from mesh.servers.filesystem.root import Root
@@ -65,15 +65,15 @@ class World:
         folder.mkdir(exist_ok=True)
         self.server = Server([*self.server.roots, self.made("other", folder, **more)], self._page_size)
 
-    def call(self, tool: str, stop: Stop | None = None, **arguments: Any) -> Any:
+    def call(self, tool: str, stop: TimeLimit | None = None, **arguments: Any) -> Any:
         """The result of a call. Raises `Failed` with the text of an error."""
-        answer = self.server.answer(tool, arguments, stop or Stop(30))
+        answer = self.server.answer(tool, arguments, stop or TimeLimit(30))
         if answer.failed:
             raise Failed(answer.value)
         return answer.value
 
     def error(self, tool: str, **arguments: Any) -> str:
-        answer = self.server.answer(tool, arguments, Stop(30))
+        answer = self.server.answer(tool, arguments, TimeLimit(30))
         assert answer.failed, answer.value
         return str(answer.value)
 

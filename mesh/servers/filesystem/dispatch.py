@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from mesh.mcp.schema import checker_for, problems
 from mesh.servers.filesystem import changing, looking, reading, searching, transferring
-from mesh.servers.filesystem.bounds import Stop
+from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.refusal import Conflict, Refused, words
+from mesh.servers.filesystem.refusal import FileRefusal, StateConflict, words
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.schemas import NAMES, TOOLS
 
@@ -33,7 +33,7 @@ _ACTIONS: dict[str, Callable[[Call], Any]] = {
 _SCHEMAS = {str(tool["name"]): tool["inputSchema"] for tool in TOOLS}
 
 
-class Answer(NamedTuple):
+class CallResult(NamedTuple):
     """``conflict``: nothing was changed, because ``expect`` did not hold."""
 
     value: Any
@@ -48,28 +48,28 @@ class Server:
     roots: Sequence[Root]
     page_size: int
 
-    def answer(self, tool: str, arguments: dict[str, Any], stop: Stop) -> Answer:
+    def answer(self, tool: str, arguments: dict[str, Any], stop: TimeLimit) -> CallResult:
         """Runs a call. Never raises an error that is due to the call, or to the files."""
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
             if tool not in _ACTIONS:
-                raise Refused(f"there is no tool {tool[:100]!r}: there is {', '.join(NAMES)}")
+                raise FileRefusal(f"there is no tool {tool[:100]!r}: there is {', '.join(NAMES)}")
             _check(tool, given)
             if given.get("check") and given.get("dry_run"):
-                raise Refused("give dry_run or check, but not both")
-            return Answer(_run(Call(tool, given, self.roots, stop, self.page_size)))
-        except Refused as error:
-            return Answer(str(error), failed=True, conflict=isinstance(error, Conflict))
+                raise FileRefusal("give dry_run or check, but not both")
+            return CallResult(_run(Call(tool, given, self.roots, stop, self.page_size)))
+        except FileRefusal as error:
+            return CallResult(str(error), failed=True, conflict=isinstance(error, StateConflict))
         except OSError as error:
-            return Answer(f"{_path_of(given)}{words(error)}", failed=True)
+            return CallResult(f"{_path_of(given)}{words(error)}", failed=True)
         except (MemoryError, RecursionError):
-            return Answer("the call needs more memory than there is", failed=True)
+            return CallResult("the call needs more memory than there is", failed=True)
 
 
 def _check(tool: str, arguments: dict[str, Any]) -> None:
     # Our own schemas are cheap to check, so the work is not counted before, as it is for those of others.
     if not _checker(tool).is_valid(arguments):
-        raise Refused(
+        raise FileRefusal(
             problems(_SCHEMAS[tool], arguments) or "the arguments do not fit the schema of the tool"
         )
 
@@ -82,7 +82,7 @@ def _checker(tool: str) -> Any:
 def _run(call: Call) -> Any:
     try:
         return _ACTIONS[call.tool](call)
-    except (Refused, OSError) as error:
+    except (FileRefusal, OSError) as error:
         if not call.flag("check"):
             raise
         # What is there cannot be read, or is nothing that the call can have left behind.
