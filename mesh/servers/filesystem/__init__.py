@@ -5,9 +5,10 @@ How a call passes through it, from the outside in:
 - `main` reads the command line, and `settings` the configuration; `confinement` restricts the process.
 - `server` speaks MCP, through the official SDK; `narrowing` asks the client which roots it allows.
 - `dispatch` checks the arguments of a `call` against the schema of its tool (`schemas`), and runs it.
-- `looking`, `reading`, `searching`, `changing` and `transferring` are the tools.
+- `looking`, `reading`, `searching`, `finding`, `changing` and `transferring` are the tools.
 - `root` is a root, and what may be done below it. `opening` opens a path from the descriptor of a root
-  without following a link, and finds out where links lead. `tree` walks, copies and removes folders.
+  without following a link, and finds out where links lead. `tree` walks folders;
+  `copying` and `removing` do what they say.
 - `target` changes one name below a root, atomically, in a folder of `staging`. `ripgrep` runs the program.
 - `kernel` has the system calls that Python does not. `bounds` are how much and how long.
 - `names`, `globs`, `ignore`, `patching`, `texts`, `diff` and `expectations` are pure. `refusal` has errors.

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from mesh.mcp.schema import checker_for, problems
-from mesh.servers.filesystem import changing, looking, reading, searching, transferring
+from mesh.servers.filesystem import changing, finding, looking, reading, searching, transferring
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict, words
@@ -28,7 +28,7 @@ _ACTIONS: dict[str, Callable[[Call], Any]] = {
     "copy": transferring.copy,
     "move": transferring.move,
     "grep": searching.grep,
-    "glob": searching.glob,
+    "glob": finding.glob,
 }
 _SCHEMAS = {str(tool["name"]): tool["inputSchema"] for tool in TOOLS}
 

@@ -1,10 +1,9 @@
-"""The tools ``grep`` and ``glob``.
+"""The tool ``grep``.
 
-``grep`` lets ripgrep say where lines match, and reads these lines itself, from files that it opens like any
-other. A match whose line is no longer what ripgrep saw is left out. ``glob`` walks the tree itself, and
-leaves regular expressions to ripgrep, which matches them in linear time.
+Ripgrep says where lines match. The lines themselves are read here, from files that are opened like any other.
+A match whose line is no longer what ripgrep saw is left out.
 
-Both pass over what ``.gitignore`` files say, and over ``.git``, unless told otherwise. Rules of the folders
+What ``.gitignore`` files say is passed over, and so is ``.git``, unless told otherwise. Rules of the folders
 above the path hold, too. The path itself is searched in any case.
 """
 
@@ -18,13 +17,11 @@ from typing import Any, NamedTuple
 from mesh.servers.filesystem import globs, ripgrep
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.ignore import FILE, MAX_BYTES, Ignore, rebased
-from mesh.servers.filesystem.looking import moment
+from mesh.servers.filesystem.ignore import FILE, MAX_BYTES, rebased
 from mesh.servers.filesystem.names import STAGING, Parts, text_of
 from mesh.servers.filesystem.paging import around, read
-from mesh.servers.filesystem.refusal import FileRefusal, explained
-from mesh.servers.filesystem.root import FOLDER, Root, kind
-from mesh.servers.filesystem.tree import walk
+from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.filesystem.root import Root, kind
 
 DEFAULT_RESULTS = 100
 DEFAULT_TIMEOUT_S = 300
@@ -35,7 +32,6 @@ MAX_LINE = 2_000
 _MAX_COLUMNS = 300
 _CUT = b" [... "
 _IN_BINARY = b' (found "\\0" byte around offset '
-_GIT = b".git\n"
 _OPTIONS = (
     "--line-number", "--byte-offset", "--null", "--with-filename", "--no-heading", "--color=never",
     "--no-messages", "--hidden", "--no-mmap", "--encoding=none", f"--max-columns={_MAX_COLUMNS}",
@@ -196,7 +192,7 @@ def _rules(call: Call, root: Root, parts: Parts) -> Iterator[str]:
             yield f"!{line}" if line and not line.startswith("!") else "!*"
     if not call.flag("ignored"):
         yield ".git"
-        for folder, content in _ignore_files_above(root, parts):
+        for folder, content in ignore_files_above(root, parts):
             for each in content.decode("utf-8", "surrogateescape").split("\n"):
                 yield rebased(each.removesuffix("\r"), folder) or ""
     yield STAGING
@@ -204,7 +200,7 @@ def _rules(call: Call, root: Root, parts: Parts) -> Iterator[str]:
         yield from globs.alternatives(pattern)
 
 
-def _ignore_files_above(root: Root, parts: Parts) -> Iterator[tuple[str, bytes]]:
+def ignore_files_above(root: Root, parts: Parts) -> Iterator[tuple[str, bytes]]:
     """The ``.gitignore`` files in the folders above a path, from the root on."""
     for length in range(len(parts)):
         with suppress(OSError, FileRefusal), root.reading((*parts[:length], FILE)) as (descriptor, _, _):
@@ -229,112 +225,3 @@ def _matches(output: Iterable[bytes]) -> Iterator[Match]:
         yield Match(
             path.decode("utf-8", "surrogateescape").removeprefix("./"), int(number), int(offset), line
         )
-
-
-def glob(call: Call) -> dict[str, Any]:
-    if call.given("pattern") == call.given("regex"):
-        raise FileRefusal("give pattern or regex, and exactly one of them")
-    root = call.root()
-    parts = root.following(call.parts())
-    stop = call.stop.sooner(call.number("timeout_seconds", DEFAULT_TIMEOUT_S))
-    listed = _listed(call, root, parts, stop)
-    names, problem = _chosen(call, listed, root, stop)
-    if problem:
-        raise FileRefusal(f"the regex is not a valid regular expression: {problem}")
-    wanted = call.number("max_results", DEFAULT_RESULTS)
-    shown = [entry for name in sorted(names)[:wanted] if (entry := _entry(root, parts, name))]
-    return {
-        "matches": shown,
-        "total_matches": len(names),
-        "truncated": len(names) > wanted,
-        "timed_out": stop.is_over,
-    }
-
-
-_TYPES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
-
-
-def _listed(call: Call, root: Root, parts: Parts, stop: TimeLimit) -> list[str]:
-    """The paths below a folder, relative to it, of the wanted type."""
-    prefix = "/".join((*parts, ""))
-    wanted = _TYPES.get(call.text("type_filter") or "")
-    max_depth = call.number("max_depth", 0) or None
-    look = _Look(call, root, parts)
-    with explained(call.path()), root.opened(parts, FOLDER) as top:
-        look.enter(prefix[:-1], top)
-        entries = walk(top, stop, max_depth=max_depth, enters=lambda path, at: look.enters(prefix + path, at))
-        return [
-            path
-            for path, _, mode, _ in entries
-            if (wanted is None or mode == wanted) and look.is_visible(prefix + path, mode)
-        ]
-
-
-class _Look:
-    """What is seen of a tree: neither what is hidden, nor what is ignored."""
-
-    def __init__(self, call: Call, root: Root, parts: Parts) -> None:
-        self._honours = not call.flag("ignored")
-        self._hidden = root.hide
-        above = Ignore().within("", _GIT)
-        for folder, content in _ignore_files_above(root, parts) if self._honours else ():
-            above = above.within(folder, content)
-        self._above = above
-        self._rules: dict[str, Ignore] = {}
-
-    def enter(self, path: str, folder: int) -> None:
-        """Reads the rules of an open folder. Those of a folder hold until one beside it is entered."""
-        if not self._honours:
-            return
-        rules = self._of(path.rpartition("/")[0]) if path else self._above
-        self._rules[path] = rules.within(path, _content(folder))
-
-    def enters(self, path: str, folder: int) -> bool:
-        if not self.is_visible(path, stat.S_IFDIR):
-            return False
-        self.enter(path, folder)
-        return True
-
-    def is_visible(self, path: str, mode: int) -> bool:
-        name = path.rpartition("/")[2]
-        if name == STAGING or (self._hidden.patterns and self._hidden.matches_itself(path)):
-            return False
-        if not self._honours:
-            return True
-        return not self._of(path.rpartition("/")[0]).matches(path, is_folder=mode == stat.S_IFDIR)
-
-    def _of(self, folder: str) -> Ignore:
-        return self._rules.get(folder, self._above)
-
-
-def _content(folder: int) -> bytes:
-    with suppress(OSError):
-        descriptor = os.open(FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return read(descriptor, 0, MAX_BYTES)
-        finally:
-            os.close(descriptor)
-    return b""
-
-
-def _chosen(call: Call, listed: list[str], root: Root, stop: TimeLimit) -> tuple[list[str], str]:
-    pattern, regex = call.text("pattern"), call.text("regex")
-    if pattern is not None:
-        matches = globs.matcher(pattern).fullmatch
-        return [path for path in listed if matches(path)], ""
-    return ripgrep.matching(listed, regex or "", root.folder, stop)
-
-
-def _entry(root: Root, parts: Parts, name: str) -> dict[str, Any] | None:
-    own = (*parts, *name.split("/"))
-    try:
-        found = root.stat(own)
-    except OSError:  # removed meanwhile, or too far down for a path
-        return None
-    return {
-        "path": text_of(own),
-        "type": kind(found.st_mode),
-        "size": found.st_size,
-        "modified_at": moment(found.st_mtime),
-    }

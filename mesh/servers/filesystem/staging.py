@@ -23,8 +23,9 @@ from contextlib import contextmanager, suppress
 from mesh.servers.filesystem.names import STAGING, Parts
 from mesh.servers.filesystem.opening import Open
 from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.filesystem.removing import remove_tree
 from mesh.servers.filesystem.root import FOLDER, Root
-from mesh.servers.filesystem.tree import listed, remove_tree
+from mesh.servers.filesystem.tree import listed
 
 _LOCK_WITHIN_S = 10.0
 _RETRY_S = 0.002

@@ -16,13 +16,14 @@ from mesh.servers.filesystem import diff, kernel
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.changing import Change, carried_out, state_of
+from mesh.servers.filesystem.copying import copy_file, copy_tree
 from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
 from mesh.servers.filesystem.names import Parts
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import lock
 from mesh.servers.filesystem.target import Target, nearest, targeted
-from mesh.servers.filesystem.tree import checked, copy_file, copy_tree
+from mesh.servers.filesystem.tree import checked
 
 
 class Source(NamedTuple):

@@ -1,4 +1,4 @@
-"""Trees of folders: listed, summed up, copied and removed, from descriptors and without following links."""
+"""Trees of folders: listed and summed up, from descriptors and without following links."""
 
 import errno
 import hashlib
@@ -12,10 +12,7 @@ from mesh.servers.filesystem.names import STAGING, Parts, shown, text_of
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 
-_CHILD = FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
-_COPIED = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-MOST_LEVELS = 200
-"""Of a tree that is copied."""
+CHILD = FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Entry(NamedTuple):
@@ -43,8 +40,8 @@ def walk(
     """
     open_folders: list[tuple[str, int, Iterator[tuple[str, int]]]] = []
     try:
-        own = os.open(".", _CHILD, dir_fd=top)
-        open_folders.append(("", own, _listed(own)))
+        own = os.open(".", CHILD, dir_fd=top)
+        open_folders.append(("", own, entries_of(own)))
         while open_folders:
             prefix, folder, names = open_folders[-1]
             found = next(names, None)
@@ -61,7 +58,7 @@ def walk(
                 continue
             child = _entered(folder, path, name, enters)
             if child is not None:
-                open_folders.append((f"{path}/", child, _listed(child)))
+                open_folders.append((f"{path}/", child, entries_of(child)))
     finally:
         for _, folder, _names in open_folders:
             os.close(folder)
@@ -69,7 +66,7 @@ def walk(
 
 def _entered(folder: int, path: str, name: str, enters: Callable[[str, int], bool] | None) -> int | None:
     try:
-        child = os.open(name, _CHILD, dir_fd=folder)
+        child = os.open(name, CHILD, dir_fd=folder)
     except OSError as error:
         if enters is None or error.errno in (errno.EMFILE, errno.ENFILE):
             raise
@@ -80,7 +77,8 @@ def _entered(folder: int, path: str, name: str, enters: Callable[[str, int], boo
     return None
 
 
-def _listed(folder: int) -> Iterator[tuple[str, int]]:
+def entries_of(folder: int) -> Iterator[tuple[str, int]]:
+    """The names in an open folder, sorted, each with its type."""
     with os.scandir(folder) as entries:
         found = [(entry.name, _type(entry)) for entry in entries]
     found.sort()
@@ -182,136 +180,3 @@ def hash_of(descriptor: int, stop: TimeLimit, algorithm: str = "sha256") -> str:
         at += len(chunk)
         stop.check()
     return total.hexdigest()
-
-
-def copy_content(source: int, target: int, stop: TimeLimit) -> None:
-    """Copies an open file. Shares the blocks where the file system can."""
-    at = 0
-    while True:
-        stop.check()
-        try:
-            done = os.copy_file_range(source, target, 16 * CHUNK, at)
-        except OSError as error:
-            if at or error.errno not in (
-                errno.EXDEV,
-                errno.EINVAL,
-                errno.ENOSYS,
-                errno.EOPNOTSUPP,
-                errno.EBADF,
-            ):
-                raise
-            return _copy_by_hand(source, target, stop)
-        if not done:
-            return None
-        at += done
-
-
-def _copy_by_hand(source: int, target: int, stop: TimeLimit) -> None:
-    at = 0
-    while chunk := os.pread(source, CHUNK, at):
-        stop.check()
-        at += len(chunk)
-        while chunk:
-            chunk = chunk[os.write(target, chunk) :]
-
-
-def copy_tree(source: int, target: int, stop: TimeLimit, level: int = 0) -> None:
-    """Copies what is in one open folder into another, which is empty. Links are copied as links. Everything
-    is synced."""
-    if level > MOST_LEVELS:
-        raise FileRefusal(f"the folder is nested more than {MOST_LEVELS} levels deep")
-    for name, mode in _listed(source):
-        stop.check()
-        if name == STAGING:  # the copy itself may be in there
-            continue
-        if mode == stat.S_IFLNK:
-            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-        elif mode == stat.S_IFDIR:
-            _copy_folder(source, target, name, stop, level)
-        elif mode == stat.S_IFREG:
-            copy_file(source, target, name, name, stop)
-        else:
-            raise FileRefusal(
-                f"{shown(name)} is neither a file nor a folder nor a link, and cannot be copied"
-            )
-    os.fsync(target)
-
-
-def _copy_folder(source: int, target: int, name: str, stop: TimeLimit, level: int) -> None:
-    inner = os.open(name, _CHILD, dir_fd=source)
-    try:
-        os.mkdir(name, 0o700, dir_fd=target)
-        made = os.open(name, _CHILD, dir_fd=target)
-        try:
-            copy_tree(inner, made, stop, level + 1)
-            os.fchmod(made, stat.S_IMODE(os.fstat(inner).st_mode) & 0o777)
-        finally:
-            os.close(made)
-    finally:
-        os.close(inner)
-
-
-def copy_file(source: int, target: int, name: str, new_name: str, stop: TimeLimit) -> None:
-    """Copies one file, with the bits of its mode that are not special, and syncs it."""
-    taken = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-    try:
-        mode = os.fstat(taken).st_mode
-        if not stat.S_ISREG(mode):
-            raise FileRefusal(f"{shown(name)} changed while it was copied")
-        made = os.open(new_name, _COPIED, 0o600, dir_fd=target)
-        try:
-            copy_content(taken, made, stop)
-            os.fchmod(made, stat.S_IMODE(mode) & 0o777)
-            os.fsync(made)
-        finally:
-            os.close(made)
-    finally:
-        os.close(taken)
-
-
-_FLAT = 50
-
-
-def remove_tree(folder: int, name: str) -> None:
-    """Removes a file, a link, or a folder with all that is in it. ``folder`` must be a place where only we
-    are: folders that are nested very deeply are moved there before they are removed, so that their number,
-    and not their depth, grows."""
-    waiting = [name]
-    while waiting:
-        _remove(folder, waiting.pop(), folder, waiting, 0)
-
-
-def _remove(folder: int, name: str, flat: int, waiting: list[str], level: int) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        if level > _FLAT:
-            waiting.append(_flattened(folder, name, flat))
-            return
-        _remove_folder(folder, name, flat, waiting, level)
-
-
-def _remove_folder(folder: int, name: str, flat: int, waiting: list[str], level: int) -> None:
-    try:
-        inner = os.open(name, _CHILD, dir_fd=folder)
-    except PermissionError:
-        os.chmod(name, 0o700, dir_fd=folder)  # ours: it lies in our staging folder
-        inner = os.open(name, _CHILD, dir_fd=folder)
-    try:
-        for each, _ in _listed(inner):
-            _remove(inner, each, flat, waiting, level + 1)
-    except PermissionError:
-        os.fchmod(inner, 0o700)
-        for each, _ in _listed(inner):
-            _remove(inner, each, flat, waiting, level + 1)
-    finally:
-        os.close(inner)
-    os.rmdir(name, dir_fd=folder)
-
-
-def _flattened(folder: int, name: str, flat: int) -> str:
-    new_name = f"flat-{os.urandom(8).hex()}"
-    os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=flat)
-    return new_name

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from mesh.servers.filesystem import changing, kernel, opening, staging, target, transferring
+from mesh.servers.filesystem import (
+    changing,
+    copying,
+    kernel,
+    opening,
+    removing,
+    staging,
+    target,
+    transferring,
+)
 from mesh.servers.filesystem import tree as tree_module
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.staging import clean
@@ -21,7 +30,7 @@ from tests.servers.filesystem.world import World, tree
 
 NEVER = 10**6
 MOST_STEPS = 400
-COUNTED = (changing, opening, staging, target, transferring, tree_module)
+COUNTED = (changing, copying, opening, removing, staging, target, transferring, tree_module)
 """The modules that call the operating system."""
 
 
