@@ -43,6 +43,7 @@ SAME_ROLE = {
     "approvals.py": "approvals: the table of kinds, how they are shown, how they are decided",
     "budget.py": "budgets: the fold and the decision, and how A2A tells them",
     "chat.py": "the terminal chat, and the command that starts it",
+    "commands.py": "commands: of the terminal chat, and of a shell",
     "errors.py": "errors: the tree of them, and how A2A says them",
     "events.py": "events: the vocabulary, and how HTTP shows it",
     "files.py": "files: an implementation of a port on them, and those that a config names",
