@@ -49,6 +49,7 @@ SAME_ROLE = {
     "files.py": "files: an implementation of a port on them, and those that a config names",
     "http.py": "HTTP, as a room uses it",
     "keeper.py": "the keeper, and its actor",
+    "main.py": "the command line of a server",
     "memory.py": "an implementation of a port in memory",
     "messages.py": "messages: of a model, and of A2A",
     "node.py": "a node, and its actor",

@@ -175,9 +175,9 @@ class Guarded:
         return any(True for _ in descendants())
 
 
-def descendants() -> Iterator[int]:
-    """Yields the ids of all processes below this one; none where the kernel does not tell."""
-    todo = [os.getpid()]
+def descendants(of: int | None = None) -> Iterator[int]:
+    """Yields the ids of all processes below one, or below this one; none where the kernel does not tell."""
+    todo = [of or os.getpid()]
     while todo:
         for pid in children(todo.pop()):
             todo.append(pid)

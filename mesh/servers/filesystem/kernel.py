@@ -29,7 +29,11 @@ class _OpenHow(ctypes.Structure):
 
 
 class _RulesetAttr(ctypes.Structure):
-    _fields_ = [("handled_access_fs", ctypes.c_uint64)]
+    _fields_ = [
+        ("handled_access_fs", ctypes.c_uint64),
+        ("handled_access_net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    ]
 
 
 class _PathBeneathAttr(ctypes.Structure):
@@ -75,9 +79,10 @@ def landlock_version() -> int:
     return max(0, int(found))
 
 
-def landlock_ruleset(handled: int) -> int:
-    """A descriptor of a new set of rules, which denies ``handled`` except where a rule allows it."""
-    attr = _RulesetAttr(handled)
+def landlock_ruleset(handled: int, net: int = 0, scoped: int = 0) -> int:
+    """A descriptor of a new set of rules, which denies ``handled`` and ``net`` except where a rule allows it,
+    and what is ``scoped`` outside of those who share the rules."""
+    attr = _RulesetAttr(handled, net, scoped)  # an older kernel accepts the fields it does not know if 0
     size = ctypes.c_size_t(ctypes.sizeof(attr))
     return _done(
         _syscall(ctypes.c_long(_LANDLOCK_CREATE), ctypes.byref(attr), size, ctypes.c_long(0)),

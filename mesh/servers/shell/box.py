@@ -1,0 +1,60 @@
+"""All that a command may use, whatever confines it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu",
+)  # fmt: skip
+"""What every command may read: programs, libraries and the configuration of the machine."""
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Paths of the host, without links, that rules cover; each with whether it is a folder. ``above`` are the
+    folders between these and the roots: if they could be renamed, so could what is in them."""
+
+    hidden: tuple[tuple[str, bool], ...] = ()
+    frozen: tuple[tuple[str, bool], ...] = ()
+    above: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Covers:
+    """A file and a folder that nobody may open, which take the place of what is hidden."""
+
+    file: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Box:
+    """``read``: paths that it may read besides. ``temporary``: its own folder for temporary files, where the
+    sandbox has no /tmp of its own."""
+
+    roots: tuple[str, ...]
+    read: tuple[str, ...]
+    covered: Covered
+    covers: Covers
+    network: bool
+    home: str
+    temporary: str
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        return (*SYSTEM, *self.read, *self.roots)
+
+
+def covers_in(folder: Path) -> Covers:
+    """Makes them."""
+    file, inner = folder / "hidden-file", folder / "hidden-folder"
+    file.touch(0o000)
+    inner.mkdir(0o000)
+    return Covers(str(file), str(inner))
+
+
+def resolver() -> str | None:
+    """The file that says where names are resolved, if it is a link out of the system's folders."""
+    where = os.path.realpath("/etc/resolv.conf")
+    return None if where.startswith(tuple(f"{path}/" for path in SYSTEM)) else where

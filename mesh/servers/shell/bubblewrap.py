@@ -1,0 +1,62 @@
+"""The command line of bubblewrap for a box."""
+
+import os
+import shutil
+from functools import cache
+
+from mesh.servers.shell.box import SYSTEM, Box, resolver
+
+WRAPPERS = 2
+"""Processes of bubblewrap around the command: one outside of the namespaces, and the first one inside."""
+_OWN_SPACE = str(256 << 20)
+"""Bytes in each of /tmp, /dev/shm and the home: they are in memory."""
+
+
+@cache
+def program() -> str | None:
+    return shutil.which("bwrap")
+
+
+def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """What runs ``argv`` in the box. What comes later is mounted over what came before."""
+    options = [
+        bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+        *(["--share-net"] if box.network else []),
+        *_system(),
+        "--proc", "/proc", "--dev", "/dev", "--size", _OWN_SPACE, "--tmpfs", "/dev/shm",
+        "--remount-ro", "/dev", "--size", _OWN_SPACE, "--tmpfs", "/tmp",
+        *(["--size", _OWN_SPACE, "--tmpfs", box.home] if _is_private(box.home) else []),
+    ]  # fmt: skip
+    if box.network and (path := resolver()) is not None:
+        options += ["--ro-bind-try", path, path]
+    for path in box.read:
+        options += ["--ro-bind-try", path, path]
+    for path in box.roots:
+        options += ["--bind", path, path]
+    for path in box.covered.above:
+        options += ["--bind-try", path, path]
+    for path, _ in box.covered.frozen:
+        options += ["--ro-bind-try", path, path]
+    for path, is_folder in box.covered.hidden:
+        options += ["--ro-bind", box.covers.folder if is_folder else box.covers.file, path]
+    return (*options, "--remount-ro", "/", "--chdir", cwd, "--", *argv)
+
+
+def _is_private(home: str) -> bool:
+    """Whether the home is a folder apart from the system's."""
+    return (
+        home.startswith("/")
+        and home != "/"
+        and not any(f"{path}/".startswith(f"{home}/") or f"{home}/".startswith(f"{path}/") for path in SYSTEM)
+    )
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    options: list[str] = []
+    for path in SYSTEM:
+        if os.path.islink(path):  # noqa: PTH114 - as text
+            options += ["--symlink", os.readlink(path), path]  # noqa: PTH115
+        elif os.path.isdir(path):  # noqa: PTH112
+            options += ["--ro-bind", path, path]
+    return tuple(options)

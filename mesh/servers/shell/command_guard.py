@@ -1,0 +1,204 @@
+"""Watches over one command: from its start until nothing of it is left.
+
+It runs in a process of its own, forked by the `launcher`, and is told to end the command by a byte, or by
+the end, of its socket, through which it also says what came of it. Processes that lose their parent become
+its children, wherever they went, so that it finds them. In a namespace of processes, the kernel ends them
+with the first process of it.
+
+The memory of one process is bounded by the kernel. What all of them use, and how many they are, is looked
+at every `LOOK_S`.
+"""
+
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+from mesh.processes.guard import (
+    PR_SET_CHILD_SUBREAPER,
+    children,
+    descendants,
+    prctl,
+    proportional,
+    resident,
+    signal_on_parent_death,
+)
+from mesh.servers.shell import restriction
+from mesh.servers.shell.order import CommandLimits, End, Order
+
+LOOK_S = 0.1
+GRACE_S = 1.0
+"""How long a command that was told to stop may take, before it is killed."""
+LEFT_GRACE_S = 0.2
+"""How long what a command left behind may take."""
+KILL_WITHIN_S = 5.0
+
+
+def supervise(order: Order, stdio: Sequence[int], link: socket.socket) -> None:
+    """Runs the command, and writes its `End` to the socket."""
+    wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    own = os.getpid()
+    child = os.fork()
+    if child == 0:
+        become(order, stdio, own)
+    for descriptor in stdio:
+        os.close(descriptor)
+    end = Supervised(child, order).watch(link.fileno(), wake)
+    # Where the server is gone, nobody wants to know.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        link.sendall(end.to_json())
+
+
+def become(order: Order, stdio: Sequence[int], supervisor: int) -> None:
+    """The command's side of the fork. Never returns."""
+    try:
+        signal_on_parent_death(signal.SIGKILL)()
+        if os.getppid() != supervisor:  # it died before the kernel was asked
+            return
+        os.setsid()
+        for number, descriptor in enumerate(stdio):
+            os.dup2(descriptor, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        _expect_nothing_of_python()
+        _limit(order.limits)
+        os.chdir(order.cwd)
+        if order.restriction is not None:
+            restriction.apply(order.restriction)
+        os.execve(order.argv[0], order.argv, order.env)
+    except OSError as error:
+        os.write(2, f"mcp-shell: the command was not started: {error}\n".encode("utf-8", "replace"))
+    finally:
+        os._exit(126)
+
+
+def _expect_nothing_of_python() -> None:
+    """Python ignores some signals, and whoever it starts would, too."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _limit(limits: CommandLimits) -> None:
+    for number, value in (
+        (resource.RLIMIT_DATA, limits.memory),
+        (resource.RLIMIT_FSIZE, limits.file_size),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(number)[1]
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (least, least))
+
+
+class Supervised:
+    """The command, with all processes below the supervisor."""
+
+    def __init__(self, pid: int, order: Order) -> None:
+        self._pid = pid
+        self._limits = order.limits
+        self._wrappers = order.wrappers
+        self._timeout_s = order.timeout_s
+        self._status: int | None = None
+        self._stopped = ""
+        self._kill_at = float("inf")
+
+    def watch(self, link: int, wake: int) -> End:
+        """Waits until the command ends, or ends it. Nothing of it is left then, except what the kernel cannot
+        kill."""
+        deadline = time.monotonic() + self._timeout_s
+        events = select.poll()
+        events.register(wake, select.POLLIN)
+        events.register(link, select.POLLIN)
+        look_at = time.monotonic() + LOOK_S
+        while True:
+            next_s = min(deadline, look_at, self._kill_at) - time.monotonic()
+            for descriptor, _ in events.poll(max(0.0, next_s * 1000)):
+                if descriptor == wake:
+                    os.read(wake, 4096)
+                else:
+                    events.unregister(link)
+                    self._stop("it was cancelled")
+            self._reap()
+            if self._status is not None:
+                break
+            now = time.monotonic()
+            if now >= deadline:
+                deadline = float("inf")
+                self._stop(f"it ran longer than {self._timeout_s:g} s")
+            if now >= look_at:
+                look_at = now + LOOK_S
+                if excess := self._excess():
+                    self._stopped = self._stopped or excess
+                    break
+            if now >= self._kill_at:
+                break
+        self._end_rest()
+        return End(self._status, self._stopped)
+
+    def _stop(self, why: str) -> None:
+        self._stopped = self._stopped or why
+        if self._kill_at == float("inf"):
+            self._kill_at = time.monotonic() + GRACE_S
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        """Sends a signal to all processes but those of the sandbox, which would kill the others at once."""
+        spared = set(self._of_sandbox())
+        for pid in descendants():
+            if pid not in spared:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+
+    def _of_sandbox(self) -> list[int]:
+        found, level = [], [self._pid]
+        for _ in range(self._wrappers):
+            found += level
+            level = [child for pid in level for child in children(pid)]
+        return found
+
+    def _reap(self) -> None:
+        """Removes the zombies, adopted orphans among them, and notes the command's status."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    self._status = os.waitstatus_to_exitcode(ended[1])
+
+    def _excess(self) -> str:
+        """Which limit the processes are over, in words; empty if none."""
+        pids = list(islice(descendants(), self._limits.processes + self._wrappers + 1))
+        if len(pids) > self._limits.processes + self._wrappers:
+            return f"it had more than {self._limits.processes} processes"
+        # What processes share counts in the resident memory of each. The exact number costs a thousand times
+        # as much, so it is asked for only when it may matter.
+        if sum(map(resident, pids)) <= self._limits.memory:
+            return ""
+        if sum(map(proportional, pids)) <= self._limits.memory:
+            return ""
+        return f"its processes used more than {self._limits.memory >> 20} MiB of memory"
+
+    def _end_rest(self) -> None:
+        """Ends what is left: gently if the command ended by itself, and otherwise by force."""
+        if self._status is not None and self._lives():
+            self._signal(signal.SIGTERM)
+            give_up_at = time.monotonic() + LEFT_GRACE_S
+            while self._lives() and time.monotonic() < give_up_at:
+                time.sleep(0.005)
+        give_up_at = time.monotonic() + KILL_WITHIN_S
+        while self._lives() and time.monotonic() < give_up_at:
+            # Again and again: one that is about to be killed may start another.
+            for pid in descendants():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.001)
+
+    def _lives(self) -> bool:
+        self._reap()
+        return any(True for _ in descendants())

@@ -1,0 +1,87 @@
+"""Finds what ``hide`` and ``freeze`` cover in the roots at this moment.
+
+Links are not followed on the way. A link that is covered itself covers what it leads to.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem.globs import Patterns
+from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.filesystem.root import Root
+from mesh.servers.shell.box import Covered
+
+MOST_COVERED = 1_000
+"""Each is a mount of its own."""
+MOST_LOOKED_AT = 2_000_000
+_ANY = "\1"
+"""A name that only a pattern for any name matches."""
+
+
+def covered_in(roots: Sequence[Root], stop: TimeLimit) -> Covered:
+    """Raises `FileRefusal` if there is more than can be covered, or looked at."""
+    found = _Found(stop)
+    for root in roots:
+        if root.hide.patterns or root.freeze.patterns:
+            found.walk(root)
+    return Covered(tuple(found.hidden), tuple(found.frozen), tuple(sorted(found.above)))
+
+
+class _Found:
+    def __init__(self, stop: TimeLimit) -> None:
+        self.hidden: list[tuple[str, bool]] = []
+        self.frozen: list[tuple[str, bool]] = []
+        self.above: set[str] = set()
+        self._stop = stop
+        self._looked_at = 0
+
+    def walk(self, root: Root) -> None:
+        folders = [("", False)]
+        while folders:
+            folder, is_frozen = folders.pop()
+            self._stop.check()
+            for entry in _entries(root, folder):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                is_folder = entry.is_dir(follow_symlinks=False)
+                hides = _covers(root.hide, path, is_folder=is_folder)
+                freezes = not is_frozen and _covers(root.freeze, path, is_folder=is_folder)
+                if (hides or freezes) and entry.is_symlink():
+                    self._add_target(self.hidden if hides else self.frozen, root, path)
+                elif hides or freezes:
+                    self._add(self.hidden if hides else self.frozen, root, path, is_folder=is_folder)
+                if is_folder and not hides:
+                    folders.append((path, is_frozen or freezes))
+
+    def _add_target(self, found: list[tuple[str, bool]], root: Root, link: str) -> None:
+        """What a link of such a name leads to is covered, if it is in the root: a link itself cannot be."""
+        target = os.path.realpath(f"{root.where}/{link}")
+        if target.startswith(f"{root.where}/") and os.path.exists(target):  # noqa: PTH110 - as text
+            self._add(found, root, target[len(root.where) + 1 :], is_folder=os.path.isdir(target))  # noqa: PTH112
+
+    def _add(self, found: list[tuple[str, bool]], root: Root, path: str, *, is_folder: bool) -> None:
+        found.append((f"{root.where}/{path}", is_folder))
+        parts = path.split("/")[:-1]
+        self.above.update(f"{root.where}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1))
+        if len(self.hidden) + len(self.frozen) > MOST_COVERED:
+            raise FileRefusal(
+                f"hide and freeze cover more than {MOST_COVERED:,} paths: name the folders that they are in"
+            )
+
+
+def _covers(patterns: Patterns, path: str, *, is_folder: bool) -> bool:
+    """Whether patterns match a path, or everything that could be in it."""
+    return patterns.matches_itself(path) or (is_folder and patterns.matches_itself(f"{path}/{_ANY}"))
+
+
+def _entries(root: Root, folder: str) -> Iterator[os.DirEntry[str]]:
+    parts = tuple(folder.split("/")) if folder else ()
+    # What cannot be opened now, because it is gone or not allowed, cannot be opened by a command either.
+    with suppress(OSError):
+        descriptor = root.open_(root.folder, parts, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(descriptor) as entries:
+                yield from entries
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,46 @@
+"""What Landlock has to allow for a box: a list of paths, each with what may be done there. Pure.
+
+What is allowed in a folder is allowed in all that is in it: nothing can be taken away again further down.
+So a folder that has something hidden or frozen in it is not allowed itself, only the other things in it,
+one by one. Then no file can be made in it: this is the price, and bubblewrap does not ask it.
+"""
+
+from collections.abc import Callable, Iterable
+
+from mesh.servers.shell.box import SYSTEM, Box
+from mesh.servers.shell.order import Restriction
+from mesh.servers.shell.restriction import DEVICE, LIST, READ, WRITE
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+ListFolder = Callable[[str], Iterable[str]]
+
+
+def restriction_of(box: Box, listed: ListFolder) -> Restriction:
+    """``listed`` gives the paths in a folder."""
+    hidden = {path for path, _ in box.covered.hidden}
+    frozen = {path for path, _ in box.covered.frozen}
+    split = [root for root in box.roots if any(path.startswith(f"{root}/") for path in hidden | frozen)]
+    above = {*box.covered.above, *split}
+
+    def allowed(path: str, access: int) -> Iterable[tuple[str, int]]:
+        if path in hidden:
+            return
+        access = READ if path in frozen else access
+        if path not in above:
+            yield path, access
+            return
+        # Names may be seen, unless a folder in here is hidden: its names would be seen, too.
+        if not any(is_folder and other.startswith(f"{path}/") for other, is_folder in box.covered.hidden):
+            yield path, LIST
+        for each in listed(path):
+            yield from allowed(each, access)
+
+    return Restriction(
+        paths=(
+            *((path, READ) for path in (*SYSTEM, "/proc", *box.read)),
+            *((path, DEVICE) for path in _DEVICES),
+            (box.temporary, WRITE),
+            *(each for root in box.roots for each in allowed(root, WRITE)),
+        ),
+        network=box.network,
+    )

@@ -1,0 +1,78 @@
+"""The process that starts commands: a small one, which forks for each.
+
+    python -m mesh.servers.shell.launcher CONTROL
+
+Above: `launching`, in the server, which sends an order as a file in memory, with the ends of three pipes and
+of a socket. Below: `command_guard`, in the process that is forked for the order, and the command.
+
+Forking the server itself would cost more with every module that it has loaded, and is not safe beside its
+threads. Here a command costs two forks of a process that has loaded next to nothing. Its environment is
+empty, so that there is nothing to be found in it.
+"""
+
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from mesh.processes.guard import PR_SET_CHILD_SUBREAPER, children, descendants, prctl, signal_on_parent_death
+from mesh.servers.shell.command_guard import supervise
+from mesh.servers.shell.order import order_of
+
+_DESCRIPTORS = 5
+
+
+def main(control: socket.socket) -> None:
+    """Carries out orders until the server is gone."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal_on_parent_death(signal.SIGKILL)()
+    supervisors: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda number, frame: _clean_up(supervisors))
+    while True:
+        found, descriptors, _, _ = socket.recv_fds(control, 1, _DESCRIPTORS)
+        if not found:
+            return
+        # A supervisor must be known before its end is noticed.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        launcher = os.getpid()
+        child = os.fork()
+        if child == 0:
+            control.close()
+            _carry_out(launcher, descriptors)
+        supervisors.add(child)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _carry_out(launcher: int, descriptors: list[int]) -> None:
+    """The supervisor's side of the fork. Never returns."""
+    status = 1
+    try:
+        signal_on_parent_death(signal.SIGKILL)()
+        if os.getppid() == launcher:
+            request, *stdio, link = descriptors
+            with os.fdopen(request, "rb") as file:
+                order = order_of(file.read())
+            supervise(order, stdio, socket.socket(fileno=link))
+            status = 0
+    finally:
+        os._exit(status)
+
+
+def _clean_up(supervisors: set[int]) -> None:
+    """Removes the zombies, and kills what a supervisor leaves behind that was killed itself: its descendants
+    become children of this process."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            supervisors.discard(ended)
+    for orphan in children(os.getpid()):
+        if orphan not in supervisors:
+            for pid in (orphan, *descendants(orphan)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))

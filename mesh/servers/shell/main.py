@@ -1,0 +1,164 @@
+"""``mcp-shell``: the command line.
+
+    mcp-shell DIR… [--sandbox auto] [--network none] [--read PATH] [--hide GLOB] [--freeze GLOB]
+    mcp-shell --config FILE [--http [HOST:PORT]] [--port PORT]
+
+It serves stdio, unless ``--http`` or ``--port`` is given.
+"""
+
+import argparse
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+
+from mesh.servers.filesystem.root import Root
+from mesh.servers.filesystem.settings import Unusable
+from mesh.servers.resources import address, first_of
+from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.launching import Launcher
+from mesh.servers.shell.proofs import failures
+from mesh.servers.shell.run_command import Commands
+from mesh.servers.shell.sandbox import KINDS, Kind, Sandbox, missing
+from mesh.servers.shell.shell_settings import ShellSettings, checked, loaded, opened, roots_of
+
+_CONFIGURED = ("", -1)
+
+
+def main() -> None:
+    """The console script."""
+    options = _parser().parse_args()
+    with Launcher() as launcher, tempfile.TemporaryDirectory(prefix="mcp-shell-") as scratch:
+        try:
+            settings = _settings(options)
+            commands = _commands(settings, opened(settings), launcher, Path(scratch))
+        except Unusable as error:
+            sys.exit("\n".join(f"mcp-shell: {line}" for line in error.problems))
+        _serve(commands, _listens_on(options, settings))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcp-shell", description="An MCP server that runs commands in a sandbox."
+    )
+    parser.add_argument("folders", nargs="*", metavar="DIR", help="a root; it has the name of the folder")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="roots, and what commands may do there")
+    parser.add_argument("--sandbox", choices=["auto", *KINDS, "none"], help="what confines commands")
+    parser.add_argument("--network", choices=["none", "all"], help="the network of commands")
+    for option, help_ in (
+        ("read", "commands may read it"),
+        ("hide", "no command reads or writes it"),
+        ("freeze", "no command writes it"),
+    ):
+        metavar = "PATH" if option == "read" else "GLOB"
+        parser.add_argument(f"--{option}", action="append", default=[], metavar=metavar, help=help_)
+    parser.add_argument(
+        "--http",
+        type=address,
+        nargs="?",
+        const=_CONFIGURED,
+        metavar="HOST:PORT",
+        help="serve Streamable HTTP at /mcp instead of stdio; by default at the host and port of the config",
+    )
+    parser.add_argument("--port", type=_port, help="serve HTTP at this port")
+    return parser
+
+
+def _port(value: str) -> int:
+    return address(f"host:{value}")[1]
+
+
+def _settings(options: argparse.Namespace) -> ShellSettings:
+    if (options.config is None) == (not options.folders):
+        raise Unusable(["give folders, or --config FILE, and exactly one of them"])
+    given = {name: getattr(options, name) for name in ("sandbox", "network") if getattr(options, name)}
+    if options.config is None:
+        settings = ShellSettings(roots=roots_of(options.folders))
+    else:
+        settings = loaded(options.config)
+    lists = {name: getattr(settings, name) + getattr(options, name) for name in ("read", "hide", "freeze")}
+    return checked(settings.model_copy(update={**given, **lists}), "", Path.cwd())
+
+
+def _commands(settings: ShellSettings, roots: list[Root], launcher: Launcher, scratch: Path) -> Commands:
+    return Commands(
+        roots=roots,
+        sandbox=_sandbox(settings, launcher),
+        launcher=launcher,
+        covers=covers_in(scratch),
+        read=settings.readable,
+        network=settings.network == "all",
+        home=os.path.realpath(Path("~").expanduser()),
+        shell=shutil.which("bash") or "/bin/sh",
+    )
+
+
+def _sandbox(settings: ShellSettings, launcher: Launcher) -> Sandbox:
+    """The first sandbox that holds. Raises `Unusable` if none does."""
+
+    def made(kind: Kind) -> Sandbox:
+        return Sandbox(kind, settings.limits.limits, dict(os.environ), settings.env)
+
+    if settings.sandbox == "none":
+        return made("none")
+    wrong: list[str] = []
+    for kind in KINDS if settings.sandbox == "auto" else (settings.sandbox,):
+        found = [reason] if (reason := missing(kind)) else _failures(made(kind), launcher, settings)
+        if not found:
+            return made(kind)
+        wrong += [f"{kind}: {each}" for each in found]
+    raise Unusable(
+        [
+            "no sandbox holds here, so no command is run",
+            *wrong,
+            "install what is missing, or say sandbox: none; then commands can do all that you can, and "
+            "each of them has to be approved",
+        ]
+    )
+
+
+def _failures(sandbox: Sandbox, launcher: Launcher, settings: ShellSettings) -> list[str]:
+    async def found() -> list[str]:
+        return await failures(sandbox, launcher, network=settings.network == "all")
+
+    return anyio.run(found)
+
+
+def _listens_on(options: argparse.Namespace, settings: ShellSettings) -> tuple[str, int] | None:
+    """Where to serve HTTP; None for stdio."""
+    if options.http is None and options.port is None:
+        return None
+    host, port = options.http if options.http not in (None, _CONFIGURED) else (settings.host, settings.port)
+    return host, port if options.port is None else options.port
+
+
+def _serve(commands: Commands, place: tuple[str, int] | None) -> None:
+    # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
+    # start-up time.
+    gc.disable()
+    import mcp.server.lowlevel  # noqa: F401
+
+    from mesh.servers.shell.server import serve_http, serve_stdio
+
+    gc.freeze()
+    gc.enable()
+    try:
+        if place is None:
+            anyio.run(serve_stdio, commands)
+        else:
+            anyio.run(serve_http, commands, *place)
+    except Exception as error:
+        cause = first_of(error)
+        if not isinstance(cause, OSError):
+            raise
+        sys.exit(f"mcp-shell: {cause}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

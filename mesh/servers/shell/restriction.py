@@ -1,0 +1,112 @@
+"""What a process does to itself before it becomes a command that Landlock confines.
+
+Landlock keeps it to some paths, and from signals and abstract sockets of others (version 6, Linux 6.12).
+It cannot keep it from UDP, nor from sockets that have a path: seccomp does, which refuses to create
+sockets. Pairs of sockets remain. Capabilities, if the server has any, are given up: Landlock does not
+restrict what they allow beside files.
+"""
+
+import ctypes
+import os
+import platform
+import socket
+import struct
+
+from mesh.servers.filesystem import kernel
+from mesh.servers.shell.order import Restriction
+
+LEAST_VERSION = 6
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 14, 1 << 15
+_HANDLED = (1 << 16) - 1
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_TCP = 0b11
+_SCOPES = 0b11  # abstract sockets, signals
+
+LIST = _READ_DIR
+READ = _READ_FILE | _READ_DIR | _EXECUTE
+WRITE = _HANDLED & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
+DEVICE = _READ_FILE | _WRITE_FILE | _IOCTL_DEV
+
+_PR_CAPBSET_DROP, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 24, 22, 2
+_CAPABILITIES = 64
+_CAPABILITY_VERSION_3 = 0x20080522
+
+# seccomp: the numbers of the system calls, and of the architecture in AUDIT_ARCH.
+_NUMBERS = {
+    "x86_64": {"arch": 0xC000003E, "socket": 41, "io_uring_setup": 425},
+    "aarch64": {"arch": 0xC00000B7, "socket": 198, "io_uring_setup": 425},
+}
+_X32 = 0x40000000
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_EACCES, _ENOSYS = 13, 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def is_possible() -> bool:
+    return kernel.landlock_version() >= LEAST_VERSION and platform.machine() in _NUMBERS
+
+
+def apply(restriction: Restriction) -> None:
+    """Restricts this process, and those that it starts. Raises `OSError`."""
+    _drop_capabilities()
+    ruleset = kernel.landlock_ruleset(_HANDLED, net=0 if restriction.network else _TCP, scoped=_SCOPES)
+    for path, access in restriction.paths:
+        _allow(ruleset, path, access)
+    kernel.landlock_restrict(ruleset)
+    os.close(ruleset)
+    _filter_calls(network=restriction.network)
+
+
+def _allow(ruleset: int, path: str, access: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # what is not there, or cannot be reached, needs no permission
+        return
+    of_this = access if os.path.isdir(f"/proc/self/fd/{descriptor}") else access & _OF_FILES  # noqa: PTH112
+    kernel.landlock_allow(ruleset, descriptor, of_this)
+    os.close(descriptor)
+
+
+def _drop_capabilities() -> None:
+    for number in range(_CAPABILITIES):
+        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # those that do not exist are refused
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    if _libc.capset(header, bytes(24)) != 0:
+        raise OSError(ctypes.get_errno(), "the capabilities cannot be given up")
+
+
+def _filter_calls(*, network: bool) -> None:
+    program = b"".join(_program(_NUMBERS[platform.machine()], network=network))
+    code = ctypes.create_string_buffer(program, len(program))
+    filter_ = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp refused the filter")
+
+
+def _program(numbers: dict[str, int], *, network: bool) -> list[bytes]:
+    """Refuses sockets: all of them, or with the network those of the machine, which may have a path. io_uring
+    would create them as well, and other calling conventions have other numbers."""
+    of_socket = [_step(_LOAD, _FIRST_ARGUMENT_AT), _step(_EQUAL, socket.AF_UNIX, 0, 1)] if network else []
+    refuse = [*of_socket, _step(_RETURN, _REFUSE | _EACCES), _step(_RETURN, _ALLOW)]
+    return [
+        _step(_LOAD, _ARCH_AT),
+        _step(_EQUAL, numbers["arch"], 1, 0),
+        _step(_RETURN, _KILL),
+        _step(_LOAD, _NUMBER_AT),
+        _step(_AT_LEAST, _X32, 0, 1),
+        _step(_RETURN, _KILL),
+        _step(_EQUAL, numbers["io_uring_setup"], 0, 1),
+        _step(_RETURN, _REFUSE | _ENOSYS),
+        _step(_EQUAL, numbers["socket"], 1, 0),
+        _step(_RETURN, _ALLOW),
+        *refuse,
+    ]
+
+
+def _step(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_so, if_not, value)

@@ -1,0 +1,128 @@
+"""Carries out calls: from the arguments to the result."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem.root import Root
+from mesh.servers.shell.box import Box, Covered, Covers
+from mesh.servers.shell.covered import covered_in
+from mesh.servers.shell.launching import Launcher
+from mesh.servers.shell.order import End
+from mesh.servers.shell.output_folder import OutputFile, output_files
+from mesh.servers.shell.request import request_of
+from mesh.servers.shell.sandbox import Sandbox
+from mesh.servers.shell.stream_output import MOST_IN_FILE, Output
+
+LOOK_WITHIN_S = 30.0
+TELL_EVERY_S = 0.1
+
+Tell = Callable[[int, str], Awaitable[None]]
+"""Takes how many bytes were written so far, and the newest of them as text."""
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Runs commands in one sandbox. ``home`` is the home of the user whom the server runs as."""
+
+    roots: Sequence[Root]
+    sandbox: Sandbox
+    launcher: Launcher
+    covers: Covers
+    read: tuple[str, ...]
+    network: bool
+    home: str
+    shell: str
+
+    async def run(self, tool: str, arguments: Mapping[str, Any], roots: Sequence[Root], tell: Tell) -> str:
+        """Returns the result of a call, as JSON. ``roots`` are those that its client allows. Raises
+        `FileRefusal` and `LauncherGone`."""
+        request = request_of(tool, arguments, roots, self.shell)
+        box = await self._box()
+        files = output_files(request.root)
+        outputs = [Output(file.create) for file in files]
+        began = time.monotonic()
+        try:
+            async with _telling(outputs, tell):
+                with self.sandbox.order(box, request.argv, request.cwd, request.timeout_s) as order:
+                    end = await self.launcher.run(order, outputs[0].add, outputs[1].add)
+        finally:
+            for output in outputs:
+                output.close()
+        return json.dumps(_result(end, time.monotonic() - began, outputs, files), ensure_ascii=False)
+
+    async def _box(self) -> Box:
+        where = tuple(root.where for root in self.roots)
+        covered = await self._covered()
+        return Box(where, self.read, covered, self.covers, self.network, self.home, "")
+
+    async def _covered(self) -> Covered:
+        if self.sandbox.kind == "none" or not any(
+            root.hide.patterns or root.freeze.patterns for root in self.roots
+        ):
+            return Covered()
+        stop = TimeLimit(LOOK_WITHIN_S)
+        try:
+            return await anyio.to_thread.run_sync(covered_in, self.roots, stop, abandon_on_cancel=True)
+        finally:
+            stop.cancel()
+
+
+@asynccontextmanager
+async def _telling(outputs: Sequence[Output], tell: Tell) -> AsyncIterator[None]:
+    """Tells of what is written, while it is."""
+    task = asyncio.create_task(_tell(outputs, tell))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _tell(outputs: Sequence[Output], tell: Tell) -> None:
+    told = 0
+    # A client that has gone is no reason to end the command.
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        while True:
+            await anyio.sleep(TELL_EVERY_S)
+            written = sum(output.total for output in outputs)
+            if written > told:
+                told = written
+                await tell(written, "\n".join(output.latest for output in outputs if output.latest))
+
+
+def _result(
+    end: End, duration_s: float, outputs: Sequence[Output], files: Sequence[OutputFile]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {**_status(end), "duration_s": round(duration_s, 3)}
+    for name, output, file in zip(("stdout", "stderr"), outputs, files, strict=True):
+        found[name] = output.text()
+        if not output.is_cut:
+            file.remove() if output.was_saved else None
+        elif output.problem:
+            found[f"{name}_file"] = output.problem
+        else:
+            found[f"{name}_file"] = {"root": file.root.name, "path": file.path, "bytes": output.total}
+            if output.total > MOST_IN_FILE:
+                found[f"{name}_file"]["note"] = f"only the first {MOST_IN_FILE >> 20} MiB are in the file"
+    return found
+
+
+def _status(end: End) -> dict[str, Any]:
+    """How it ended. A shell, and bubblewrap, tell a signal by a status above 128."""
+    stopped = {"stopped": f"{end.stopped}; nothing of it is left"} if end.stopped else {}
+    if end.status is None:
+        return {"exit_code": None, "signal": "SIGKILL", **stopped}
+    number = -end.status if end.status < 0 else end.status - 128
+    if number in signal.valid_signals():
+        return {"exit_code": None, "signal": signal.Signals(number).name, **stopped}
+    return {"exit_code": end.status, "signal": None, **stopped}

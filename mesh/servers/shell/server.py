@@ -1,0 +1,122 @@
+"""The server as clients meet it: MCP by the official SDK, over stdio or HTTP."""
+
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mesh.servers.filesystem.narrowing import narrowed_by_client
+from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.shell.launching import LauncherGone
+from mesh.servers.shell.request import DEFAULT_TIMEOUT_S, SCHEMA, TOOL
+from mesh.servers.shell.run_command import Commands
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server as McpServer
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+NAME = "mcp-shell"
+MOST_AT_ONCE = 8
+"""Commands that run at the same time; others wait."""
+_GOES_ON_S = 3
+
+
+def tool_of(commands: Commands) -> dict[str, Any]:
+    """The tool as clients see it. Without a sandbox, every call of it is to be asked about, whatever its
+    command is."""
+    sandbox = commands.sandbox.kind
+    reach = {
+        "none": "There is no sandbox: it can do all that the user of this server can.",
+    }.get(sandbox, "It can write in the roots only" + ("." if commands.network else ", and has no network."))
+    more = {"risk": "high", "ask": True} if sandbox == "none" else {"risk": "medium"}
+    return {
+        "name": TOOL,
+        "description": f"Run a command, and wait for its end. {reach} Nothing that it starts is left when it "
+        f"has ended, and after {DEFAULT_TIMEOUT_S} s (timeout_s) it is stopped. It reads nothing from stdin.",
+        "inputSchema": SCHEMA,
+        "annotations": {
+            "readOnlyHint": False,
+            "destructiveHint": True,
+            "idempotentHint": False,
+            "openWorldHint": sandbox == "none" or commands.network,
+        },
+        "_meta": {
+            "mesh": {
+                "command": "command",
+                "exe": ["exe", "args"],
+                "paths": [{"path": "cwd", "root": "root"}],
+                "sandbox": sandbox,
+                **more,
+            }
+        },
+    }
+
+
+def build(commands: Commands) -> "McpServer[Any]":
+    """The MCP server."""
+    import mcp_types as types
+    from mcp.server.lowlevel import Server as McpServer
+
+    listing = types.ListToolsResult.model_validate({"tools": [tool_of(commands)]})
+    limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return listing
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        async def tell(written: int, latest: str) -> None:
+            await context.session.report_progress(written, message=latest)
+
+        try:
+            roots = await narrowed_by_client(context, commands.roots)
+            async with limiter:
+                text = await commands.run(params.name, params.arguments or {}, roots, tell)
+        except (FileRefusal, LauncherGone) as error:
+            return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
+        return types.CallToolResult(content=[types.TextContent(text=text)])
+
+    return McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def serve_stdio(commands: Commands) -> None:
+    from mesh.mcp.stdio_server import stdio_streams
+
+    mcp = build(commands)
+    async with stdio_streams() as (incoming, outgoing):
+        await mcp.run(incoming, outgoing, mcp.create_initialization_options())
+
+
+async def serve_http(commands: Commands, host: str, port: int) -> None:
+    """Serves ``http://host:port/mcp`` and ``/health``, and writes the address to stderr. Port 0 picks a free
+    port."""
+    import uvicorn
+    from starlette.routing import Route
+
+    async def health(request: "Request") -> "Response":
+        return _health(commands)
+
+    app = build(commands).streamable_http_app(host=host, custom_starlette_routes=[Route("/health", health)])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol given: otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for
+    # an ACK.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        shown = f"[{host}]" if ":" in host else host
+        line = f"{NAME} listens on http://{shown}:{sock.getsockname()[1]}/mcp"
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        await uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GOES_ON_S)
+        ).serve(sockets=[sock])
+
+
+def _health(commands: Commands) -> "Response":
+    """Whether commands can be run: 200, or 503 with what is gone."""
+    from starlette.responses import JSONResponse
+
+    gone = sorted(root.name for root in commands.roots if not root.is_there)
+    problem = {"roots": gone} if gone else {} if commands.launcher.is_there else {"launcher": "gone"}
+    status = {"status": "unavailable", **problem} if problem else {"status": "ok"}
+    return JSONResponse({**status, "sandbox": commands.sandbox.kind}, status_code=503 if problem else 200)

@@ -1,0 +1,48 @@
+"""Which variables a command inherits. Pure."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+INHERITED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER")
+_PREFIX = "LC_"
+_SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
+_MAX_VALUE = 32 << 10
+"""Bytes of a value. The kernel accepts 128 KiB, and fails to start a program beyond."""
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable sounds as if its value were nobody's business.
+
+    >>> is_secret("GITHUB_TOKEN"), is_secret("PYTHONPATH")
+    (True, False)
+    """
+    return _SECRET.search(name) is not None
+
+
+def inherited(
+    env: Mapping[str, str], more: Iterable[str], allowed: Iterable[str], temporary: str
+) -> dict[str, str]:
+    """The variables of a command. ``allowed`` are the folders that it may read: others are left out of PATH,
+    because shells give up at a program that they find and may not run."""
+    names = {*INHERITED, *more}
+    found = {
+        name: value
+        for name, value in env.items()
+        if (name in names or name.startswith(_PREFIX))
+        and not is_secret(name)
+        and len(os.fsencode(value)) <= _MAX_VALUE
+    }
+    return {**found, "PATH": search_path(found.get("PATH", ""), allowed), "TMPDIR": temporary}
+
+
+def search_path(path: str, allowed: Iterable[str]) -> str:
+    """Those folders of a PATH that are below the allowed ones.
+
+    >>> search_path("/usr/bin:/home/me/bin:.", ["/usr"])
+    '/usr/bin'
+    """
+    folders = tuple(f"{each.rstrip('/')}/" for each in allowed)
+    kept = [each for each in path.split(":") if f"{each}/".startswith(folders)]
+    return ":".join(kept) or DEFAULT_PATH

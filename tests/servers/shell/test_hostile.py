@@ -1,0 +1,195 @@
+"""Commands that mean harm, or are broken: each is bounded, and nothing of it is left."""
+
+import asyncio
+import os
+import socket
+import time
+
+import pytest
+
+from mesh.servers.shell.launching import STOPS_WITHIN_S, LauncherGone
+from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE
+from tests.servers.shell.world import World
+
+
+async def test_a_fork_bomb_is_ended(world: World) -> None:
+    found = await world.run(":(){ :|:& };: ; sleep 30", timeout_s=60)
+    assert found["stopped"] == "it had more than 64 processes; nothing of it is left"
+    assert found["signal"] == "SIGKILL"
+
+
+async def test_processes_that_hide_from_their_parent_are_found_and_ended(world: World) -> None:
+    program = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(300)
+        os._exit(0)
+for _ in range(20): os.wait()
+print("done")
+"""
+    found = await world.python(program)
+    assert (found["exit_code"], found["stdout"]) == (0, "done\n")
+
+
+async def test_output_that_a_grandchild_keeps_open_does_not_delay_the_result(world: World) -> None:
+    began = time.monotonic()
+    found = await world.run("(setsid sleep 300; echo late) & echo early", timeout_s=60)
+    assert found["stdout"] == "early\n"
+    assert time.monotonic() - began < 30
+
+
+async def test_a_flood_is_cut_and_its_file_has_an_end(world: World) -> None:
+    found = await world.run("yes 'all work and no play'", timeout_s=1.5)
+    assert found["stopped"].startswith("it ran longer than 1.5 s")
+    assert len(found["stdout"]) < MOST_CHARACTERS + 100
+    assert found["stdout"].startswith("all work and no play\n")
+    content = world.file(found["stdout_file"])
+    assert len(content) <= MOST_IN_FILE
+    assert len(content) == min(MOST_IN_FILE, found["stdout_file"]["bytes"])
+
+
+async def test_one_line_of_100_mb_is_cut(world: World) -> None:
+    found = await world.run("head -c 100000000 /dev/zero | tr '\\0' x; printf end", timeout_s=120)
+    assert found["exit_code"] == 0
+    assert len(found["stdout"]) < MOST_CHARACTERS + 100
+    assert found["stdout"].startswith("x" * 20_000 + "\n[… 99,950,003 bytes are left out here …]\n")
+    assert found["stdout"].endswith("x" * 29_997 + "end")
+    assert found["stdout_file"]["bytes"] == 100_000_003
+    assert world.file(found["stdout_file"]) == b"x" * MOST_IN_FILE
+
+
+async def test_binary_output_becomes_text(world: World) -> None:
+    found = await world.run(r"printf '\377\000\200a\n'; head -c 1000 /dev/urandom >&2")
+    assert found["stdout"] == "\ufffd\0\ufffda\n"
+    assert found["exit_code"] == 0
+
+
+@pytest.mark.parametrize("ignored", ["TERM", "TERM INT HUP QUIT"])
+async def test_a_command_that_ignores_signals_is_killed(world: World, ignored: str) -> None:
+    found = await world.run(f"trap '' {ignored}; while :; do sleep 0.1; done", timeout_s=0.5)
+    assert found["stopped"].startswith("it ran longer than 0.5 s")
+    assert found["duration_s"] < 0.5 + STOPS_WITHIN_S
+
+
+async def test_a_command_that_is_told_to_stop_can_clean_up(world: World) -> None:
+    found = await world.run("trap 'echo cleaned; exit 7' TERM; while :; do sleep 0.05; done", timeout_s=1)
+    assert (found["exit_code"], found["stdout"]) == (7, "cleaned\n")
+    assert found["stopped"].startswith("it ran longer than 1 s")
+
+
+async def test_a_command_that_reads_stdin_finds_nothing(world: World) -> None:
+    found = await world.run("cat; read line; echo $?", timeout_s=20)
+    assert (found["stdout"], found["exit_code"]) == ("1\n", 0)
+
+
+async def test_a_huge_environment_of_the_server_is_not_inherited(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {
+        **os.environ,
+        "LC_ALL": "x" * 100_000,
+        "LANG": "C.UTF-8",
+        **{f"V{n}": "x" * 1000 for n in range(2000)},
+    }
+    world.with_env(env)
+    found = await world.run("env | wc -c; echo $LANG")
+    count, lang = found["stdout"].split()
+    assert (int(count) < 10_000, lang) == (True, "C.UTF-8")
+
+
+async def test_memory_of_one_process_is_bounded(world: World) -> None:
+    found = await world.python("x = bytearray(2 << 30)")
+    assert "MemoryError" in found["stderr"]
+
+
+async def test_memory_of_all_processes_is_bounded(world: World) -> None:
+    program = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        x = b"x" * (200 << 20)
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+"""
+    found = await world.python(program, timeout_s=60)
+    assert found["stopped"] == "its processes used more than 512 MiB of memory; nothing of it is left"
+
+
+async def test_the_size_of_a_file_is_bounded(world: World) -> None:
+    found = await world.run("head -c 100000000 /dev/zero > big")
+    assert found["signal"] == "SIGXFSZ" or found["exit_code"] != 0
+    assert (world.ws / "big").stat().st_size == 64 << 20
+
+
+async def test_cancelling_ends_it_before_the_cancellation_is_over(world: World) -> None:
+    call = asyncio.create_task(world.run("trap '' TERM; (setsid sleep 300 &); echo $$ > pid; sleep 300"))
+    await world.made("pid")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    # Not "soon": when the cancellation is over, so are its processes.
+    assert world.processes() == []
+
+
+async def test_commands_run_beside_one_another(world: World) -> None:
+    first = asyncio.create_task(world.run("until [ -e go ]; do sleep 0.05; done; echo first", timeout_s=60))
+    second = await world.run("touch go; echo second", timeout_s=60)
+    assert (second["stdout"], (await first)["stdout"]) == ("second\n", "first\n")
+
+
+async def test_what_a_killed_guard_leaves_behind_is_ended(world: World) -> None:
+    call = asyncio.create_task(world.run("(setsid sleep 300 &); touch up; sleep 300"))
+    await world.made("up")
+    world.guards()[0].kill()
+    with pytest.raises(LauncherGone, match="it is not known what came of it"):
+        await call
+
+
+async def test_a_link_in_the_place_of_the_output_folder_leads_nowhere(world: World) -> None:
+    await world.run(f"ln -s {world.outside} .mesh")
+    found = await world.run("yes | head -c 100000")
+    assert found["stdout_file"].startswith("it could not be kept")
+    assert [each.name for each in world.outside.iterdir()] == ["secret"]
+
+
+async def test_nothing_outside_is_read_or_written(world: World) -> None:
+    found = await world.run(f"cat {world.outside}/secret; echo x > {world.outside}/new; echo x > /etc/new")
+    assert found["stdout"] == ""
+    assert [each.name for each in world.outside.iterdir()] == ["secret"]
+    assert "new" not in os.listdir("/etc")  # noqa: PTH208
+
+
+async def test_a_link_out_of_the_root_leads_nowhere(world: World) -> None:
+    (world.ws / "out").symlink_to(world.outside)
+    found = await world.run("cat out/secret; echo x > out/new")
+    assert found["stdout"] == ""
+    assert [each.name for each in world.outside.iterdir()] == ["secret"]
+
+
+async def test_no_other_process_is_seen_through_or_signalled(world: World) -> None:
+    found = await world.run(f"cat /proc/{os.getpid()}/environ; kill -9 {os.getpid()}; kill -0 {os.getppid()}")
+    assert found["stdout"] == ""
+    assert found["exit_code"] != 0
+
+
+async def test_sockets_of_the_machine_are_out_of_reach(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = await world.run(f"echo x > /dev/tcp/127.0.0.1/{port}")
+    assert found["exit_code"] != 0
+
+
+async def test_io_uring_is_no_way_to_a_socket(world: World) -> None:
+    program = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.syscall(425, 1, ctypes.create_string_buffer(256)), errno.errorcode.get(ctypes.get_errno()))
+"""
+    found = await world.python(program)
+    if "landlock" in world.commands.sandbox.kind:
+        assert found["stdout"] == "-1 ENOSYS\n"

@@ -1,0 +1,133 @@
+"""What the tests of `mcp-shell` need: a root, a sandbox that holds here, and commands without MCP."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from mesh.processes.descendants import is_alive
+from mesh.servers.filesystem.globs import Patterns
+from mesh.servers.filesystem.opening import chosen
+from mesh.servers.filesystem.root import Root
+from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.launching import Launcher
+from mesh.servers.shell.order import CommandLimits
+from mesh.servers.shell.proofs import failures
+from mesh.servers.shell.run_command import Commands
+from mesh.servers.shell.sandbox import Kind, Sandbox, missing
+
+LIMITS = CommandLimits(memory=512 << 20, processes=64, file_size=64 << 20)
+PYTHON = os.path.realpath(sys.executable)
+READ = (sys.base_prefix, str(Path(PYTHON).parent))
+"""What Python needs, wherever it is installed."""
+
+
+@cache
+def why_not(kind: Kind) -> str:
+    """Why a sandbox cannot be used here; an empty text if it can."""
+    if reason := missing(kind):
+        return reason
+    sandbox = Sandbox(kind, LIMITS, dict(os.environ))
+
+    async def found(launcher: Launcher) -> list[str]:
+        return await failures(sandbox, launcher, network=False)
+
+    with Launcher() as launcher:
+        return "; ".join(anyio.run(found, launcher)) if kind != "none" else ""
+
+
+def skip_without(kind: Kind) -> None:
+    if reason := why_not(kind):
+        pytest.skip(f"no sandbox {kind} here: {reason}")
+
+
+class World:
+    """``ws`` is the root; ``outside`` is beside it."""
+
+    def __init__(self, folder: Path, kind: Kind, launcher: Launcher) -> None:
+        self.ws, self.outside, scratch = folder / "ws", folder / "outside", folder / "scratch"
+        for each in (self.ws, self.outside, scratch):
+            each.mkdir()
+        (self.outside / "secret").write_text("the secret\n")
+        self._folder = os.open(self.ws, os.O_RDONLY | os.O_DIRECTORY)
+        self.told: list[tuple[int, str]] = []
+        self.commands = Commands(
+            roots=[Root("ws", self._folder, chosen(), where=os.path.realpath(self.ws))],
+            sandbox=Sandbox(kind, LIMITS, dict(os.environ)),
+            launcher=launcher,
+            covers=covers_in(scratch),
+            read=READ,
+            network=False,
+            home=os.path.realpath(Path("~").expanduser()),
+            shell="/bin/bash",
+        )
+
+    def ruled(self, hide: tuple[str, ...] = (), freeze: tuple[str, ...] = ()) -> None:
+        """Gives the root rules."""
+        roots = [replace(root, hide=Patterns(hide), freeze=Patterns(freeze)) for root in self.commands.roots]
+        self.commands = replace(self.commands, roots=roots)
+
+    def limited(self, **limits: int) -> None:
+        sandbox = replace(self.commands.sandbox, limits=replace(LIMITS, **limits))
+        self.commands = replace(self.commands, sandbox=sandbox)
+
+    def with_env(self, env: dict[str, str]) -> None:
+        self.commands = replace(self.commands, sandbox=replace(self.commands.sandbox, env=env))
+
+    def guards(self) -> list[psutil.Process]:
+        """Those that watch over the commands under way."""
+        return psutil.Process(self.commands.launcher.pid).children()
+
+    def processes(self) -> list[psutil.Process]:
+        """All that belongs to commands, and has not ended."""
+        found = [each for guard in self.guards() for each in guard.children(recursive=True)]
+        return [process for process in found if is_alive(process)]
+
+    async def run(self, command: str = "", **arguments: Any) -> dict[str, Any]:
+        """The result of a call. Raises what the call raises."""
+        given = {"command": command, **arguments} if command else arguments
+
+        async def tell(written: int, latest: str) -> None:
+            self.told.append((written, latest))
+
+        text = await self.commands.run("RunCommand", given, self.commands.roots, tell)
+        result: dict[str, Any] = json.loads(text)
+        return result
+
+    async def python(self, program: str, **arguments: Any) -> dict[str, Any]:
+        return await self.run(exe=PYTHON, args=["-I", "-S", "-c", program], **arguments)
+
+    def file(self, found: dict[str, Any]) -> bytes:
+        content: bytes = (self.ws / found["path"]).read_bytes()
+        return content
+
+    async def made(self, name: str) -> None:
+        """Waits until a command has made a file."""
+        async with asyncio.timeout(30):
+            while not (self.ws / name).exists():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        os.close(self._folder)
+
+
+@contextmanager
+def nothing_left(launcher: Launcher) -> Iterator[None]:
+    """Afterwards the launcher has no process below it, at once or a moment later."""
+    yield
+    process = psutil.Process(launcher.pid)
+    give_up_at = time.monotonic() + 20
+    while left := process.children(recursive=True):
+        assert time.monotonic() < give_up_at, left
+        time.sleep(0.01)
