@@ -1,7 +1,8 @@
 """The roots of a client: folders that a server is to keep to. They narrow the server's, and never widen them.
 
 A client that has such roots is asked for them with each call, so that they are never out of date. It answers
-with paths of the host. Without an answer, nothing is allowed. A client that names none narrows nothing.
+with paths of the host. Without an answer, nothing is allowed. A client that names none narrows nothing, and
+neither does one of the protocol 2026-07-28, which has no such question.
 """
 
 import os
@@ -33,7 +34,7 @@ async def narrowed_by_client(context: "ServerRequestContext[Any]", roots: Sequen
     try:
         with anyio.fail_after(_ANSWER_WITHIN_S):
             answer = await context.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
-    except NoBackChannelError:  # over this connection, clients cannot be asked
+    except NoBackChannelError:  # the protocol has no requests to clients
         return roots
     except (MCPError, TimeoutError) as error:
         raise FileRefusal(f"the client did not say which roots it allows: {error or 'no answer'}") from None

@@ -91,8 +91,9 @@ async def serve_http(server: Server, host: str, port: int) -> None:
     async def health(request: "Request") -> "Response":
         return _health(server)
 
+    # Answers are streams of events, on which a client can be asked for its roots, and not plain JSON.
     app = build(server, is_shared=True).streamable_http_app(
-        json_response=True, host=host, custom_starlette_routes=[Route("/health", health)]
+        json_response=False, host=host, custom_starlette_routes=[Route("/health", health)]
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol given: otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for

@@ -16,6 +16,7 @@ import httpx
 import mcp_types as types
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from pydantic import FileUrl
 
 from mesh.mcp.session import McpSession
@@ -278,7 +279,27 @@ async def test_the_server_ends_when_its_input_does_and_when_it_is_told_to(tmp_pa
     await asyncio.wait_for(process.wait(), 20)
 
 
-async def test_the_roots_of_a_client_narrow_and_never_widen(tmp_path: Path) -> None:
+@asynccontextmanager
+async def over_stdio(ws: Path) -> AsyncIterator[Any]:
+    command = StdioServerParameters(command=SERVER[0], args=[*SERVER[1:], str(ws)])
+    yield lambda: stdio_client(command)
+
+
+@asynccontextmanager
+async def over_http(ws: Path) -> AsyncIterator[Any]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*SERVER, str(ws), "--http", "127.0.0.1:0", stderr=pipe)
+    try:
+        assert process.stderr is not None
+        url = (await asyncio.wait_for(process.stderr.readline(), 30)).decode().split()[-1]
+        yield lambda: streamable_http_client(url)
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+@pytest.mark.parametrize("served", [over_stdio, over_http])
+async def test_the_roots_of_a_client_narrow_and_never_widen(tmp_path: Path, served: Any) -> None:
     for name in ("ws/src", "ws/other", "outside"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "f").write_text(name)
@@ -290,11 +311,10 @@ async def test_the_roots_of_a_client_narrow_and_never_widen(tmp_path: Path) -> N
 
         return roots
 
-    async def reads(*paths: Path) -> list[str]:
+    async def reads(connected: Any, *paths: Path) -> list[str]:
         """Which of some files a client with such roots can read."""
-        command = StdioServerParameters(command=SERVER[0], args=[*SERVER[1:], str(tmp_path / "ws")])
         async with (
-            stdio_client(command) as streams,
+            connected() as streams,
             ClientSession(*streams, list_roots_callback=asks_for(*paths)) as client,
         ):
             await client.initialize()
@@ -307,9 +327,10 @@ async def test_the_roots_of_a_client_narrow_and_never_widen(tmp_path: Path) -> N
             return found
 
     everything = ["src/f", "other/f", "src/link"]
-    assert await reads() == everything
-    assert await reads(tmp_path / "ws") == everything
-    assert await reads(tmp_path) == everything
-    assert await reads(tmp_path / "ws/src") == ["src/f"]
-    assert await reads(tmp_path / "ws/src", tmp_path / "ws/other") == everything
-    assert await reads(tmp_path / "outside") == []
+    async with served(tmp_path / "ws") as connected:
+        assert await reads(connected) == everything
+        assert await reads(connected, tmp_path / "ws") == everything
+        assert await reads(connected, tmp_path) == everything
+        assert await reads(connected, tmp_path / "ws/src") == ["src/f"]
+        assert await reads(connected, tmp_path / "ws/src", tmp_path / "ws/other") == everything
+        assert await reads(connected, tmp_path / "outside") == []
