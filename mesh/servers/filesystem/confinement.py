@@ -65,9 +65,11 @@ _OF_SYSTEM = ("/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom", "/etc/local
 
 
 def _system() -> set[str]:
-    # Not all of sys.path: that has the working directory in it, which may be anything.
     own = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
-    return own | {str(Path(mesh.__path__[0])), *_OF_SYSTEM}
+    # Modules may be elsewhere, where a .pth file says. The first place is that of the script, or the working
+    # directory, which may be anything.
+    elsewhere = {path for path in sys.path[1:] if Path(path).is_absolute()}
+    return own | elsewhere | {str(Path(mesh.__path__[0])), *_OF_SYSTEM}
 
 
 def _opened(path: str) -> Iterable[int]:
