@@ -42,7 +42,12 @@ def parts_of(path: str) -> Parts:
     """The path that a caller wrote, in normal form. Raises `FileRefusal`."""
     if problem := _problem(path):
         raise FileRefusal(f"{path[:200]!r}: {problem}")
-    parts = tuple(part for part in accepted(path).split("/") if part not in ("", "."))
+    meant = accepted(path)
+    if _OF_WINDOWS.match(meant):
+        raise FileRefusal(
+            f"{path[:200]!r}: this is a path of Windows: give the path relative to the root, with /"
+        )
+    parts = tuple(part for part in meant.split("/") if part not in ("", "."))
     if ".." in parts:
         raise FileRefusal(f"{path[:200]!r}: '..' is not allowed: give the path from the root downwards")
     if any(len(_bytes(part)) > MAX_NAME for part in parts) or len(_bytes("/".join(parts))) > MAX_PATH:
@@ -62,8 +67,6 @@ def _problem(path: str) -> str:
         return "the path contains a character that no name has (NUL or half a surrogate pair)"
     if path.startswith("/"):
         return "absolute paths are not allowed: give the path relative to the root"
-    if _OF_WINDOWS.match(path):
-        return "this is a path of Windows: give the path relative to the root, with /"
     return ""
 
 
