@@ -34,6 +34,11 @@ class Call:
     def parts(self, key: str = "path") -> Parts:
         return parts_of(self.path(key))
 
+    @property
+    def wants_states(self) -> bool:
+        """Whether it matters what is there: the call expects, previews or looks up something."""
+        return self.given("expect") or self.flag("dry_run") or self.flag("check")
+
     def given(self, *keys: str) -> bool:
         return any(self.arguments.get(key) is not None for key in keys)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from mesh.servers.filesystem import diff
 from mesh.servers.filesystem.bounds import MAX_CONTENT, TimeLimit
 from mesh.servers.filesystem.call import Call
+from mesh.servers.filesystem.diff import Preview
 from mesh.servers.filesystem.expectations import ABSENT, Expected, check_after, check_before, outcome, parsed
 from mesh.servers.filesystem.expectations import FOLDER as A_FOLDER
 from mesh.servers.filesystem.paging import read
@@ -24,14 +25,12 @@ from mesh.servers.filesystem.target import Target, targeted
 from mesh.servers.filesystem.texts import TextForm, form_of, like
 from mesh.servers.filesystem.tree import TreeSize, checked, digest, hash_of
 
-_EMPTY_FOLDER = A_FOLDER + hashlib.sha256().hexdigest()
-
 
 class Change(NamedTuple):
     """A change that is ready: the states before and after it, what it would show, and how to apply it."""
 
     states: tuple[str, str]
-    preview: Callable[[], dict[str, Any]]
+    preview: Callable[[], Preview]
     apply: Callable[[], None]
     result: dict[str, Any]
 
@@ -42,8 +41,8 @@ def carried_out(call: Call, path: str, change: Change) -> dict[str, Any]:
     check_before(call.text("expect"), before, path)
     check_after(call.text("expect"), after, path)
     if call.flag("dry_run"):
-        expect = str(Expected(before, after))
-        return change.result | {"dry_run": True, "expect": expect, "preview": change.preview()}
+        page = change.preview().page(call.number("preview_offset", 0))
+        return page | {"expect": str(Expected(before, after))}
     call.stop.check()
     change.apply()
     return change.result
@@ -85,7 +84,7 @@ def write_file(call: Call) -> dict[str, Any]:
     mode, text = call.text("mode") or "overwrite", call.text("content") or ""
     with targeted(call.root(), call.parts()) as target:
         target.check_regular()
-        before = present(target, call.stop, hashed=call.given("expect"))
+        before = present(target, call.stop, hashed=call.wants_states)
         if call.flag("check"):
             return outcome(before.state, _known(call, mode, text, before), call.path())
         if mode == "create_only" and before.state != ABSENT:
@@ -132,32 +131,32 @@ def _known(call: Call, mode: str, text: str, before: Content) -> Expected:
 
 def _after_append(text: str, expected: str | None, now: Content) -> str | None:
     """The present state, if it is the expected one with the text behind it."""
-    added = text.encode(now.form.encoding, "replace")
     if expected == ABSENT:
-        return _hash(added)
-    if expected is None or now.raw is None or not now.raw.endswith(added):
-        return None
-    return now.state if _hash(now.raw[: len(now.raw) - len(added)]) == expected else None
+        return _hash(text.encode("utf-8", "replace"))
+    raw = now.raw or b""
+    for ending in ("\n", "\r\n"):
+        added = text.replace("\n", ending).encode(now.form.encoding, "replace")
+        if raw.endswith(added) and _hash(raw[: len(raw) - len(added)]) == expected:
+            return now.state
+    return None
 
 
 def _written(
     call: Call, target: Target, before: Content, content: bytes, more: dict[str, Any]
 ) -> dict[str, Any]:
     after = _hash(content)
-    form = form_of(content, is_whole=True) or TextForm()
+    form = form_of(content, is_whole=True)
 
-    def preview() -> dict[str, Any]:
+    def preview() -> Preview:
         states = (before.state, after)
-        if before.text is None and before.state != ABSENT:
-            return diff.told(
-                f"{before.size} bytes that are not shown are replaced by {len(content)}", call.path(), states
-            )
+        if form is None or (before.text is None and before.state != ABSENT):
+            said = f"{before.size} bytes are replaced by {len(content)}, which are not text"
+            return diff.told(said, call.path(), states)
         return diff.preview(call.path(), before.text, form.decode(content), states)
 
     result = {"path": call.path(), "size": len(content), **more, "sha256": after, "before": before.state}
-    change = Change(
-        (before.state, after), preview, lambda: target.put(content), result | {"encoding": form.name}
-    )
+    encoding = {"encoding": form.name if form is not None else "binary"}
+    change = Change((before.state, after), preview, lambda: target.put(content), result | encoding)
     return carried_out(call, call.path(), change)
 
 
@@ -165,7 +164,7 @@ def patch_file(call: Call) -> dict[str, Any]:
     if call.given("patch") == call.given("edits"):
         raise FileRefusal("give patch or edits, and exactly one of them")
     with targeted(call.root(), call.parts()) as target:
-        before = present(target, call.stop, hashed=call.given("expect"))
+        before = present(target, call.stop, hashed=call.wants_states)
         if call.flag("check"):
             return outcome(before.state, parsed(call.text("expect")), call.path())
         # Before the patch: if the file has changed, that is what matters, and not which line no longer fits.
@@ -200,10 +199,9 @@ def remove_file(call: Call) -> dict[str, Any]:
 
 
 def _removal(call: Call, target: Target) -> Change:
-    needed = call.given("expect") or call.flag("dry_run")
-    state = state_of(target, call.stop) if needed else ""
+    state = state_of(target, call.stop) if call.wants_states else ""
 
-    def preview() -> dict[str, Any]:
+    def preview() -> Preview:
         assert target.found is not None
         if stat.S_ISREG(target.found.st_mode):
             before = present(target, call.stop, hashed=True)
@@ -231,26 +229,30 @@ def state_of(target: Target, stop: TimeLimit) -> str:
 
 
 def create_folder(call: Call) -> dict[str, Any]:
-    if not call.parts() and not call.flag("check"):
-        return {"path": call.path(), "created": False}
+    if not call.parts():
+        return _created(call, None)
     with targeted(call.root(), call.parts()) as target:
-        is_there = target.found is not None
         if target.found is not None and not stat.S_ISDIR(target.found.st_mode):
             raise FileRefusal(f"{call.path()}: exists, and is a {kind(target.found.st_mode)}")
-        state = A_FOLDER if is_there else ABSENT
-        if call.flag("check"):
-            return outcome(state, Expected(ABSENT, A_FOLDER), call.path())
+        return _created(call, None if target.found is not None else target)
 
-        def apply() -> None:
-            if not is_there:
-                target.publish(lambda folder, name: os.mkdir(name, 0o777, dir_fd=folder), replace=False)
 
-        def preview() -> dict[str, Any]:
-            text = f"the folder {call.path()} {'exists already' if is_there else 'is created'}"
-            return diff.told(text, call.path(), (state, A_FOLDER))
+def _created(call: Call, missing: Target | None) -> dict[str, Any]:
+    """Makes a folder, if it is missing."""
+    state = A_FOLDER if missing is None else ABSENT
+    if call.flag("check"):
+        return outcome(state, Expected(ABSENT, A_FOLDER), call.path())
 
-        result = {"path": call.path(), "created": not is_there}
-        return carried_out(call, call.path(), Change((state, A_FOLDER), preview, apply, result))
+    def preview() -> Preview:
+        text = f"the folder {call.path()} {'is created' if missing else 'exists already'}"
+        return diff.told(text, call.path(), (state, A_FOLDER))
+
+    def apply() -> None:
+        if missing is not None:
+            missing.publish(lambda folder, name: os.mkdir(name, 0o777, dir_fd=folder), replace=False)
+
+    result = {"path": call.path(), "created": missing is not None}
+    return carried_out(call, call.path(), Change((state, A_FOLDER), preview, apply, result))
 
 
 def remove_folder(call: Call) -> dict[str, Any]:
@@ -269,11 +271,10 @@ def remove_folder(call: Call) -> dict[str, Any]:
 
 
 def _folder_removal(call: Call, target: Target, total: TreeSize) -> Change:
-    needed = call.given("expect") or call.flag("dry_run")
-    state = state_of(target, call.stop) if needed else ""
+    state = state_of(target, call.stop) if call.wants_states else ""
     counts = {"files": total.files, "folders": total.folders, "links": total.links, "bytes": total.size}
 
-    def preview() -> dict[str, Any]:
+    def preview() -> Preview:
         text = (
             f"the folder {call.path()} is removed, with {total.files} files, {total.folders} folders and "
             f"{total.links} links in it, {total.size} bytes in all"

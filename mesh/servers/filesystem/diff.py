@@ -5,45 +5,64 @@ beginning and the end are taken off first, and if what remains is still large, i
 """
 
 import difflib
+import json
+import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
-
-from mesh.servers.filesystem.names import shown
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 MAX_PREVIEW = 64 << 10
-"""Bytes of a diff."""
+"""Bytes of a preview; the rest is given on request."""
+MOST_LINES = 1_000_000
+"""Of a text that is compared."""
 _CONTEXT = 3
 _MOST_WORK = 4_000_000
 
 
-def preview(path: str, before: str | None, after: str | None, states: tuple[str, str]) -> dict[str, Any]:
+class File(NamedTuple):
+    """A file or folder that a change concerns, with its states. ``added`` and ``removed`` count lines."""
+
+    path: str
+    before: str
+    after: str
+    added: int = 0
+    removed: int = 0
+
+
+class Preview(NamedTuple):
+    """What a person sees of a change before it is made: a diff, or a text if it is not one of lines."""
+
+    kind: Literal["diff", "text"]
+    text: str
+    files: tuple[File, ...]
+
+    def page(self, offset: int) -> dict[str, Any]:
+        """The preview with as much of its text as fits, from a character on."""
+        some = self.text[offset : offset + MAX_PREVIEW].encode("utf-8", "replace")
+        text = some[:MAX_PREVIEW].decode("utf-8", "ignore")
+        end = offset + len(text)
+        found = {"kind": self.kind, "text": text, "files": [file._asdict() for file in self.files]}
+        return found | ({"cut": True, "next_offset": end} if end < len(self.text) else {"cut": False})
+
+
+def preview(path: str, before: str | None, after: str | None, states: tuple[str, str]) -> Preview:
     """The preview of a changed file. None stands for a file that is not there."""
+    if any(text is not None and text.count("\n") > MOST_LINES for text in (before, after)):
+        return told(f"{path}: a text of more than {MOST_LINES} lines, which are not compared", path, states)
     diff = list(unified(path, before, after))
-    text, cut = clipped("".join(diff))
     added = sum(line.startswith("+") for line in diff[2:])
     removed = sum(line.startswith("-") for line in diff[2:])
-    file = {"path": path, "added": added, "removed": removed, "before": states[0], "after": states[1]}
-    return {"kind": "diff", "text": text, "files": [file], "cut": cut}
+    return Preview("diff", "".join(diff), (File(path, *states, added, removed),))
 
 
-def told(text: str, path: str, states: tuple[str, str]) -> dict[str, Any]:
+def told(text: str, path: str, states: tuple[str, str]) -> Preview:
     """The preview of a change that is not one of lines."""
-    text, cut = clipped(text)
-    file = {"path": path, "added": 0, "removed": 0, "before": states[0], "after": states[1]}
-    return {"kind": "text", "text": text, "files": [file], "cut": cut}
-
-
-def clipped(text: str) -> tuple[str, bool]:
-    raw = text.encode("utf-8", "surrogatepass")
-    if len(raw) <= MAX_PREVIEW:
-        return text, False
-    return raw[:MAX_PREVIEW].decode("utf-8", "ignore"), True
+    return Preview("text", text, (File(path, *states),))
 
 
 def unified(path: str, before: str | None, after: str | None) -> Iterator[str]:
     old, new = _lines(before), _lines(after)
-    yield f"--- {'/dev/null' if before is None else 'a/' + shown(path)}\n"
-    yield f"+++ {'/dev/null' if after is None else 'b/' + shown(path)}\n"
+    yield f"--- {'/dev/null' if before is None else _header('a/' + path)}\n"
+    yield f"+++ {'/dev/null' if after is None else _header('b/' + path)}\n"
     for group in _grouped(_opcodes(old, new), len(old)):
         (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
         yield f"@@ -{_range(i1, i2)} +{_range(j1, j2)} @@\n"
@@ -53,6 +72,11 @@ def unified(path: str, before: str | None, after: str | None) -> Iterator[str]:
             else:
                 yield from (_shown("-", line) for line in old[a1:a2])
                 yield from (_shown("+", line) for line in new[b1:b2])
+
+
+def _header(path: str) -> str:
+    """A path as git writes it: a name may contain line feeds, and must not look like lines of a diff."""
+    return path if re.fullmatch(r'[^\x00-\x1f\x7f"]*', path) else json.dumps(path)
 
 
 _Code: TypeAlias = tuple[str, int, int, int, int]
@@ -86,7 +110,8 @@ def _compared(a: list[str], b: list[str]) -> list[_Code]:
         return []
     if len(a) * len(b) > _MOST_WORK:
         return [("replace", 0, len(a), 0, len(b))]
-    return [*difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()]
+    # What is in more than a hundredth of the lines is no anchor: with it, time grows with the third power.
+    return [*difflib.SequenceMatcher(None, a, b, autojunk=True).get_opcodes()]
 
 
 def _grouped(codes: list[_Code], length: int) -> Iterator[list[_Code]]:

@@ -1,8 +1,8 @@
 """The fifteen tools as clients see them: descriptions, arguments, hints, and how they are previewed.
 
-``_meta["mesh"]`` says what a policy and a preview need: ``paths`` are the arguments that are paths, each with
-the argument that names its root; ``preview`` and ``check`` are arguments which make a call one that changes
-nothing.
+``_meta["mesh"]`` says what a policy and a preview need: ``paths`` are the arguments that are paths; ``risk``
+is ``low``, ``medium`` or ``high``; ``preview`` and ``check`` are arguments which make a call one that changes
+nothing; ``rest`` is the argument that gives more of a preview that was cut.
 """
 
 from typing import Any
@@ -34,8 +34,11 @@ _CHANGING = {
     },
     "dry_run": _FLAG | {"description": "Change nothing; say what would be done, and what to expect"},
     "check": _FLAG | {"description": "Change nothing; say whether a call with these arguments was applied"},
+    "preview_offset": _FROM_0
+    | {"description": "With dry_run: more of a preview that is cut, from its next_offset on"},
 }
 
+_RISK_OF_REMOVAL = ("remove_file", "remove_folder")
 _LOOKS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _ADDS = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _DESTROYS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
@@ -63,15 +66,17 @@ def _tool(
         "description": description,
         "inputSchema": schema,
         "annotations": hints,
-        "_meta": {"mesh": _meta(properties, changes=bool(changing))},
+        "_meta": {"mesh": _meta(name, properties, changes=bool(changing))},
     }
 
 
-def _meta(properties: dict[str, Any], *, changes: bool) -> dict[str, Any]:
-    sides = ("source_", "dest_") if "source_path" in properties else ("",)
-    paths = [{"path": f"{side}path", "root": f"{side}root"} for side in sides if f"{side}path" in properties]
-    ways = {"preview": {"dry_run": True}, "check": {"check": True}} if changes else {}
-    return {"paths": paths, **ways}
+def _meta(name: str, properties: dict[str, Any], *, changes: bool) -> dict[str, Any]:
+    paths = [key for key in properties if key.endswith("path")]
+    if not changes:
+        return {"paths": paths, "risk": "low"}
+    risk = "high" if name in _RISK_OF_REMOVAL else "medium"
+    ways = {"preview": {"dry_run": True}, "check": {"check": True}, "rest": "preview_offset"}
+    return {"paths": paths, "risk": risk, **ways}
 
 
 _EDIT = {

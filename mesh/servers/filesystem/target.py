@@ -50,9 +50,13 @@ class Target:
         except FileNotFoundError:
             return None
 
+    @property
+    def is_regular(self) -> bool:
+        return self.found is not None and stat.S_ISREG(self.found.st_mode)
+
     def check_regular(self) -> None:
         """Raises `FileRefusal` if something is there that is no regular file."""
-        if self.found is not None and not stat.S_ISREG(self.found.st_mode):
+        if self.found is not None and not self.is_regular:
             raise FileRefusal(f"{self.path}: is a {kind(self.found.st_mode)}{_advice(self.found.st_mode)}")
 
     def check_not_mounted(self) -> None:

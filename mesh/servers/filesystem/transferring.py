@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from mesh.servers.filesystem import diff, kernel
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.changing import Change, carried_out, state_of
+from mesh.servers.filesystem.changing import Change, carried_out, present, state_of
 from mesh.servers.filesystem.copying import copy_file, copy_tree
+from mesh.servers.filesystem.diff import File, Preview
 from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
 from mesh.servers.filesystem.names import Parts
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
@@ -117,18 +118,32 @@ def _change(
     result: dict[str, Any] = {"source": paths[0], "destination": paths[1], "is_directory": source.is_folder}
     if not source.is_folder:
         result["size"] = source.found.st_size
-    if not call.given("expect") and not call.flag("dry_run"):
-        return Change(("", ""), dict, apply, result)
-    own = _state(source.root, source.parts, call.stop)
-    before = _pair(own, state_of(target, call.stop))
-    after = _pair(own if leaves_source else ABSENT, own)
+    own, there = ("", "")
+    if call.wants_states:
+        own, there = _state(source.root, source.parts, call.stop), state_of(target, call.stop)
+    left = own if leaves_source else ABSENT
 
-    def preview() -> dict[str, Any]:
-        replaced = " in place of the file that is there" if target.found is not None else ""
-        text = f"the {kind(source.found.st_mode)} {paths[0]} is {verb} to {paths[1]}{replaced}"
-        return diff.told(text, paths[1], (before, after))
+    def preview() -> Preview:
+        shown = _replaced(call, source, target, (there, own))
+        if shown is None:
+            text = f"the {kind(source.found.st_mode)} {paths[0]} is {verb} to {paths[1]}"
+            shown = diff.told(text, paths[1], (there, own))
+        return shown._replace(files=(File(paths[0], own, left), *shown.files))
 
-    return Change((before, after), preview, apply, result)
+    return Change((_pair(own, there), _pair(left, own)), preview, apply, result)
+
+
+def _replaced(call: Call, source: Source, target: Target, states: tuple[str, str]) -> Preview | None:
+    """What becomes of a file that is there; None if there is none."""
+    if target.found is None:
+        return None
+    taken = Target(source.root, source.parts, source.folder, source.parts[:-1])
+    new = present(taken, call.stop, hashed=False).text if taken.is_regular else None
+    old = present(target, call.stop, hashed=False).text
+    if old is None or new is None:
+        text = f"{call.path('source_path')} takes the place of {call.path('dest_path')}, which is not shown"
+        return diff.told(text, call.path("dest_path"), states)
+    return diff.preview(call.path("dest_path"), old, new, states)
 
 
 def _pair(source: str, destination: str) -> str:

@@ -224,7 +224,7 @@ def test_a_read_only_root_is_read_and_not_changed(world: World) -> None:
         }.items():
             said = world.error(tool, **arguments)
             assert "read-only" in said or "permission denied" in said, said
-        assert world.call("write_file", path="a", content="x", dry_run=True)["dry_run"]
+        assert world.call("write_file", path="a", content="x", dry_run=True)["expect"]
         assert clean(world.root) == 0
     assert tree(world.ws) == before
 

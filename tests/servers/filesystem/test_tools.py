@@ -17,10 +17,24 @@ def test_there_are_fifteen_tools_with_honest_hints() -> None:
     hints = {tool["name"]: tool["annotations"] for tool in TOOLS}
     assert {name for name in NAMES if hints[name]["destructiveHint"]} == WRITERS
     assert {name for name in NAMES if not hints[name]["readOnlyHint"]} == WRITERS | {"create_folder"}
+
+
+def test_a_tool_tells_its_paths_its_risk_and_how_it_is_previewed_and_looked_up() -> None:
+    told = {tool["name"]: tool["_meta"]["mesh"] for tool in TOOLS}
+    ways = {"preview": {"dry_run": True}, "check": {"check": True}, "rest": "preview_offset"}
+    assert told["list_roots"] == {"paths": [], "risk": "low"}
+    assert told["read_file"] == told["grep"] == {"paths": ["path"], "risk": "low"}
+    assert told["write_file"] == {"paths": ["path"], "risk": "medium", **ways}
+    assert told["move"] == {"paths": ["source_path", "dest_path"], "risk": "medium", **ways}
+    assert {name for name in NAMES if told[name]["risk"] == "high"} == {"remove_file", "remove_folder"}
+    assert {name for name in NAMES if "preview" in told[name]} == WRITERS | {"create_folder"}
     for tool in TOOLS:
-        changes = not tool["annotations"]["readOnlyHint"]
-        assert {"expect", "dry_run", "check"} <= set(tool["inputSchema"]["properties"]) or not changes
-        assert ("preview" in tool["_meta"]["mesh"]) == changes
+        arguments = set(tool["inputSchema"]["properties"])
+        assert set(told[tool["name"]]["paths"]) == arguments & {"path", "source_path", "dest_path"}
+        assert arguments.isdisjoint(_ADDED) or arguments >= _ADDED
+
+
+_ADDED = {"expect", "dry_run", "check", "preview_offset"}
 
 
 def test_roots_are_listed_sorted_and_without_a_path_of_the_host(world: World, tmp_path: Path) -> None:
