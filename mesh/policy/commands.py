@@ -50,6 +50,11 @@ class ParsedCommand(msgspec.Struct, frozen=True):
     why_ask: str = ""
 
 
+def names(text: str) -> frozenset[str]:
+    """The words of a table."""
+    return frozenset(text.split())
+
+
 def matches(pattern: str, words: Sequence[Word]) -> bool:
     """Whether words surely match a pattern: word by word, each a glob; a last ``*`` is any further words.
 
