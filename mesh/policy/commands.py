@@ -3,8 +3,10 @@
 A word is a ``str`` if its value is known before the command runs, and `Expansion` if the shell computes it.
 """
 
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 
 import msgspec
 
@@ -68,10 +70,10 @@ def matches(pattern: str, words: Sequence[Word]) -> bool:
     >>> matches("git *", ("git", Expansion("$X"))), matches("git push *", ("git", Expansion("$X")))
     (True, False)
     """
-    wanted, rest = _split(pattern)
-    if len(words) < len(wanted) or (len(words) > len(wanted) and not rest):
+    globs, rest = _compiled(pattern)
+    if len(words) < len(globs) or (len(words) > len(globs) and not rest):
         return False
-    return all(_surely(glob, word) for glob, word in zip(wanted, words, strict=False))
+    return all(_surely(glob, word) for glob, word in zip(globs, words, strict=False))
 
 
 def may_match(pattern: str, words: Sequence[Word]) -> bool:
@@ -80,8 +82,15 @@ def may_match(pattern: str, words: Sequence[Word]) -> bool:
     >>> may_match("git push *", ("git", Expansion("$X"))), may_match("git push *", ("ls", Expansion("$X")))
     (True, False)
     """
-    wanted, rest = _split(pattern)
-    return _may(tuple(wanted), rest, tuple(words))
+    globs, rest = _compiled(pattern)
+    for at, word in enumerate(words):
+        if isinstance(word, Expansion) and word.splits:
+            return True
+        if at == len(globs):
+            return rest
+        if isinstance(word, str) and not globs[at].match(word):
+            return False
+    return len(words) == len(globs)
 
 
 def shown(words: Sequence[Word]) -> str:
@@ -89,23 +98,18 @@ def shown(words: Sequence[Word]) -> str:
     return " ".join(word.written if isinstance(word, Expansion) else word for word in words)
 
 
-def _split(pattern: str) -> tuple[list[str], bool]:
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> tuple[tuple[re.Pattern[str], ...], bool]:
+    """A glob for each word, and whether further words may follow."""
     wanted = pattern.split()
-    return (wanted[:-1], True) if wanted[-1:] == ["*"] else (wanted, False)
+    rest = wanted[-1:] == ["*"]
+    return tuple(re.compile(translate(word)) for word in (wanted[:-1] if rest else wanted)), rest
 
 
-def _surely(glob: str, word: Word) -> bool:
+_ANY = translate("*")
+
+
+def _surely(glob: re.Pattern[str], word: Word) -> bool:
     if isinstance(word, Expansion):
-        return glob == "*" and not word.splits
-    return fnmatchcase(word, glob)
-
-
-def _may(wanted: tuple[str, ...], rest: bool, words: Words) -> bool:
-    for at, word in enumerate(words):
-        if isinstance(word, Expansion) and word.splits:
-            return True
-        if at == len(wanted):
-            return rest
-        if isinstance(word, str) and not fnmatchcase(word, wanted[at]):
-            return False
-    return len(words) == len(wanted)
+        return glob.pattern == _ANY and not word.splits
+    return glob.match(word) is not None

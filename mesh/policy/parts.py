@@ -26,7 +26,8 @@ _OF_OTHER_SHELLS = names(
 _COMMENTS = names("Comments Last CondLast ThenLast DoLast")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _NUMBER = re.compile(r"[0-9]+")
-_DUPLICATED = re.compile(r"[0-9]*-?")
+_DESCRIPTOR = re.compile(r"[0-9]*-?")
+_PLAIN = re.compile(r"[\w./+-]+")
 _OPENS = {"<": "r", "<>": "rw", ">": "w", ">>": "w", ">|": "w", "&>": "w", "&>>": "w", "<&": "r", ">&": "w"}
 _STREAMS = re.compile(r"/dev/(null|stdin|stdout|stderr|fd/[0-9]+)")
 _NETWORK = re.compile(r"/dev/(tcp|udp)(/|$)")
@@ -34,6 +35,7 @@ _COMPARES = names("-eq -ne -lt -le -gt -ge")
 _ARITHMETIC = names("ArithmExp ArithmCmd LetClause CStyleLoop")
 _TRANSFORMS = frozenset("QEUuLAaKk")
 _CONTINUED_COMMENT = re.compile(r"\\(\n|$)")
+_QUOTED = re.compile(r"['\"\\]")
 _QUOTED_COMMAND = re.compile(r"'[^']*[$`\\]", re.DOTALL)
 _MOVES = frozenset({"cd", "pushd", "popd"})
 
@@ -165,8 +167,17 @@ class _Visitor:
             self._here_document(node)
         elif not mode:
             self._ask(f"it has a redirection that is not judged: `{self._written(node)}`")
-        elif not _is_process(target) and not (node["Op"].endswith("&") and _is_duplicate(self._word(target))):
+        elif node["Op"] in (">&", "<&"):
+            self._duplicate(self._word(target), mode)
+        elif not _is_process(target):
             self._opens(self._word(target), mode)
+
+    def _duplicate(self, target: Word, mode: str) -> None:
+        """Bash expands the target twice: a second time as the name of a file, if it is no descriptor."""
+        if not isinstance(target, str) or not _PLAIN.fullmatch(target):
+            self._ask("what it redirects to is computed")
+        elif not _DESCRIPTOR.fullmatch(target):
+            self._opens(target, mode)
 
     def _opens(self, path: Word, mode: str) -> None:
         if isinstance(path, str) and _NETWORK.match(path):
@@ -177,7 +188,7 @@ class _Visitor:
     def _here_document(self, node: Node) -> None:
         """In a body that is expanded, a backslash at the end of a line may hide where it ends."""
         delimiter = self._written(node["Word"])
-        if "Hdoc" in node and delimiter.isalnum() and "\\\n" in self._written(node["Hdoc"]):
+        if "Hdoc" in node and not _QUOTED.search(delimiter) and "\\\n" in self._written(node["Hdoc"]):
             self._ask("a line of a here-document is continued")
         if isinstance(self._word(node["Word"]), Expansion) and node["Op"] != "<<<":
             self._ask(f"a here-document ends at a word that is computed: `{delimiter}`")
@@ -241,10 +252,6 @@ _LOOKS: dict[str, Callable[[_Visitor, Node], None]] = {
 
 def _is_process(word: Node) -> bool:
     return [part["Type"] for part in word.get("Parts", [])] == ["ProcSubst"]
-
-
-def _is_duplicate(word: Word) -> bool:
-    return isinstance(word, str) and _DUPLICATED.fullmatch(word) is not None
 
 
 def _after_cd(path: Word) -> Word:
