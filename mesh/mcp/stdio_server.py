@@ -7,6 +7,7 @@ of a worker thread. Here the event loop reads and writes the pipes, which halves
 
 import asyncio
 import os
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -35,6 +36,7 @@ async def stdio_streams() -> AsyncIterator[
 ]:
     """Yields the streams of messages from stdin and to stdout, which must be pipes, sockets or terminals. The
     first ends when stdin does. From then on, ``print`` writes to stderr, and ``input`` finds nothing."""
+    _check_usable()
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=MAX_LINE)
     incoming_pipe, pipe = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -51,6 +53,14 @@ async def stdio_streams() -> AsyncIterator[
         pumps.start_soon(send, outbox, stdout)
         yield incoming, outgoing
         pumps.cancel_scope.cancel()
+
+
+def _check_usable() -> None:
+    """Raises `OSError` if this process was not started as a server is: with /dev/null, or files."""
+    for descriptor in (0, 1):
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
+            raise OSError("stdin and stdout are no pipes: this is a server, which an MCP client starts")
 
 
 def _event_loops() -> list[int]:
