@@ -15,12 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mesh.servers.filesystem import opening
 from mesh.servers.filesystem.globs import Patterns
+from mesh.servers.filesystem.names import shown
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.schemas import NAMES
 
 DEFAULT_PORT = 8091
 _MOST_PAGE = 64 << 20
+_MAX_FILE = 1 << 20
 
 
 class Unusable(Exception):
@@ -56,12 +58,7 @@ class Settings(_Section):
 
 def loaded(file: Path) -> Settings:
     """The settings of a file; paths in it are relative to its folder. Raises `Unusable`."""
-    try:
-        data = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise Unusable([f"{file}: {error.strerror}"]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unusable([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
+    data = _data(file)
     if not isinstance(data, dict):
         raise Unusable([f"{file}: is no mapping; it needs at least roots: [{{name: …, path: …}}]"])
     try:
@@ -72,6 +69,21 @@ def loaded(file: Path) -> Settings:
         raise Unusable(found)
     based = [each.model_copy(update={"path": str(_path(each, file.parent))}) for each in settings.roots]
     return settings.model_copy(update={"roots": based})
+
+
+def _data(file: Path) -> Any:
+    try:
+        with file.open("rb") as opened_file:
+            raw = opened_file.read(_MAX_FILE + 1)
+        if len(raw) > _MAX_FILE:
+            raise Unusable([f"{file}: has more than {_MAX_FILE} bytes"])
+        return yaml.safe_load(raw.decode())
+    except OSError as error:
+        raise Unusable([f"{file}: {error.strerror}"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Unusable([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
+    except RecursionError:
+        raise Unusable([f"{file}: is not YAML that can be read: it is nested too deeply"]) from None
 
 
 def _others(file: Path, data: dict[str, Any]) -> list[str]:
@@ -101,8 +113,15 @@ def _line(error: Any) -> str:
 def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str]) -> Settings:
     """The settings for folders of the command line, which have the names of these folders. Raises
     `Unusable`."""
-    roots = [RootSettings(name=Path(each).resolve().name or "root", path=each) for each in folders]
-    settings = Settings(roots=roots, hide=list(hide), freeze=list(freeze))
+    # Not checked like those of a file: the path of a folder may be no Unicode.
+    roots = [
+        RootSettings.model_construct(name=shown(Path(each).resolve().name) or "root", path=each)
+        for each in folders
+    ]
+    try:
+        settings = Settings(roots=roots, hide=list(hide), freeze=list(freeze))
+    except ValidationError as error:
+        raise Unusable([_line(each) for each in error.errors()]) from None
     if found := problems(settings, "", Path.cwd()):
         raise Unusable(found)
     return settings
@@ -130,7 +149,9 @@ def problems(settings: Settings, source: str, base: Path) -> list[str]:
 def _of_root(root: RootSettings, base: Path) -> list[str]:
     found = []
     path = _path(root, base)
-    if not path.exists():
+    if not root.path:
+        found.append("the path is empty")
+    elif not path.exists():
         found.append(f"the path {root.path} does not exist")
     elif not path.is_dir():
         found.append(f"the path {root.path} is not a folder")

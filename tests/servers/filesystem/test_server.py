@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -46,9 +47,9 @@ async def called(session: McpSession, tool: str, **arguments: Any) -> Any:
     return json.loads(found.content)
 
 
-def refused(*arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+def refused(*arguments: str, **options: Any) -> str:
     done = subprocess.run(
-        [*SERVER, *arguments], capture_output=True, text=True, timeout=30, check=False, cwd=cwd, env=env
+        [*SERVER, *arguments], capture_output=True, text=True, timeout=30, check=False, **options
     )
     assert done.returncode not in (0, None)
     assert "Traceback" not in done.stderr
@@ -196,6 +197,30 @@ def test_a_command_line_that_says_too_little_or_too_much_is_refused(tmp_path: Pa
         if _latin_1_exists()
         else True
     )
+
+
+def test_what_can_be_typed_by_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
+    assert "root 'root': the path is empty" in refused("", cwd=Path("/"))
+    assert "nested too deeply" in refused("--config", _file(tmp_path, "roots: " + "[" * 100_000))
+    assert "is not YAML" in refused("--config", _file(tmp_path, "a: \xe9\n"))
+    assert "more than 1048576 bytes" in refused("--config", "/dev/zero")
+    assert "stdin and stdout are no pipes" in refused(str(tmp_path), stdin=subprocess.DEVNULL)
+    assert "Cannot assign requested address" in refused(str(tmp_path), "--http", "203.0.113.1:80")
+
+
+def _file(folder: Path, content: str) -> str:
+    (folder / "c.yaml").write_bytes(content.encode("latin-1"))
+    return str(folder / "c.yaml")
+
+
+async def test_a_root_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    async with over_stdio(folder) as connected, connected() as streams, ClientSession(*streams) as client:
+        await client.initialize()
+        answer = await client.call_tool("list_folder", {"root": "caf\\xe9"})
+        assert not answer.is_error, answer
+        assert "caf" in str((await client.call_tool("list_roots", {})).content)
 
 
 def _latin_1_exists() -> bool:
