@@ -102,28 +102,38 @@ class _Found:
         return not self._root.is_hidden(match.parts)
 
     def result(self, *, crashed: bool) -> dict[str, Any]:
-        wanted = self._call.number("max_results", DEFAULT_RESULTS)
         self.matches.sort(key=attrgetter("path", "number"))
-        shown: list[dict[str, Any]] = []
-        for match in self.matches:
-            if len(shown) >= wanted or self._call.stop.is_over:
-                break
-            shown += self._verified(match)
-        total = len(self.matches)
+        shown, hint = self._shown()
+        if crashed:
+            hint = "the search ended early: a file has lines of 100 MB and more"
+        elif len(self.matches) >= MOST_COUNTED:
+            hint = f"the search ended after {MOST_COUNTED} matches: there may be more"
         result = {
             "matches": shown,
-            "total_matches": total,
-            "truncated": total > len(shown) and len(shown) >= wanted,
+            "total_matches": len(self.matches),
+            "truncated": crashed or bool(hint),
             "timed_out": self._stop.is_over,
         }
-        if total >= MOST_COUNTED:
-            result["hint"] = f"the search ended after {MOST_COUNTED} matches: there may be more"
-        if crashed:
-            result |= {
-                "truncated": True,
-                "hint": "the search ended early: a file has lines of 100 MB and more",
-            }
-        return result
+        return result | ({"hint": hint} if hint else {})
+
+    def _shown(self) -> tuple[list[dict[str, Any]], str]:
+        """As many matches as are wanted and fit into a page, and why there are no more."""
+        wanted, left = self._call.number("max_results", DEFAULT_RESULTS), self._call.page_size
+        shown: list[dict[str, Any]] = []
+        for number, match in enumerate(self.matches):
+            if self._call.stop.is_over:
+                break
+            if len(shown) >= wanted:
+                return (
+                    shown,
+                    f"{len(self.matches) - number} more lines match: max_results says how many are shown",
+                )
+            if left <= 0:
+                return shown, f"more is not shown at once: {len(self.matches) - number} more lines match"
+            for row in self._verified(match):
+                shown.append(row)
+                left -= sum(map(len, (row["line_content"], *row["context_before"], *row["context_after"])))
+        return shown, ""
 
     def _verified(self, match: Match) -> list[dict[str, Any]]:
         """The match with what is in the file, if that is still what ripgrep saw; otherwise nothing."""

@@ -38,8 +38,18 @@ def test_lines_are_found_with_their_context(world: World) -> None:
     assert world.call("grep", pattern="two", path="a")["matches"][0]["file"] == "a"
     limited = world.call("grep", pattern="o", max_results=1)
     assert (len(limited["matches"]), limited["total_matches"], limited["truncated"]) == (1, 3, True)
+    assert "2 more lines match" in limited["hint"]
     assert world.call("grep", pattern="x", max_depth=1)["total_matches"] == 0
     assert world.call("grep", pattern="-e")["total_matches"] == 0
+
+
+def test_an_answer_is_no_longer_than_a_page_and_a_line(world: World) -> None:
+    files(world, a=("x" * 1900 + "\n") * 1000)
+    world.paged(100_000)
+    found = world.call("grep", pattern="x", max_results=1000, context_lines=20)
+    assert len(str(found)) < 100_000 + 42 * 2000
+    assert (found["total_matches"], found["truncated"]) == (1000, True)
+    assert "more is not shown at once" in found["hint"]
 
 
 @pytest.mark.parametrize("pattern", ["a(", "(?=a)", r"(a)\1", "a{1000}{1000}{1000}"])
