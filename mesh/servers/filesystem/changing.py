@@ -181,9 +181,9 @@ def patch_file(call: Call) -> dict[str, Any]:
 def _patched(call: Call, text: str) -> tuple[str, int]:
     patch = call.text("patch")
     if patch is not None:
-        return patched(text, patch)
+        return patched(text, patch, call.stop.check)
     edits = call.arguments["edits"]
-    return edited(text, edits), len(edits)
+    return edited(text, edits, call.stop.check), len(edits)
 
 
 def remove_file(call: Call) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs calls: finds the tool, checks the arguments against its schema, and tells what went wrong."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -67,6 +68,10 @@ class Server:
 
 
 def _check(tool: str, arguments: dict[str, Any]) -> None:
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise FileRefusal("an argument contains half a surrogate pair, which is no character") from None
     # Our own schemas are cheap to check, so the work is not counted before, as it is for those of others.
     if not _checker(tool).is_valid(arguments):
         raise FileRefusal(

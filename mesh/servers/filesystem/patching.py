@@ -3,17 +3,24 @@
 A patch says where its lines are; if they are elsewhere, and in one place only, they are changed there. Line
 endings are not compared: a line that is added gets the ending of its neighbour. The last line keeps having,
 or not having, a line ending, unless the patch says otherwise.
+
+A large patch of a large file may take long. ``goes_on`` is called now and then, and raises if it is too long.
 """
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from mesh.servers.filesystem.bounds import MAX_CONTENT
 from mesh.servers.filesystem.refusal import FileRefusal
 
 Edit: TypeAlias = dict[str, object]
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _NO_NEWLINE = "\\"
 _SHOWN = 120
+MOST_LINES = 1_000_000
+"""Of a text that is patched: each takes memory."""
+GoesOn: TypeAlias = Callable[[], None]
 
 
 class Hunk(NamedTuple):
@@ -31,13 +38,15 @@ class _Line(NamedTuple):
     ending: str
 
 
-def patched(text: str, patch: str) -> tuple[str, int]:
+def patched(text: str, patch: str, goes_on: GoesOn = lambda: None) -> tuple[str, int]:
     """The text with a unified patch applied, and the number of hunks. Raises `FileRefusal`."""
+    if text.count("\n") > MOST_LINES:
+        raise FileRefusal(f"the file has more than {MOST_LINES} lines: change it with edits")
     hunks = hunks_of(patch)
     lines, offset, floor = lines_of(text), 0, 0
     usual = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
     for number, hunk in enumerate(hunks, 1):
-        at = _place(lines, hunk, offset, floor, number)
+        at = _place(lines, hunk, offset, floor, number, goes_on)
         is_last = at + len(hunk.old) == len(lines)
         ended = not lines or lines[-1].ending != ""
         changed = _changed(lines, at, hunk, usual)
@@ -81,7 +90,7 @@ def _end(lines: list[_Line], ended: bool, usual: str) -> None:
         lines[-1] = _Line(lines[-1].text, (lines[-1].ending or usual) if ended else "")
 
 
-def _place(lines: list[_Line], hunk: Hunk, offset: int, floor: int, number: int) -> int:
+def _place(lines: list[_Line], hunk: Hunk, offset: int, floor: int, number: int, goes_on: GoesOn) -> int:
     """The index of the hunk's first line."""
     if not hunk.old:
         at = hunk.start + offset
@@ -94,15 +103,21 @@ def _place(lines: list[_Line], hunk: Hunk, offset: int, floor: int, number: int)
     said = hunk.start - 1 + offset
     if said >= floor and _fits(lines, said, hunk.old):
         return said
-    first = hunk.old[0]
-    places = [
-        at
-        for at in range(floor, len(lines) - len(hunk.old) + 1)
-        if lines[at].text == first and _fits(lines, at, hunk.old)
-    ]
+    places = _places(lines, hunk.old, floor, goes_on)
     if len(places) == 1:
         return places[0]
     raise FileRefusal(_mismatch(lines, hunk, max(said, 0), number, len(places)))
+
+
+def _places(lines: list[_Line], old: list[str], floor: int, goes_on: GoesOn) -> list[int]:
+    goes_on()
+    found = []
+    for at in range(floor, len(lines) - len(old) + 1):
+        if lines[at].text == old[0]:
+            goes_on()
+            if _fits(lines, at, old):
+                found.append(at)
+    return found
 
 
 def _fits(lines: list[_Line], at: int, old: list[str]) -> bool:
@@ -177,11 +192,12 @@ def _without_blank_end(body: list[str], old: int) -> list[str]:
     return body
 
 
-def edited(text: str, edits: list[Edit]) -> str:
+def edited(text: str, edits: list[Edit], goes_on: GoesOn = lambda: None) -> str:
     """The text with the edits applied, one after the other. Raises `FileRefusal`."""
     crlf = "\r\n" in text and text.count("\r\n") == text.count("\n")
     now = text.replace("\r\n", "\n") if crlf else text
     for number, edit in enumerate(edits, 1):
+        goes_on()
         old, new = str(edit["old"]), str(edit["new"])
         if crlf:
             old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
@@ -197,7 +213,8 @@ def _edited(text: str, old: str, new: str, everywhere: bool, number: int) -> str
             )
         return new
     # Places may overlap: "aa" is found once in "aaa", and is not unique there.
-    count = max(text.count(old), 1 + (text.find(old) != text.rfind(old)) if old in text else 0)
+    first = text.find(old)
+    count = max(text.count(old), (first >= 0) + (first >= 0 and text.find(old, first + 1) >= 0))
     if count == 0:
         raise FileRefusal(f"edit {number}: old was found 0 times. Nothing was changed")
     if count > 1 and not everywhere:
@@ -205,4 +222,6 @@ def _edited(text: str, old: str, new: str, everywhere: bool, number: int) -> str
             f"edit {number}: old was found {count} times: give more of the text around it, or say "
             "all: true. Nothing was changed"
         )
+    if len(text) + count * (len(new) - len(old)) > MAX_CONTENT:
+        raise FileRefusal(f"edit {number}: the file would be larger than {MAX_CONTENT} bytes")
     return text.replace(old, new)

@@ -12,7 +12,7 @@ from mesh.servers.filesystem.globs import MAX_PATTERN
 _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 2**53}
 _FROM_0 = {"type": "integer", "minimum": 0, "maximum": 2**53}
-_PATTERN = {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}
+_PATTERN = {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN, "pattern": "^[^\\x00]*$"}
 _ROOT = {"type": "string", "description": "Name of the root; may be left out if there is one only"}
 _PATH = {"type": "string", "description": "Path relative to the root, with /"}
 _FLAG = {"type": "boolean"}

@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -118,6 +119,33 @@ def test_edits_are_applied_one_after_the_other_and_count_what_they_find() -> Non
             edited("aXaX", edits)
     with pytest.raises(FileRefusal, match="found 2 times"):
         edited("aaa", [{"old": "aa", "new": "b"}])
+
+
+def test_patches_and_edits_are_bounded_in_time_and_size() -> None:
+    class Enough(Exception):
+        pass
+
+    def stopped_after(calls: int) -> Callable[[], None]:
+        left = [calls]
+
+        def goes_on() -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Enough
+
+        return goes_on
+
+    same, patch = "a\n" * 1000, "@@ -1,101 +0,0 @@\n" + "-a\n" * 100 + "-b\n"
+    with pytest.raises(FileRefusal, match="hunk 1 does not match"):
+        patched(same, patch, stopped_after(10_000))
+    with pytest.raises(Enough):
+        patched(same, patch, stopped_after(100))
+    with pytest.raises(Enough):
+        edited("a", [{"old": "a", "new": "a"}] * 11, stopped_after(10))
+    with pytest.raises(FileRefusal, match="more than 1000000 lines"):
+        patched("\n" * 1_000_001, "@@ -1 +1 @@\n-\n+a\n")
+    with pytest.raises(FileRefusal, match="edit 27: the file would be larger"):
+        edited("a", [{"old": "a", "new": "aa", "all": True}] * 1000)
 
 
 @given(st.text(alphabet="a\r\n", max_size=30))
