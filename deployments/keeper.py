@@ -22,7 +22,7 @@ from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
 from mesh.tree.plan import tree_of
-from mesh.tree.turn import Ack, Decisions, Grant
+from mesh.tree.turn import Ack, Decisions, ReserveReply
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -72,7 +72,7 @@ class KeeperActor(Actor):
 
     async def reserve(
         self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
-    ) -> Grant:
+    ) -> ReserveReply:
         with _unavailable():
             return await self._keeper.reserve(conversation_id, turn, run, events, request)
 

@@ -35,7 +35,7 @@ from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, Grant, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
 
 _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
@@ -121,7 +121,7 @@ class RemoteRecorder:
 
     async def reserve(
         self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
-    ) -> Grant:
+    ) -> ReserveReply:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.reserve(conversation_id, turn, run, events, request)
 

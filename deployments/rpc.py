@@ -1,6 +1,6 @@
 """Typed calls between actors: a service is declared once, from a Protocol, and both ends have its type.
 
-    NODE = Service(NodeService, {NodeService.run: Policy(cancels=True), …})
+    NODE = Service(NodeService, {NodeService.run: CallTerms(cancels=True), …})
 
     Endpoint(NODE.methods_of(actor))     the actor implements the Protocol, which mypy checks
     node = NODE.stub(channel, "node 0")  the stub has the Protocol's type
@@ -36,7 +36,7 @@ Method = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Policy:
+class CallTerms:
     """How one method is called.
 
     ``repeat_for_s``: for this long after it began, a call whose connection was lost is sent again. Only for
@@ -156,49 +156,49 @@ class _Stub:
         self._name = name
 
 
-def _sender(wire: _Wire, policy: Policy) -> Callable[..., Awaitable[Any]]:
+def _sender(wire: _Wire, terms: CallTerms) -> Callable[..., Awaitable[Any]]:
     """The method of a stub."""
 
     async def send(stub: Any, *arguments: Any, **named: Any) -> Any:
         call = wire.call(arguments, named)
-        return wire.result_in(await _outcome(stub._channel, stub._name, wire.name, call, policy))
+        return wire.result_in(await _outcome(stub._channel, stub._name, wire.name, call, terms))
 
     return send
 
 
-async def _outcome(channel: Channel, name: str, method: str, call: bytes, policy: Policy) -> bytes:
+async def _outcome(channel: Channel, name: str, method: str, call: bytes, terms: CallTerms) -> bytes:
     """Raises `Unavailable` when there is no outcome; `ConnectionLost` is a kind of that."""
     try:
-        async with asyncio.timeout(policy.within_s):
-            return await _repeated(channel, name, method, call, policy)
+        async with asyncio.timeout(terms.within_s):
+            return await _repeated(channel, name, method, call, terms)
     except TimeoutError:
-        raise _silent(name, policy) from None
+        raise _silent(name, terms) from None
 
 
-async def _repeated(channel: Channel, name: str, method: str, call: bytes, policy: Policy) -> bytes:
-    patience = Patience(_RECONNECTING, policy.repeat_for_s)
+async def _repeated(channel: Channel, name: str, method: str, call: bytes, terms: CallTerms) -> bytes:
+    patience = Patience(_RECONNECTING, terms.repeat_for_s)
     while True:
         try:
-            return await channel.call(method, call, cancels=policy.cancels, end_within_s=policy.end_within_s)
+            return await channel.call(method, call, cancels=terms.cancels, end_within_s=terms.end_within_s)
         except ConnectionLost as problem:
-            if not policy.repeat_for_s:
-                raise ConnectionLost(f"{name}: {problem}", policy.retry_after_s) from None
+            if not terms.repeat_for_s:
+                raise ConnectionLost(f"{name}: {problem}", terms.retry_after_s) from None
             if patience.is_over:
-                raise _silent(name, policy) from None
+                raise _silent(name, terms) from None
             await asyncio.sleep(patience.next_delay())
 
 
-def _silent(name: str, policy: Policy) -> Unavailable:
-    return Unavailable(f"{name} does not answer; try again", policy.retry_after_s)
+def _silent(name: str, terms: CallTerms) -> Unavailable:
+    return Unavailable(f"{name} does not answer; try again", terms.retry_after_s)
 
 
 class Service(Generic[P]):
-    """A Protocol whose methods can be called from other processes. ``policies`` lists all of these; what else
+    """A Protocol whose methods can be called from other processes. ``terms`` lists all of these; what else
     the Protocol has stays at its own end."""
 
-    def __init__(self, protocol: type[P], policies: Mapping[Method, Policy]) -> None:
-        self._wires = {method: _Wire(method) for method in policies}
-        methods = {wire.name: _sender(wire, policies[method]) for method, wire in self._wires.items()}
+    def __init__(self, protocol: type[P], terms: Mapping[Method, CallTerms]) -> None:
+        self._wires = {method: _Wire(method) for method in terms}
+        methods = {wire.name: _sender(wire, terms[method]) for method, wire in self._wires.items()}
         self._stub = type(f"{protocol.__name__}Stub", (_Stub,), methods)
 
     def stub(self, channel: Channel, name: str) -> P:

@@ -1,4 +1,4 @@
-"""What actors can be asked by each other: their services, and the policy of each method.
+"""What actors can be asked by each other: their services, and the terms of each method.
 
 Every method that does the same when it runs twice is repeated while the other actor is gone, so that a
 restart of an actor shows as a delay. The others are not: `NodeService.run` is followed by another pass, and a
@@ -7,7 +7,7 @@ tool call may have run.
 
 from typing import Any, Protocol
 
-from deployments.rpc import FOREVER, Policy, Service
+from deployments.rpc import FOREVER, CallTerms, Service
 from mesh.core.events import ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
@@ -57,26 +57,26 @@ KEEPER = Service(
     KeeperService,
     {
         # A request is idempotent by its key, and may take as long as a turn.
-        KeeperService.ask: Policy(repeat_for_s=60, retry_after_s=5),
+        KeeperService.ask: CallTerms(repeat_for_s=60, retry_after_s=5),
         # The keeper must not keep a watcher, or the place of an exclusive one, for a client that has left.
-        KeeperService.watch: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
-        KeeperService.follow: Policy(repeat_for_s=60, retry_after_s=5, cancels=True),
+        KeeperService.watch: CallTerms(repeat_for_s=60, retry_after_s=5, cancels=True),
+        KeeperService.follow: CallTerms(repeat_for_s=60, retry_after_s=5, cancels=True),
         # A pass waits for these; when the keeper does not answer for so long, the pass is interrupted.
-        KeeperService.append: Policy(repeat_for_s=FOREVER, within_s=30),
-        KeeperService.reserve: Policy(repeat_for_s=FOREVER, within_s=30),
-        KeeperService.lose: Policy(repeat_for_s=FOREVER, within_s=30),
-        KeeperService.remaining: Policy(repeat_for_s=FOREVER, within_s=30),
-        KeeperService.decisions: Policy(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.append: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.reserve: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.lose: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.remaining: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.decisions: CallTerms(repeat_for_s=FOREVER, within_s=30),
     },
 )
 
 NODE = Service(
     NodeService,
     {
-        NodeService.run: Policy(cancels=True),
-        NodeService.problems: Policy(),
-        NodeService.settle: Policy(),
-        NodeService.cancel: Policy(),
+        NodeService.run: CallTerms(cancels=True),
+        NodeService.problems: CallTerms(),
+        NodeService.settle: CallTerms(),
+        NodeService.cancel: CallTerms(),
     },
 )
 
@@ -126,12 +126,12 @@ TOOL_SESSION = Service(
     ToolSessionService,
     {
         # `RemoteSession` bounds all of these by the server's own timeouts.
-        ToolSessionService.catalogue: Policy(repeat_for_s=FOREVER),
-        ToolSessionService.changed: Policy(repeat_for_s=FOREVER),
-        ToolSessionService.identity: Policy(repeat_for_s=FOREVER),
-        ToolSessionService.settle: Policy(repeat_for_s=FOREVER),
-        ToolSessionService.backlog: Policy(),  # a session that is gone has no place for a call now
-        ToolSessionService.call: Policy(cancels=True, end_within_s=1),  # not repeated: it may have run
-        ToolSessionService.progress: Policy(),  # it ends with its call
+        ToolSessionService.catalogue: CallTerms(repeat_for_s=FOREVER),
+        ToolSessionService.changed: CallTerms(repeat_for_s=FOREVER),
+        ToolSessionService.identity: CallTerms(repeat_for_s=FOREVER),
+        ToolSessionService.settle: CallTerms(repeat_for_s=FOREVER),
+        ToolSessionService.backlog: CallTerms(),  # a session that is gone has no place for a call now
+        ToolSessionService.call: CallTerms(cancels=True, end_within_s=1),  # not repeated: it may have run
+        ToolSessionService.progress: CallTerms(),  # it ends with its call
     },
 )

@@ -53,10 +53,12 @@ SAME_ROLE = {
     "memory.py": "an implementation of a port in memory",
     "messages.py": "messages: of a model, and of A2A",
     "node.py": "a node, and its actor",
+    "policy.py": "policies: what a config says, and the commands about them",
     "port.py": "the port of a room",
     "requests.py": "requests: to a keeper, and over A2A",
     "responses.py": "responses of the REST API, written and read",
     "rest.py": "the REST API, served and called",
+    "rules.py": "rules that a config sets: for requests, for calls",
     "server.py": "a web server",
     "up.py": "mesh up: the command, and what it runs",
 }

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from mesh.access.principal import KEY_PREFIX
-from mesh.config.model import ConfigSection
 from mesh.config.problem_texts import problems_of, spelled
+from mesh.config.section import ConfigSection
 from mesh.config.values import Many, Text
 from mesh.config.yaml_tree import compose, read_text
 from mesh.core.errors import BadRequest, ConfigError, Conflict, MeshError, NotFound

@@ -17,6 +17,7 @@ from mesh.cli.key import key
 from mesh.cli.llm_stub import llm_stub
 from mesh.cli.log import log
 from mesh.cli.new import new
+from mesh.cli.policy import policy
 from mesh.cli.tools import tools
 from mesh.cli.up import up
 from mesh.cli.web import web
@@ -59,6 +60,7 @@ app.command()(log)
 app.command()(export)
 app.command("import")(import_)
 app.add_typer(key, name="key")
+app.add_typer(policy, name="policy")
 app.add_typer(new, name="new")
 
 

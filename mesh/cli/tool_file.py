@@ -41,7 +41,7 @@ def list_tools(path: Path, env: Mapping[str, str], *, as_json: bool) -> None:
 def _row(tool: dict[str, Any], outcomes_of: Sequence[str]) -> tuple[str, ...]:
     from rich.markup import escape
 
-    from mesh.core.policy import hints_of
+    from mesh.core.hints import hints_of
     from mesh.mcp.meta import tool_meta
 
     hints, meta = hints_of(tool), tool_meta(tool.get("_meta"))

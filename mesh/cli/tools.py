@@ -68,7 +68,7 @@ def tools(
         agent = loaded(config)
         if found := [*missing_programs(agent)]:
             exit_with(found, FAILED)
-        listed, refused = asyncio.run(_listed(agent))
+        listed, refused = asyncio.run(listed_tools(agent))
         rows = inventory(agent, [tool.shown() for tool in listed])
         repeatable = {tool.name for tool in listed if tool.repeatable}
         for row in rows:
@@ -83,7 +83,7 @@ def tools(
             typer.echo(f"mesh: tool {name!r} is not offered: {why}", err=True)
 
 
-async def _listed(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
+async def listed_tools(config: "Config") -> "tuple[list[Tool], dict[str, str]]":
     """Returns the tools that are offered, and why others are not."""
     from tempfile import TemporaryDirectory
 

@@ -7,6 +7,7 @@ of the wrong shape is skipped here, because the models report it.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from mesh.config.policy_checks import policy_checks
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
 
@@ -65,6 +66,7 @@ def cross_checks(data: Any) -> Iterator[Problem]:
     yield from _repeated(_named(config.get("a2a"), ("a2a",)))
     yield from _card(_mapping(config.get("card")), has_auth=config.get("auth") is not None)
     yield from _tree(config)
+    yield from policy_checks(config.get("policy"), ("policy",))
 
 
 def _servers(config: dict[str, Any]) -> Iterator[Problem]:
@@ -116,6 +118,7 @@ def _tree(config: dict[str, Any]) -> Iterator[Problem]:
         yield from _node(at)
         yield from _references(at, callable_names)
         yield from _validation(at, callable_names)
+        yield from policy_checks(at.node.get("policy"), (*at.loc, "policy"))
         own = [*_named(at.node.get("a2a"), (*at.loc, "a2a"))]
         yield from _repeated([*shared, *own], of=own)
 

@@ -16,12 +16,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
 from mesh.config.files import Files, FileText, MadeFrom, resolve
+from mesh.config.policy import NodePolicyOptions, PolicyOptions
 from mesh.config.problem_texts import spelled
 from mesh.config.read_model import Problem, read_model, told
+from mesh.config.section import ConfigSection
 from mesh.config.values import (
     ApiKey,
     Bytes,
@@ -42,27 +44,16 @@ from mesh.config.values import (
     Usd,
 )
 from mesh.config.yaml_tree import Loc, YamlNode, canonical, read_text
-from mesh.core.policy import Unannotated
+from mesh.core.hints import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", "cluster", "card")
 """Keys that say where an agent runs, not what it is. They do not change the digest, nor does
 ``llm.prices``."""
 
+OWN_SERVERS = ("mcp-filesystem", "mcp-shell", "mcp-resources")
+"""The programs of tool servers that come with mesh."""
 NodeType = Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"]
-_PRINTED = ("name", "type", "model", "command")
-
-
-class ConfigSection(BaseModel):
-    """The base of every part of a config: strict, frozen, without unknown keys."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        # Arguments, environments, headers and URLs may hold secrets, so only a few texts are printed.
-        for key, value in super().__repr_args__():
-            if key in _PRINTED or not isinstance(value, str | list | dict):
-                yield key, value
 
 
 class ModelPrice(ConfigSection):
@@ -107,7 +98,8 @@ class ServerOptions(ConfigSection):
     tool without hints needs an approval. ``timeout_s`` bounds a call, ``start_timeout_s`` the start of the
     session, ``max_result_bytes`` one result. The server gets ``env``, and of the mesh's own environment only
     HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may override. ``believe_checks``: what it says in
-    ``_meta`` of its checks counts (`mesh.mcp.outcome_checks`).
+    ``_meta`` of its checks counts (`mesh.mcp.outcome_checks`). ``trust``: what it says there of the arguments
+    of its tools counts, by which rules about paths and commands hold (`mesh.mcp.meta`).
     """
 
     command: Text | None = None
@@ -119,6 +111,12 @@ class ServerOptions(ConfigSection):
     start_timeout_s: Seconds = 30
     max_result_bytes: Bytes = 1024 * 1024
     believe_checks: bool = False
+    trust: bool = False
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether what the server says in ``_meta["mesh"]`` counts. Our own servers need no ``trust``."""
+        return self.trust or (self.command or "").rpartition("/")[2] in OWN_SERVERS
 
     @property
     def believes_checks(self) -> bool:
@@ -156,6 +154,10 @@ class McpServer(ServerOptions):
     @property
     def tells_truth(self) -> bool:
         return self.python is not None
+
+    @property
+    def is_trusted(self) -> bool:
+        return super().is_trusted or self.python is not None
 
 
 class A2aAgent(ConfigSection):
@@ -246,7 +248,8 @@ class AgentNode(ConfigSection):
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
     ``can_ask_user`` gives it the tool ``ask_user``. ``approvals`` says whether destructive tools below a
     parallel or a loop ask first or run at once (``inline``); None inherits it from the parallel or loop
-    around the node, and is ``inline`` where there is none. ``replicas`` is the number of actors; with 0 an
+    around the node, and is ``inline`` where there is none. ``policy`` tightens that of the agent, here and
+    below. ``replicas`` is the number of actors; with 0 an
     actor is made on the first use. ``resources`` are what each of them requests of Ray, such as ``num_cpus``.
     ``timeout_s`` None means that only the turn's own bound applies.
     """
@@ -282,6 +285,7 @@ class AgentNode(ConfigSection):
     tool: ToolName | None = None
     args: dict[str, Any] = {}
     approvals: Literal["inline", "ask"] | None = None
+    policy: NodePolicyOptions | None = None
     on_error: Literal["fail", "continue"] = "fail"
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     resources: dict[Text, Annotated[float, Field(ge=0)]] = {}
@@ -439,7 +443,8 @@ class Config(ConfigSection):
     """An agent and where it runs.
 
     ``agents`` are those that llm nodes may call by name, besides those that are written in other llm nodes.
-    ``budget`` bounds a turn.
+    ``budget`` bounds a turn. ``policy`` says which calls run, ask or are denied; with None the hints of the
+    tools do.
 
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
@@ -467,6 +472,7 @@ class Config(ConfigSection):
     agent: AgentNode | None = None
     agents: Many[AgentNode] = ()
     budget: TurnBudget = TurnBudget()
+    policy: PolicyOptions | None = None
     approval_timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     limits: Limits = Limits()
     cluster: Cluster = Cluster()

@@ -82,6 +82,8 @@ def _message(error: Mapping[str, Any], value: Any) -> str:
     if kind in _EXPECTED:
         found = _KINDS.get(type(value)) or _kind_of_object(value)
         return f"is {found}; expected {_EXPECTED[kind]}{_hint(kind, value)}"
+    if kind == "pattern":
+        return f"{error['msg']}"
     return f"is not right; {error['msg']}"
 
 

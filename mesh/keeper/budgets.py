@@ -34,7 +34,7 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import Place, StepKey
-from mesh.tree.turn import Ack, Grant
+from mesh.tree.turn import Ack, ReserveReply
 
 
 class Admission:
@@ -72,17 +72,19 @@ class Admission:
         self._event = msgspec.structs.replace(self._event, turn=self._turn, time=now())
         return [self._event]
 
-    def grant(self, ack: Ack) -> Grant | None:
+    def grant(self, ack: Ack) -> ReserveReply | None:
         """The reply; None if the call has to wait for calls in flight."""
         if self._must_wait:
             return None
         event = self._event
         if event is None:
-            return Grant(ack, is_paused=True)
+            return ReserveReply(ack, is_paused=True)
         assert isinstance(event, LlmReserved | LimitReached)
         if isinstance(event, LimitReached):
-            return Grant(ack, event)
-        return Grant(ack, event, time_left_s=time_left_s(self._conversation.budget_use, self._request, now()))
+            return ReserveReply(ack, event)
+        return ReserveReply(
+            ack, event, time_left_s=time_left_s(self._conversation.budget_use, self._request, now())
+        )
 
     def _limit_reached(self, reached: Reached) -> LimitReached | None:
         """What follows at a limit; None if a person has to be asked first."""

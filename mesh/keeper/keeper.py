@@ -80,7 +80,7 @@ from mesh.keeper.requests import (
 from mesh.keeper.shard import Shard
 from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.push.service import PushNotifications
-from mesh.tree.turn import Ack, Decisions, Grant, Tree
+from mesh.tree.turn import Ack, Decisions, ReserveReply, Tree
 
 _LISTEN_S = 20.0
 """How long a node that waits for decisions, or for calls in flight, is kept waiting before it asks again."""
@@ -172,7 +172,7 @@ class Keeper:
 
     async def reserve(
         self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
-    ) -> Grant:
+    ) -> ReserveReply:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
         loaded = await self._shard.get(conversation_id)
         grant = await loaded.reserve(turn, run, events, request, _LISTEN_S)

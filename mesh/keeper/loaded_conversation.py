@@ -43,7 +43,7 @@ from mesh.keeper.budgets import Admission, lost_calls, settled_late
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.steps import SEND_AHEAD_S
-from mesh.tree.turn import Ack, Decisions, Grant, PassInput, PassOutput
+from mesh.tree.turn import Ack, Decisions, PassInput, PassOutput, ReserveReply
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -286,7 +286,7 @@ class LoadedConversation:
 
     async def reserve(
         self, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest, within_s: float
-    ) -> Grant:
+    ) -> ReserveReply:
         """Appends events of a pass, and admits a model call if it fits into its budgets. A call that fits
         only if calls in flight turn out cheaper waits for them, at most ``within_s``: then the grant has no
         event, and the node asks again, so that no call between processes is open for ever."""
@@ -296,7 +296,7 @@ class LoadedConversation:
             self._scopes |= {scope.place: scope for scope in request.scopes}
             admission = Admission(self.conversation, turn, run, request)
             if not await self._append_if_current(turn, run, events, admission):
-                return Grant(Ack(False))
+                return ReserveReply(Ack(False))
             ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
             grant = admission.grant(ack)
             if grant is not None:
@@ -308,9 +308,9 @@ class LoadedConversation:
                 async with asyncio.timeout_at(deadline):
                     await changed.wait()
             except TimeoutError:
-                return Grant(ack)
+                return ReserveReply(ack)
             if self.conversation.has_ended(StepKey(request.step).place):  # nobody waits for this any more
-                return Grant(Ack(False))
+                return ReserveReply(Ack(False))
 
     async def lose(self, turn: int, run: int, place: Place) -> bool:
         """Gives up what the pass has reserved at a place. Returns as `append_from_pass`."""

@@ -14,7 +14,8 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from pydantic import StringConstraints
 
-from mesh.config.model import ConfigSection, ModelParameters, ModelPrice
+from mesh.config.model import ModelParameters, ModelPrice
+from mesh.config.section import ConfigSection
 from mesh.config.values import Many, Text, Url
 from mesh.config.yaml_tree import Loc
 from mesh.llm.port import Llm

@@ -28,11 +28,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mesh.core.errors import ToolSessionError
 from mesh.core.execution import ExecutionContext
-from mesh.core.policy import hints_of
+from mesh.core.hints import hints_of
 from mesh.core.redaction import Redaction
 from mesh.mcp.content import outcome_of
 from mesh.mcp.http import HttpTransport
-from mesh.mcp.meta import ToolMeta, meta_of, tool_meta
+from mesh.mcp.meta import ArgumentMeta, ToolMeta, argument_meta, meta_of, tool_meta
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.progress import OnProgress, progress_of
 from mesh.mcp.session_file import SessionFile
@@ -78,6 +78,8 @@ class ServerSpec(Protocol):
     def believes_checks(self) -> bool: ...
     @property
     def tells_truth(self) -> bool: ...
+    @property
+    def is_trusted(self) -> bool: ...
 
 
 class McpTransport(Protocol):
@@ -124,6 +126,7 @@ class ReceivedTool(BaseModel):
         received = self.model_extra or {}
         hints = hints_of(received, server.unannotated)
         said = tool_meta(received.get("_meta")) if server.believes_checks else ToolMeta()
+        about = argument_meta(received.get("_meta")) if server.is_trusted else ArgumentMeta()
         return Tool(
             name=self.name,
             description=self.description or "",
@@ -135,6 +138,10 @@ class ReceivedTool(BaseModel):
             is_check=said.is_check,
             checked_by=said.checked_by,
             tells_truth=server.tells_truth,
+            risk=about.risk,
+            paths=about.paths,
+            command=about.command,
+            exe=about.exe,
         )
 
 

@@ -6,14 +6,17 @@ Keys of ``_meta`` have a prefix that says whose they are; one without a second l
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from mesh.core.execution import ExecutionContext
+from mesh.policy.verdict import Risk
 
 EXECUTION = "mesh/execution"
 """The key of the execution context, an object with the fields of `ExecutionContext` that are set."""
+ABOUT = "mesh"
+"""Of a tool: the key of what policies and previews need to know of its arguments."""
 TRACEPARENT = "traceparent"
 IS_CHECK = "mesh/check"
 """Of a tool: whether it is a check, which only the mesh calls."""
@@ -39,6 +42,42 @@ def tool_meta(meta: object) -> ToolMeta:
     said = meta if isinstance(meta, Mapping) else {}
     checked_by = said.get(CHECKED_BY)
     return ToolMeta(said.get(IS_CHECK) is True, checked_by if isinstance(checked_by, str) else "")
+
+
+class ArgumentMeta(msgspec.Struct, frozen=True):
+    """What a trusted server says of a tool, for policies: how much it can do, the names of the arguments that
+    are paths, the one that is a shell command, and the two that are a program and the list of its
+    arguments."""
+
+    risk: Risk | None = None
+    paths: tuple[str, ...] = ()
+    command: str = ""
+    exe: tuple[str, str] | None = None
+
+
+def argument_meta(meta: object) -> ArgumentMeta:
+    """What the ``_meta`` of a tool says under `ABOUT`, whatever it is: another type counts as nothing said.
+
+    >>> argument_meta({"mesh": {"paths": ["path", {"path": "to", "root": "to_root"}], "risk": "huge"}}).paths
+    ('path', 'to')
+    """
+    said = meta.get(ABOUT) if isinstance(meta, Mapping) else None
+    about = said if isinstance(said, Mapping) else {}
+    paths = about.get("paths")
+    listed = (_path_argument(each) for each in (paths if isinstance(paths, list) else ()))
+    command, exe = about.get("command"), about.get("exe")
+    is_exe = isinstance(exe, list) and len(exe) == 2 and all(isinstance(each, str) for each in exe)
+    return ArgumentMeta(
+        next((risk for risk in get_args(Risk) if risk == about.get("risk")), None),
+        tuple(path for path in listed if path),
+        command if isinstance(command, str) else "",
+        (exe[0], exe[1]) if is_exe and isinstance(exe, list) else None,
+    )
+
+
+def _path_argument(said: object) -> str:
+    name = said.get("path") if isinstance(said, Mapping) else said
+    return name if isinstance(name, str) else ""
 
 
 def meta_of(context: ExecutionContext) -> dict[str, Any]:

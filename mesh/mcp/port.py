@@ -13,13 +13,14 @@ import msgspec
 from mesh.core.events import Artifact
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.progress import OnProgress
+from mesh.policy.verdict import Risk
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """What models accept as the name of a tool."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a server, with its hints resolved (see `mesh.core.policy`).
+    """A tool of a server, with its hints resolved (see `mesh.core.hints`).
 
     ``destructive``: a person must approve each call. ``repeatable``: running it twice does no more than
     running it once, because it is read-only or declared idempotent, so that its calls need no claim.
@@ -29,6 +30,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     the tool of the same server that tells what came of a call of this one (see `mesh.mcp.outcome_checks`).
     ``tells_truth``: it is a Python function, which returns a truth value as such (`ToolOutcome.truth`) and
     never as a text.
+
+    ``risk``, ``paths``, ``command`` and ``exe`` are what a trusted server says for policies: see
+    `mesh.mcp.meta.ArgumentMeta`.
     """
 
     name: str
@@ -41,6 +45,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_check: bool = False
     checked_by: str = ""
     tells_truth: bool = False
+    risk: Risk | None = None
+    paths: tuple[str, ...] = ()
+    command: str = ""
+    exe: tuple[str, str] | None = None
 
     @property
     def is_harmless(self) -> bool:

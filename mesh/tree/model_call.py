@@ -39,7 +39,7 @@ from mesh.llm.retry import ATTEMPTS, MODEL_CALLS
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.turn import Grant
+from mesh.tree.turn import ReserveReply
 
 DEFAULT_OUTPUT = 4096
 """The most tokens of an answer under a budget, where no key of the config bounds it: a reservation needs a
@@ -128,7 +128,7 @@ class ModelCalls:
                     raise
                 await asyncio.sleep(MODEL_CALLS.delay(failures, None))
 
-    async def _reserve(self, steps: Steps, request: CallRequest) -> Grant:
+    async def _reserve(self, steps: Steps, request: CallRequest) -> ReserveReply:
         """The decision about a call. Calls in flight end within their bounds; so does the wait for them. A
         call that is still waiting by then is told the limit that is short (``waits`` False)."""
         longest = ATTEMPTS * (self._settings.timeout_s + MODEL_CALLS.longest_s)

@@ -37,7 +37,7 @@ from mesh.core.events import (
 )
 from mesh.core.places import Place, StepKey
 from mesh.runtime.logs import fields
-from mesh.tree.turn import Ack, Grant, PassInput, PassOutput, Recorder, RunNode
+from mesh.tree.turn import Ack, PassInput, PassOutput, Recorder, ReserveReply, RunNode
 
 SEND_AHEAD_S = 0.2
 _MOST_UNSENT = 1_000
@@ -162,11 +162,11 @@ class Steps:
         except (Unavailable, JournalError) as problem:
             _log.warning("event=not_sent_ahead %s %s", self._about(), fields(message=problem))
 
-    async def reserve(self, request: CallRequest) -> Grant:
+    async def reserve(self, request: CallRequest) -> ReserveReply:
         """Reserves what a model call can cost, together with all that was recorded before it, on which it
         depends. The lock is held meanwhile: nothing may overtake them. Raises `Superseded`, `Unavailable`."""
         async with self._sending:
-            turn, grant = self.turn, Grant(Ack(False))
+            turn, grant = self.turn, ReserveReply(Ack(False))
 
             async def send(batch: Sequence[AnyEvent]) -> Ack:
                 nonlocal grant

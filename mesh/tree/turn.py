@@ -154,7 +154,7 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     llm_calls: int = 0
 
 
-class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReserveReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reply to a model call that asked to be admitted. ``ack`` is about the events that came with it.
 
     ``event`` is what was journaled: the reservation, or the limit that was reached. Without an event, a
@@ -187,7 +187,7 @@ class Recorder(Protocol):
 
     async def reserve(
         self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
-    ) -> Grant:
+    ) -> ReserveReply:
         """Sends events ahead, and reserves what a model call can cost. Waits while it fits only if calls in
         flight turn out cheaper, but not for ever. Raises `Unavailable`."""
         ...

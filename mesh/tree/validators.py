@@ -69,7 +69,7 @@ class Candidate(msgspec.Struct, frozen=True):
         return self.text if self.output is UNSET else self.output
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class AnswerVerdict(msgspec.Struct, frozen=True):
     """``feedback`` is what a model is told if the answer is not ``valid``, ``shown`` what clients are told if
     that quotes what they are not to see."""
 
@@ -84,7 +84,7 @@ class AnswerValidator(Protocol):
     name: str
     kind: ValidatorKind
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> AnswerVerdict | PassEnd:
         """Its verdict, or how the pass ends if there is none yet. Raises `ValidatorError`, `Superseded`,
         `Unavailable`."""
         ...
@@ -105,9 +105,9 @@ class SchemaValidator:
         self._is_draft = is_draft
         self._last = ("", checked(schema, ""))
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> AnswerVerdict | PassEnd:
         found = self._checked(answer.text)
-        return Verdict(not found.problem, found.problem, found.rules if self._is_draft else "")
+        return AnswerVerdict(not found.problem, found.problem, found.rules if self._is_draft else "")
 
     def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
         return Candidate(answer.text, self._checked(answer.text).value)
@@ -156,7 +156,7 @@ class CheckValidator:
         self._settings = settings
         self._failures = _Failures(f"check {name}", is_draft)
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> AnswerVerdict | PassEnd:
         tool = self._toolbox.checks.get(self.name)
         if tool is None:
             raise ValidatorError(f"there is no check {self.name} any more; the answer was not checked")
@@ -182,18 +182,18 @@ class CheckValidator:
                     told = why.partition(_LAST_WORDS)[0]
                     raise self._failures.error("could not be made", why, steps, told=told) from None
 
-    def _verdict_of(self, steps: Steps, tool: Tool, outcome: ToolOutcome) -> Verdict:
+    def _verdict_of(self, steps: Steps, tool: Tool, outcome: ToolOutcome) -> AnswerVerdict:
         if outcome.is_error:
             why = bounded(outcome.content, MOST_SHOWN)
             raise self._failures.error("failed", why, steps, told=_exception_in(why))
         said = _said(tool, outcome)
         if said is True:
-            return Verdict(True)
+            return AnswerVerdict(True)
         if said is False:
-            return Verdict(False, f"The check {self.name} does not accept this answer.")
+            return AnswerVerdict(False, f"The check {self.name} does not accept this answer.")
         if not isinstance(said, str) or not said.strip():
             raise ValidatorError(f"the check {self.name} answered neither true nor why not")
-        return Verdict(False, bounded(said, _MOST_FEEDBACK))
+        return AnswerVerdict(False, bounded(said, _MOST_FEEDBACK))
 
 
 class AgentValidator:
@@ -213,7 +213,7 @@ class AgentValidator:
         self._is_draft = is_draft
         self._failures = _Failures(f"agent {self.name}", is_draft)
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> AnswerVerdict | PassEnd:
         if self._agent.destructive:  # `mesh check` refuses it; a config of an older mesh may have it
             raise ValidatorError(f"the agent {self.name} is destructive, and a validator only reads")
         if is_too_deep := too_deep(self.name, steps.turn.depth, self._max_depth):
@@ -248,7 +248,7 @@ class AgentValidator:
             raise self._failures.misfit(found)
         return given
 
-    def _verdict_of(self, steps: Steps, output: PassOutput) -> Verdict:
+    def _verdict_of(self, steps: Steps, output: PassOutput) -> AnswerVerdict:
         if output.status == "failed":
             why = bounded(output.text, MOST_SHOWN)
             raise self._failures.error("failed", why, steps, told=why if _TIMED_OUT.fullmatch(why) else "")
@@ -257,11 +257,11 @@ class AgentValidator:
         said = output.output if output.output is not UNSET else _json(output.text)
         match said:
             case {"valid": True}:
-                return Verdict(True)
+                return AnswerVerdict(True)
             case {"valid": False, "feedback": str(feedback)} if feedback.strip():
-                return Verdict(False, bounded(feedback, _MOST_FEEDBACK))
+                return AnswerVerdict(False, bounded(feedback, _MOST_FEEDBACK))
             case {"valid": False}:
-                return Verdict(False, f"The agent {self.name} does not accept this answer.")
+                return AnswerVerdict(False, f"The agent {self.name} does not accept this answer.")
             case _:
                 nonsense = "answered nonsense; expected {valid, feedback}"
                 raise self._failures.error(nonsense, bounded(output.text, 200), steps)
@@ -279,7 +279,7 @@ class PersonValidator:
         self._schema = schema
         self._about = about
 
-    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> Verdict | PassEnd:
+    async def verdict(self, steps: Steps, step: StepKey, answer: Candidate) -> AnswerVerdict | PassEnd:
         history = History(steps.of(step))
         match history.state:
             case State.NEW:
@@ -302,14 +302,14 @@ class PersonValidator:
         output = decision.edited_args["output"]
         return Candidate(text_of(self._schema, output), UNSET if self._schema is None else output)
 
-    def _decided(self, asked: ApprovalRequired, decision: ApprovalResolved) -> Verdict | PassEnd:
+    def _decided(self, asked: ApprovalRequired, decision: ApprovalResolved) -> AnswerVerdict | PassEnd:
         if decision.choice == "approve":
-            return Verdict(True)
+            return AnswerVerdict(True)
         if not decision.reason:
             return REJECTED
         if asked.expires_at and decision.time >= asked.expires_at and decision.by == "mesh":
             raise ValidatorError(f"no person checked the answer: {decision.reason}")
-        return Verdict(False, decision.reason)
+        return AnswerVerdict(False, decision.reason)
 
     def _question(self, steps: Steps, answer: Candidate) -> ApprovalRequired:
         given = {"output": answer.value}

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from mesh.config.model import ConfigSection
 from mesh.config.read_model import read_model
+from mesh.config.section import ConfigSection
 from mesh.config.values import ApiKey, Bytes, Count, Many, Seconds, Text, Url
 from mesh.config.yaml_tree import read_text
 

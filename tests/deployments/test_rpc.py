@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from deployments.channel import Address, CallFailed, Channel, ConnectionLost, Endpoint
-from deployments.rpc import FOREVER, Policy, Service
+from deployments.rpc import FOREVER, CallTerms, Service
 from mesh.core.errors import CallRevoked, MeshError, ToolSessionError, Unavailable
 
 
@@ -42,13 +42,13 @@ class Zoo(Protocol):
 ZOO = Service(
     Zoo,
     {
-        Zoo.same: Policy(),
-        Zoo.maybe: Policy(),
-        Zoo.nothing: Policy(),
-        Zoo.fails: Policy(),
-        Zoo.repeated: Policy(repeat_for_s=FOREVER),
-        Zoo.bounded: Policy(repeat_for_s=FOREVER, within_s=0.3, retry_after_s=7),
-        Zoo.cancelled: Policy(cancels=True),
+        Zoo.same: CallTerms(),
+        Zoo.maybe: CallTerms(),
+        Zoo.nothing: CallTerms(),
+        Zoo.fails: CallTerms(),
+        Zoo.repeated: CallTerms(repeat_for_s=FOREVER),
+        Zoo.bounded: CallTerms(repeat_for_s=FOREVER, within_s=0.3, retry_after_s=7),
+        Zoo.cancelled: CallTerms(cancels=True),
     },
 )
 

@@ -34,6 +34,14 @@ from mesh.config.model import (
     Validator,
     parse,
 )
+from mesh.config.policy import (
+    ConditionOptions,
+    ExampleOptions,
+    HintOptions,
+    NodePolicyOptions,
+    PolicyOptions,
+    RuleOptions,
+)
 from mesh.gateway.app import http_app
 from mesh.http.backend import Backend
 from mesh.llm.installed import installed, names
@@ -52,6 +60,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Nodes of the tree": AgentNode,
     "Parameters of a model: `parameters`": ModelParameters,
     "Budgets: `budget`": TurnBudget,
+    "Policy: `policy`": PolicyOptions,
+    "Rules of a policy: `rules`": RuleOptions,
     "Limits": Limits,
     "Processes: `cluster`": Cluster,
     "API keys: `auth`": Auth,
@@ -94,9 +104,9 @@ def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> N
 
 
 def test_every_part_of_the_config_has_a_table() -> None:
-    assert _parts(Config) - {Budget, ExitCondition, ModelPrice, PythonFile, ServerOptions, Validator} <= set(
-        SECTIONS.values()
-    )
+    pieces = {Budget, ExitCondition, ModelPrice, PythonFile, ServerOptions, Validator}
+    pieces |= {ConditionOptions, ExampleOptions, HintOptions, NodePolicyOptions}
+    assert _parts(Config) - pieces <= set(SECTIONS.values())
 
 
 def test_the_keys_of_a_node_are_all_described() -> None:

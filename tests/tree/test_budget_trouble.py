@@ -37,7 +37,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.llm.port import LlmRequest
-from mesh.tree.turn import Grant, PassInput, PassOutput, Recorder
+from mesh.tree.turn import PassInput, PassOutput, Recorder, ReserveReply
 from tests.tree.test_budgets import LOOKS, Paid, mesh
 from tests.worlds.mesh import LocalMesh, calls, says, until
 from tests.worlds.trees import llm, parallel
@@ -180,7 +180,7 @@ async def test_a_call_whose_grant_was_lost_on_the_way_is_bounded_by_the_time_tha
     async with mesh(model, llm("main"), budget={"max_time_s": 10}) as world:
         reserve = world.reserve
 
-        async def twice(*request: Any) -> Grant:
+        async def twice(*request: Any) -> ReserveReply:
             await reserve(*request)
             return await reserve(*request)
 
@@ -256,7 +256,9 @@ async def test_nothing_is_reserved_for_a_node_that_gave_up_waiting(monkeypatch: 
     async with mesh(model, tree, budget={"max_total_tokens": 4600, "on_limit": "stop"}) as world:
         reserve = world.reserve
 
-        async def by_an_actor(*request: Any) -> Grant:  # it goes on when its caller does not wait any more
+        async def by_an_actor(
+            *request: Any,
+        ) -> ReserveReply:  # it goes on when its caller does not wait any more
             return await asyncio.shield(reserve(*request))
 
         async def longer() -> None:

@@ -39,7 +39,7 @@ from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, Grant, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -219,7 +219,7 @@ class LocalMesh:
 
     async def reserve(
         self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
-    ) -> Grant:
+    ) -> ReserveReply:
         return await self.keeper.reserve(conversation_id, turn, run, events, request)
 
     async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:

@@ -50,6 +50,7 @@ class Spec:
     max_result_bytes: int = 1 << 20
     believes_checks: bool = False
     tells_truth: bool = False
+    is_trusted: bool = False
 
 
 def hostile(*args: str, **options: Any) -> Spec:

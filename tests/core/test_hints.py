@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.core.policy import Hints, hints_of
+from mesh.core.hints import Hints, hints_of
 
 ASK, OPEN, READS = Hints(True, False), Hints(False, False), Hints(False, True, True)
 NAMES = ("readOnlyHint", "destructiveHint", "idempotentHint")

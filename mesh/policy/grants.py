@@ -1,0 +1,118 @@
+"""What a decision about an ``ask`` may leave behind: a rule that allows the same from now on, for one agent.
+
+A grant turns an ``ask`` into ``allowed``. It never reaches what a deny covers, what a rule with ``remember:
+none`` asks about, or a command of which nobody knows what it runs.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from mesh.policy.commands import Expansion, ParsedCommand, Words
+from mesh.policy.conditions import Mood, Seen
+from mesh.policy.layer import Layer
+from mesh.policy.patterns import escaped
+from mesh.policy.rules import PolicyRule, RuleSet, problems_of
+from mesh.policy.seeing import paths_of
+from mesh.policy.verdict import PolicyCall, Remember, reaches
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A remembered decision. ``rule`` says what it allows to ``agent``. ``by`` decided it at the moment
+    ``at``, about the approval ``approval``. It ends at ``until``; empty: never. ``remember`` is where it is
+    kept."""
+
+    id: str
+    agent: str
+    rule: PolicyRule
+    by: str = ""
+    at: str = ""
+    approval: str = ""
+    until: str = ""
+    remember: Remember = "conversation"
+
+
+class Remembered:
+    """Grants that are in force for one agent, compiled."""
+
+    def __init__(self, grants: Sequence[Grant] = ()) -> None:
+        self._grants = {grant.id: grant for grant in grants if grant.rule.decide == "allow"}
+        rules = (msgspec.structs.replace(each.rule, name=each.id) for each in self._grants.values())
+        self.layer = Layer(RuleSet(rules=tuple(rules)))
+
+    def covering(self, seen: Seen, bound: Remember) -> Grant | None:
+        """The first grant that covers what is seen, of those that may be remembered for so long."""
+        for rule in self.layer.concerning(seen.call).others:
+            grant = self._grants[rule.rule.name]
+            may_be = grant.agent == seen.call.agent and bound != "none" and reaches(bound, grant.remember)
+            if may_be and rule.holds(seen, Mood.LOOSEN):
+                return grant
+        return None
+
+
+NOTHING = Remembered()
+"""Nothing is remembered."""
+
+
+def in_force(grants: Iterable[Grant], agent: str, now: datetime) -> Remembered:
+    """The grants of an agent that have not ended."""
+    return Remembered([each for each in grants if each.agent == agent and not _has_ended(each, now)])
+
+
+def problem_of(rule: PolicyRule) -> str:
+    """Why a rule cannot be remembered; empty if it can."""
+    if rule.decide != "allow":
+        return "only a rule with decide: allow can be remembered"
+    if not rule.given():
+        return "it has no condition, so that it would allow everything"
+    return "; ".join(problems_of(rule))
+
+
+def suggested(call: PolicyCall, parsed: ParsedCommand | None = None) -> PolicyRule | None:
+    """The rule that the approval of a call suggests to remember: the same tool with the same command or the
+    same paths, whatever its other arguments. None: there is nothing that a rule could allow."""
+    command = _patterns(parsed)
+    if command is None:
+        return None
+    paths = tuple(dict.fromkeys(_glob(each.path.text) for each in paths_of(call, parsed)))
+    if any(not each.path.is_placed for each in paths_of(call, parsed)):
+        return None
+    return PolicyRule(
+        name=call.tool,
+        decide="allow",
+        tools=(escaped(call.tool),),
+        servers=(escaped(call.server),) if call.server else None,
+        paths=paths or None,
+        command=command or None,
+    )
+
+
+def _patterns(parsed: ParsedCommand | None) -> tuple[str, ...] | None:
+    if parsed is None:
+        return ()
+    found = [_pattern(part.allowed_as) for part in parsed.parts]
+    if parsed.why_ask or not all(found):
+        return None
+    return tuple(dict.fromkeys(each for each in found if each))
+
+
+def _pattern(words: Words) -> str:
+    """The pattern of just these words; empty if there is none."""
+    if any(isinstance(word, Expansion) or not word or word.split() != [word] for word in words):
+        return ""
+    return " ".join(escaped(word) for word in words if isinstance(word, str))
+
+
+def _glob(path: str) -> str:
+    return "/" + escaped(path).replace("{", "[{]")
+
+
+def _has_ended(grant: Grant, now: datetime) -> bool:
+    if not grant.until:
+        return False
+    try:
+        until = datetime.fromisoformat(grant.until)
+    except ValueError:
+        return True  # a moment that cannot be read has passed
+    return until.tzinfo is None or until <= now

@@ -1,0 +1,53 @@
+"""Calls as policies see them: of tools, of other agents, of agents of the config. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mesh.config.model import Config
+from mesh.core.hints import Hints
+from mesh.mcp.port import Tool
+from mesh.policy.verdict import CallKind, PolicyCall
+from mesh.tree.plan import PlannedNode, callable_agents, tree_of
+
+
+def callers_of(config: Config) -> Iterator[tuple[str, PlannedNode]]:
+    """Yields every node that can make calls, with the name of its agent."""
+    for root in (tree_of(config), *callable_agents(config)):
+        yield from ((root.node.name, planned) for planned in root.walk())
+
+
+def tool_call(
+    config: Config, agent: str, node: str, tool: Tool, arguments: Mapping[str, Any], *, inline: bool
+) -> PolicyCall:
+    """The call of a tool of a server."""
+    python = {server.name for server in config.mcp_servers if server.python is not None}
+    return PolicyCall(
+        agent=agent,
+        node=node,
+        kind="python" if tool.server in python else "mcp",
+        server=tool.server,
+        tool=tool.name,
+        hints=Hints(tool.destructive, tool.repeatable, tool.read_only),
+        risk=tool.risk,
+        arguments=arguments,
+        paths=tool.paths,
+        command=tool.command,
+        inline=inline,
+    )
+
+
+def agent_call(
+    kind: CallKind,
+    agent: str,
+    node: str,
+    tool: str,
+    arguments: Mapping[str, Any],
+    *,
+    destructive: bool,
+    inline: bool,
+) -> PolicyCall:
+    """The message to another agent, or the call of an agent of the config: ``tool`` is its name as a tool."""
+    hints = Hints(destructive, repeatable=False)
+    return PolicyCall(
+        agent=agent, node=node, kind=kind, tool=tool, hints=hints, arguments=arguments, inline=inline
+    )
