@@ -45,12 +45,16 @@ def explain(
     Example: mesh policy explain config/agent.yaml resources_add name=web-1 value=42
     """
     with errors_as_lines():
+        import asyncio
+
         from mesh.config.node_policies import policy_of
+        from mesh.policy.call_command import command_of_call
         from mesh.policy.explain import explained
 
         agent = loaded(config)
         call = _call(agent, tool, _arguments(arguments or []), node)
-        found = explained(policy_of(agent, call.node), call)
+        parsed = asyncio.run(command_of_call(call))
+        found = explained(policy_of(agent, call.node), call, parsed=parsed)
         _print(agent, call, found)
     codes = {"allowed": 0, "ask": ASKS, "denied": DENIED}
     raise typer.Exit(codes[found.verdict.decision])

@@ -142,6 +142,7 @@ class ReceivedTool(BaseModel):
             paths=about.paths,
             command=about.command,
             exe=about.exe,
+            must_ask=about.must_ask,
         )
 
 

@@ -46,13 +46,14 @@ def tool_meta(meta: object) -> ToolMeta:
 
 class ArgumentMeta(msgspec.Struct, frozen=True):
     """What a trusted server says of a tool, for policies: how much it can do, the names of the arguments that
-    are paths, the one that is a shell command, and the two that are a program and the list of its
-    arguments."""
+    are paths, the one that is a shell command, and the two that are a program and the list of its arguments.
+    ``must_ask``: a person is to be asked at every call."""
 
     risk: Risk | None = None
     paths: tuple[str, ...] = ()
     command: str = ""
     exe: tuple[str, str] | None = None
+    must_ask: bool = False
 
 
 def argument_meta(meta: object) -> ArgumentMeta:
@@ -72,6 +73,7 @@ def argument_meta(meta: object) -> ArgumentMeta:
         tuple(path for path in listed if path),
         command if isinstance(command, str) else "",
         (exe[0], exe[1]) if is_exe and isinstance(exe, list) else None,
+        about.get("ask") is True,
     )
 
 

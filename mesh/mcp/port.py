@@ -31,8 +31,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     ``tells_truth``: it is a Python function, which returns a truth value as such (`ToolOutcome.truth`) and
     never as a text.
 
-    ``risk``, ``paths``, ``command`` and ``exe`` are what a trusted server says for policies: see
-    `mesh.mcp.meta.ArgumentMeta`.
+    ``risk``, ``paths``, ``command``, ``exe`` and ``must_ask`` are what a trusted server says for policies:
+    see `mesh.mcp.meta.ArgumentMeta`.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     command: str = ""
     exe: tuple[str, str] | None = None
+    must_ask: bool = False
 
     @property
     def is_harmless(self) -> bool:

@@ -171,7 +171,9 @@ class Argument:
 
     def why_not(self, seen: Seen) -> str:
         value = seen.values.get(self._name, ABSENT)
-        return "there is none" if value is ABSENT else f"{_short(as_text(value))} is something else"
+        if value is ABSENT:
+            return "there is none"
+        return f"{_short(as_text(value))} {_missed(self._wanted)}"
 
 
 class Paths:
@@ -343,6 +345,18 @@ def _passes(test: ArgTest, value: Any) -> bool:
 
 def _equal(value: Any, wanted: ArgValue) -> bool:
     return value == wanted and isinstance(value, bool) is isinstance(wanted, bool)
+
+
+def _missed(wanted: ArgCondition) -> str:
+    """What a value is not, for people."""
+    if not isinstance(wanted, ArgTest):
+        listed = wanted if isinstance(wanted, tuple) else (wanted,)
+        return f"does not match {' or '.join(map(as_text, listed))}"
+    if wanted.absent:
+        return "is there"
+    bounds = [f"at least {wanted.min:g}"] if wanted.min is not None else []
+    bounds += [f"at most {wanted.max:g}"] if wanted.max is not None else []
+    return f"is not {' and '.join(bounds)}"
 
 
 def _short(text: str) -> str:

@@ -23,7 +23,8 @@ from mesh.policy.verdict import Decision, Part, PolicyCall, Remember, Verdict, s
 NOT_PARSED = ParsedCommand(why_ask="the command was not parsed")
 """What counts for a shell command of which nobody says what it runs."""
 UNCLEAR = "unclear_command"
-BUILT_IN_RULES = ("default", "hide", "freeze", "ask_commands", UNCLEAR, "grant", "custom")
+TOOL = "tool"
+BUILT_IN_RULES = ("default", "hide", "freeze", "ask_commands", UNCLEAR, TOOL, "grant", "custom")
 """Names in verdicts that are no rules of a config."""
 
 _VERBS = {"allowed": "allows", "ask": "asks about", "denied": "denies"}
@@ -51,7 +52,7 @@ def judged(
 ) -> tuple[list[Ruling], list[Part]]:
     """The rulings of which the strictest counts, and what was decided about each simple command: the first
     rulings are those about them."""
-    if parsed is None and call.command and call.command in call.arguments:
+    if parsed is None and call.has_command:
         parsed = NOT_PARSED
     paths = paths_of(call, parsed)
     seen = [(layer, seen_by(layer, call, paths)) for layer in policy.layers]
@@ -68,6 +69,8 @@ def judged(
         rulings += _protected(layer, each)
     if parsed and parsed.why_ask:
         rulings.append(Ruling("ask", UNCLEAR, f"It asks whatever the rules allow: {parsed.why_ask}."))
+    if call.must_ask:
+        rulings.append(Ruling("ask", TOOL, "The tool wants a person to be asked at every call."))
     return rulings, parts
 
 

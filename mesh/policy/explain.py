@@ -10,8 +10,9 @@ from mesh.policy.conditions import Mood, Seen
 from mesh.policy.decide import judged, mood_of, ruling_of, verdict_of
 from mesh.policy.grants import NOTHING, Remembered
 from mesh.policy.layer import CompiledRule, Layer, Policy
+from mesh.policy.rules import Decide
 from mesh.policy.seeing import paths_of, seen_by, with_part
-from mesh.policy.verdict import Decision, PolicyCall, Verdict, strictness
+from mesh.policy.verdict import PolicyCall, Verdict, strictness
 
 
 class RuleNote(msgspec.Struct, frozen=True):
@@ -21,7 +22,7 @@ class RuleNote(msgspec.Struct, frozen=True):
     owner: str
     index: int
     rule: str
-    decide: Decision
+    decide: Decide
     why: str
 
 
@@ -56,7 +57,7 @@ def _notes(layer: Layer, seen: Seen, decided: str) -> list[RuleNote]:
     found = []
     for index, rule in enumerate(layer.rules):
         why = "" if rule.name == decided else _why_not(rule, seen, first, decided)
-        found.append(RuleNote(layer.rule_set.owner, index, rule.name, rule.decision, why))
+        found.append(RuleNote(layer.rule_set.owner, index, rule.name, rule.rule.decide, why))
     return found
 
 

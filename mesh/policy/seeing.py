@@ -18,9 +18,17 @@ def paths_of(call: PolicyCall, parsed: ParsedCommand | None) -> tuple[SeenPath, 
     """The paths of a call: its arguments that are paths, and the files that its command redirects to."""
     if not call.paths and (parsed is None or not parsed.paths):
         return ()
-    own = (SeenPath(each) for each in _arguments(call))
-    redirected = (_redirection(each, call) for each in (parsed.paths if parsed else ()))
+    own = tuple(SeenPath(each) for each in _arguments(call))
+    folder = _folder(own)
+    redirected = (_redirection(each, call, folder) for each in (parsed.paths if parsed else ()))
     return (*own, *redirected)
+
+
+def _folder(own: tuple[SeenPath, ...]) -> str | None:
+    """Where the command of a call starts: in its only path argument, or in the root. None: nobody knows."""
+    if not own:
+        return "."
+    return own[0].path.text if len(own) == 1 and own[0].path.is_placed else None
 
 
 def _arguments(call: PolicyCall) -> Iterator[CallPath]:
@@ -32,8 +40,12 @@ def _arguments(call: PolicyCall) -> Iterator[CallPath]:
                 yield call_path(each, call.roots, writes=writes)
 
 
-def _redirection(found: Redirection, call: PolicyCall) -> SeenPath:
-    value = _UNKNOWN if isinstance(found.path, Expansion) else found.path
+def _redirection(found: Redirection, call: PolicyCall, folder: str | None) -> SeenPath:
+    value: object = found.path
+    if isinstance(found.path, Expansion):
+        value = _UNKNOWN
+    elif not found.path.startswith(("/", "~")):
+        value = _UNKNOWN if folder is None else f"{folder}/{found.path}"
     return SeenPath(call_path(value, call.roots, writes=found.writes), is_redirection=True)
 
 

@@ -27,9 +27,10 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
 
     ``agent`` and ``node`` make it. ``server`` is empty where there is none. ``risk`` is what the tool says of
     itself; None leaves it to the hints. ``paths`` names the arguments that are paths, ``command`` the one
-    that is a shell command; both are empty where nothing trustworthy says so. ``roots`` are the absolute
-    paths of the folders that relative paths begin in. ``inline``: destructive calls run at once here, unless
-    a rule says otherwise.
+    that is a shell command, ``exe`` those that are a program and its arguments; they are empty where nothing
+    trustworthy says so. ``must_ask``: the tool wants a person to be asked at every call. ``roots`` are the
+    absolute paths of the folders that relative paths begin in. ``inline``: destructive calls run at once
+    here, unless a rule says otherwise.
     """
 
     agent: str
@@ -42,8 +43,16 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any] = {}
     paths: tuple[str, ...] = ()
     command: str = ""
+    exe: tuple[str, str] | None = None
+    must_ask: bool = False
     roots: tuple[str, ...] = ()
     inline: bool = False
+
+    @property
+    def has_command(self) -> bool:
+        """Whether it runs a command of the system."""
+        exe = self.exe[0] if self.exe else ""
+        return any(self.arguments.get(name) is not None for name in (self.command, exe) if name)
 
     @property
     def rated(self) -> Risk:

@@ -32,6 +32,8 @@ def tool_call(
         arguments=arguments,
         paths=tool.paths,
         command=tool.command,
+        exe=tool.exe,
+        must_ask=tool.must_ask,
         inline=inline,
     )
 
