@@ -12,7 +12,12 @@
     S9  called agents beside a tree that makes the same model calls, a model call with and without a budget,
         calls 10 and 1,000 of a turn, bytes in the journal
     S10 a tool in a Python file beside one of a server written by hand, four replicas of a server beside one,
+<<<<<<< HEAD
         a check of an answer by its schema, a tool beside others that do harm
+=======
+        a check of an answer by its schema
+    S11 a verdict of a policy of 200 rules, with and without a shell command
+>>>>>>> d8225f4 (Policy: mesh check tries the examples of rules and warns of those that never decide; properties, and what a verdict takes)
     up  time to start, CPU when idle, memory
 
 `bench.compare` measures two checkouts beside each other.
@@ -29,6 +34,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -43,6 +49,7 @@ from bench.load import Load
 from bench.python_tools import s10
 from bench.replicas import replicas
 from bench.trees import resumed, shapes
+from bench.verdicts import s11
 from bench.world import World, running
 
 OUT = Path(__file__).parent / "out" / "results.json"
@@ -152,28 +159,31 @@ def idle(bench: Bench, world: World, took_s: float) -> None:
     )
 
 
+PLAIN = (("S3", 0, s3), ("S6", 0, s6), ("S8", 0, s8), ("S1", 0.05, s1), ("S5", 2.0, s5))
+"""The scenarios that share a mesh without tools: the name, the latency of the model, what is measured."""
+
+
+def plain(bench: Bench, scratch: Path) -> None:
+    """Those of them that were asked for."""
+    with running(scratch / "plain", latency_s=0) as (world, took):
+        if bench.wants("up"):
+            idle(bench, world, took)
+        for name, latency, scenario in PLAIN:
+            if bench.wants(name):
+                world.restart_model(latency)
+                uvloop.run(scenario(bench, world))
+
+
 def main() -> None:
     """Runs what was asked for, or all."""
-    import uvloop
-
     console = Console(soft_wrap=True)
     bench = Bench(console, set(sys.argv[1:]))
     machine(bench)
+    if bench.wants("S11"):
+        s11(bench)
     with tempfile.TemporaryDirectory(prefix="mesh-bench-") as scratch:
-        with running(Path(scratch) / "plain", latency_s=0) as (world, took):
-            if bench.wants("up"):
-                idle(bench, world, took)
-            scenarios = (
-                ("S3", 0, s3),
-                ("S6", 0, s6),
-                ("S8", 0, s8),
-                ("S1", 0.05, s1),
-                ("S5", 2.0, s5),
-            )
-            for name, latency, scenario in scenarios:
-                if bench.wants(name):
-                    world.restart_model(latency)
-                    uvloop.run(scenario(bench, world))
+        if any(bench.wants(name) for name in ("up", *(name for name, _, _ in PLAIN))):
+            plain(bench, Path(scratch))
         if bench.wants("S4"):
             shapes(bench, Path(scratch), widest="wide" in sys.argv)
             resumed(bench, Path(scratch))

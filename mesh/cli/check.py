@@ -23,15 +23,19 @@ def check(
     """
     with errors_as_lines():
         from mesh.access.exposure import warnings
+        from mesh.config.policy_examples import example_problems, never_deciding
+        from mesh.core.errors import ConfigError
         from mesh.tree.plan import all_nodes, likely_mistakes, other_agents
 
         agent = loaded(config)
+        if wrong := example_problems(agent):
+            raise ConfigError(wrong)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]
         validating = agent.validating_agents
         called = [f"{name} (checks)" if name in validating else name for name in agent.callable_agents]
         planned_nodes = list(all_nodes(agent))
-        for hint in [*warnings(agent), *likely_mistakes(agent)]:
+        for hint in [*warnings(agent), *never_deciding(agent), *likely_mistakes(agent)]:
             typer.echo(f"warning: {hint}", err=True)
         if as_yaml:
             typer.echo(agent.source, nl=False)

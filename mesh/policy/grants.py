@@ -76,7 +76,7 @@ def suggested(call: PolicyCall, parsed: ParsedCommand | None = None) -> PolicyRu
     if command is None:
         return None
     paths = tuple(dict.fromkeys(_glob(each.path.text) for each in paths_of(call, parsed)))
-    if any(not each.path.is_placed for each in paths_of(call, parsed)):
+    if any(not (each.path.is_placed and _is_text(each.path.text)) for each in paths_of(call, parsed)):
         return None
     return PolicyRule(
         name=call.tool,
@@ -102,6 +102,11 @@ def _pattern(words: Words) -> str:
     if any(isinstance(word, Expansion) or not word or word.split() != [word] for word in words):
         return ""
     return " ".join(escaped(word) for word in words if isinstance(word, str))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a rule can spell it: half characters, which JSON can, are not."""
+    return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _glob(path: str) -> str:

@@ -1,0 +1,85 @@
+"""``mesh policy explain``: verdict, rule and line, why no other rule decided, and the exit code."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import mesh
+
+CONFIG = """\
+name: a
+host: 127.0.0.1
+llm: {model: offline}
+mcp_servers:
+  - {name: resources, command: mcp-resources, args: [--db, FOLDER/resources.db]}
+a2a:
+  - {name: deployer, url: "http://127.0.0.1:9/"}
+agent: {name: worker, type: llm, can_ask_user: true}
+policy:
+  rules:
+    - {name: look, tools: ["resources_l*"], decide: allow}
+    - {name: small, tools: [resources_add], args: {value: {max: 10}}, decide: allow}
+    - {name: production, tools: ["*"], args: {name: "prod-*"}, decide: deny, say: Not there.}
+    - {name: deploys, kinds: [a2a], args: {message: "re:(?i)production"}, decide: ask}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.yaml"
+    path.write_text(CONFIG.replace("FOLDER", str(tmp_path)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("resources_list",), 0, "allowed by look (PATH:11): "),
+        (("resources_add", "name=db-1", "value=10"), 0, "allowed by small (PATH:12): "),
+        (("resources_add", '{"name": "db-1", "value": 11}'), 3, "ask by default: "),
+        (("resources_add", "name=prod-1", "value=1"), 4, "denied by production (PATH:13): Not there."),
+        (("a2a_deployer", "message=to Production"), 3, "ask by deploys (PATH:14): "),
+        (("a2a_deployer", "message=to staging", "--node", "worker"), 0, "allowed by default: "),
+    ],
+)
+def test_it_says_what_is_decided_and_exits_with_it(
+    path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    run = mesh("policy", "explain", path, *arguments)
+    assert (run.exit_code, run.stdout.startswith(said.replace("PATH", str(path)))) == (code, True), run.output
+
+
+def test_it_says_of_every_other_rule_why_it_did_not_decide(path: Path) -> None:
+    run = mesh("policy", "explain", path, "resources_add", "name=prod-1", "value=1")
+    rules = [line.strip().removeprefix(f"{path}:") for line in run.stdout.splitlines()[2:]]
+    assert rules == [
+        "11: look (allow): tools: resources_add matches none of resources_l*",
+        "12: small (allow): it holds, but production decides before it",
+        "13: production (deny): it decides",
+        "14: deploys (ask): kinds: mcp is none of a2a",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("nothing",), "there is no tool 'nothing'; there are: "),
+        (("a2a_deployer", "words"), "'words' is no argument; expected KEY=VALUE"),
+        (("a2a_deployer", "{"), "the arguments are no JSON object"),
+        (("a2a_deployer", "--node", "x"), "'x' does not call a2a_deployer; it is called by: worker"),
+        (("ask_user",), "ask_user is built in"),
+    ],
+)
+def test_a_wrong_use_is_told_in_a_line(path: Path, arguments: tuple[str, ...], problem: str) -> None:
+    run = mesh("policy", "explain", path, *arguments)
+    assert run.exit_code == 2
+    assert problem in run.stderr
+
+
+def test_an_example_that_is_wrong_is_a_problem_of_the_config(path: Path) -> None:
+    path.write_text(
+        'policy: {rules: [{name: r, command: ["rm *"], decide: deny, examples: {match: [ls]}}]}\n'
+    )
+    run = mesh("check", path)
+    assert run.exit_code == 2
+    assert ":1: policy.rules[0].examples.match[0]: the rule does not match it" in run.stderr

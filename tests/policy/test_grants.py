@@ -1,0 +1,93 @@
+"""What a decision leaves behind: the rule that an approval suggests, and for how long it holds."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from mesh.core.hints import Hints
+from mesh.policy.commands import ParsedCommand
+from mesh.policy.decide import decide
+from mesh.policy.grants import Grant, Remembered, in_force, problem_of, suggested
+from mesh.policy.layer import Policy
+from mesh.policy.rules import PolicyRule, RuleSet
+from mesh.policy.shell import parse_now
+from mesh.policy.verdict import PolicyCall
+from tests.policy import generated_policies as drawn
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ASKS = Policy(RuleSet(default="ask", grants="always"))
+
+
+def call(tool: str = "write_file", **more: object) -> PolicyCall:
+    fields = {"agent": "a", "node": "n", "kind": "mcp", "server": "files", "tool": tool, **more}
+    return msgspec.convert({**fields, "hints": Hints(True, False)}, PolicyCall)
+
+
+def remembered(rule: PolicyRule | None) -> Remembered:
+    assert rule is not None
+    return Remembered([Grant(id="1", agent="a", rule=rule)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(drawn.calls, drawn.parsed)
+def test_what_is_suggested_covers_the_call_and_can_be_remembered(
+    asked: PolicyCall, parsed: ParsedCommand | None
+) -> None:
+    rule = suggested(asked, parsed)
+    if rule is None:
+        return
+    assert problem_of(rule) == ""
+    assert msgspec.json.decode(msgspec.json.encode(rule), type=PolicyRule) == rule
+    again = msgspec.structs.replace(asked, must_ask=False)
+    assert decide(ASKS, again, remembered(rule), parsed).decision == "allowed"
+
+
+@pytest.mark.parametrize("path", ["docs/a.md", "a*b", "[x]", "{a,b}", "."])
+def test_a_suggested_rule_covers_this_path_and_no_other(path: str) -> None:
+    asked = call(arguments={"path": path}, paths=["path"])
+    granted = remembered(suggested(asked))
+    assert decide(ASKS, asked, granted).decision == "allowed"
+    for other in ("docs/b.md", "axb", "x", "a", "sub/docs/a.md", "b/.."):
+        assert decide(ASKS, call(arguments={"path": other}, paths=["path"]), granted).decision == "ask"
+
+
+def test_a_suggested_rule_covers_these_words_and_no_others() -> None:
+    granted = remembered(suggested(call("run"), parse_now("pytest -q 'tests/*' && git status")))
+    for text in ("git status", "pytest -q 'tests/*'", "nice git status"):
+        assert decide(ASKS, call("run"), granted, parse_now(text)).decision == "allowed"
+    for text in ("git status -s", "pytest -q tests/x", "pytest", "git status; ls", "git status > x"):
+        assert decide(ASKS, call("run"), granted, parse_now(text)).decision == "ask"
+
+
+@pytest.mark.parametrize("text", ["eval x", "$X", "echo 'two words'", "ls ''"])
+def test_nothing_is_suggested_for_a_command_that_no_pattern_spells(text: str) -> None:
+    assert suggested(call("run"), parse_now(text)) is None
+
+
+def test_nothing_is_suggested_for_a_path_of_which_nobody_knows_where_it_leads() -> None:
+    assert suggested(call(arguments={"path": "../x"}, paths=["path"])) is None
+
+
+@pytest.mark.parametrize(
+    ("until", "holds"),
+    [("", True), ("2026-11-23T12:00:01Z", True), ("2026-11-23T12:00:00Z", False), ("soon", False)],
+)
+def test_a_grant_ends_at_its_moment(until: str, holds: bool) -> None:
+    grant = Grant(id="1", agent="a", rule=PolicyRule(name="r", decide="allow", tools=("*",)), until=until)
+    found = decide(ASKS, call(), in_force([grant], "a", NOW))
+    assert (found.decision == "allowed") is holds
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ({"decide": "deny", "tools": ["x"]}, "only a rule with decide: allow can be remembered"),
+        ({"decide": "allow"}, "it has no condition, so that it would allow everything"),
+        ({"decide": "allow", "args": {"a": "re:(x"}}, "args.a: is no expression of RE2: missing )"),
+        ({"decide": "allow", "paths": ["/"]}, "paths: matches nothing"),
+    ],
+)
+def test_a_rule_that_a_person_wrote_is_checked(rule: dict[str, object], problem: str) -> None:
+    assert problem_of(msgspec.convert({"name": "r", **rule}, PolicyRule)) == problem
