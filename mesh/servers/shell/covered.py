@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from mesh.servers.filesystem.bounds import TimeLimit
-from mesh.servers.filesystem.globs import Patterns
+from mesh.servers.filesystem.globs import Patterns, alternatives
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import Covered
 
 MOST_COVERED = 1_000
 """Each is a mount of its own."""
-MOST_LOOKED_AT = 2_000_000
+FROZEN = ".mesh/**"
+"""Always: an agent has its journals there, and what was granted to it."""
 _ANY = "\1"
 """A name that only a pattern for any name matches."""
 
@@ -24,8 +25,7 @@ def covered_in(roots: Sequence[Root], stop: TimeLimit) -> Covered:
     """Raises `FileRefusal` if there is more than can be covered, or looked at."""
     found = _Found(stop)
     for root in roots:
-        if root.hide.patterns or root.freeze.patterns:
-            found.walk(root)
+        found.walk(root)
     return Covered(tuple(found.hidden), tuple(found.frozen), tuple(sorted(found.above)))
 
 
@@ -35,9 +35,9 @@ class _Found:
         self.frozen: list[tuple[str, bool]] = []
         self.above: set[str] = set()
         self._stop = stop
-        self._looked_at = 0
 
     def walk(self, root: Root) -> None:
+        ways = ways_to((*root.hide.patterns, *root.freeze.patterns))
         folders = [("", False)]
         while folders:
             folder, is_frozen = folders.pop()
@@ -45,13 +45,13 @@ class _Found:
             for entry in _entries(root, folder):
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 is_folder = entry.is_dir(follow_symlinks=False)
-                hides = _covers(root.hide, path, is_folder=is_folder)
-                freezes = not is_frozen and _covers(root.freeze, path, is_folder=is_folder)
+                hides = covers(root.hide, path, is_folder=is_folder)
+                freezes = not is_frozen and covers(root.freeze, path, is_folder=is_folder)
                 if (hides or freezes) and entry.is_symlink():
                     self._add_target(self.hidden if hides else self.frozen, root, path)
                 elif hides or freezes:
                     self._add(self.hidden if hides else self.frozen, root, path, is_folder=is_folder)
-                if is_folder and not hides:
+                if is_folder and not hides and (ways is None or ways.matches_itself(path)):
                     folders.append((path, is_frozen or freezes))
 
     def _add_target(self, found: list[tuple[str, bool]], root: Root, link: str) -> None:
@@ -70,7 +70,26 @@ class _Found:
             )
 
 
-def _covers(patterns: Patterns, path: str, *, is_folder: bool) -> bool:
+def ways_to(patterns: Sequence[str]) -> Patterns | None:
+    """Which folders can have something in them that a pattern matches; None if it may be anywhere.
+
+    >>> found = ways_to([".git/hooks/**", "src/*/keys"])
+    >>> [path for path in (".git", ".git/refs", "src", "src/a", "docs") if found.matches_itself(path)]
+    ['.git', 'src', 'src/a']
+    >>> ways_to(["*.pem"]) is None
+    True
+    """
+    ways: list[str] = []
+    for pattern in (each for whole in patterns for each in alternatives(whole)):
+        first, *rest = pattern.rstrip("/").split("/")
+        segments = [each for each in (first, *rest) if each not in ("", ".")]
+        if not rest or "**" in segments[:-1]:
+            return None
+        ways += ["/" + "/".join(segments[:end]) for end in range(1, len(segments))]
+    return Patterns(tuple(ways))
+
+
+def covers(patterns: Patterns, path: str, *, is_folder: bool) -> bool:
     """Whether patterns match a path, or everything that could be in it."""
     return patterns.matches_itself(path) or (is_folder and patterns.matches_itself(f"{path}/{_ANY}"))
 

@@ -1,10 +1,11 @@
-"""What Landlock has to allow for a box: a list of paths, each with what may be done there. Pure.
+"""What Landlock has to allow for a box: a list of paths, each with what may be done there.
 
 What is allowed in a folder is allowed in all that is in it: nothing can be taken away again further down.
 So a folder that has something hidden or frozen in it is not allowed itself, only the other things in it,
 one by one. Then no file can be made in it: this is the price, and bubblewrap does not ask it.
 """
 
+import os
 from collections.abc import Callable, Iterable
 
 from mesh.servers.shell.box import SYSTEM, Box
@@ -16,7 +17,7 @@ ListFolder = Callable[[str], Iterable[str]]
 
 
 def restriction_of(box: Box, listed: ListFolder) -> Restriction:
-    """``listed`` gives the paths in a folder."""
+    """``listed`` gives the paths in a folder. No path that is returned leads through a link."""
     hidden = {path for path, _ in box.covered.hidden}
     frozen = {path for path, _ in box.covered.frozen}
     split = [root for root in box.roots if any(path.startswith(f"{root}/") for path in hidden | frozen)]
@@ -37,9 +38,9 @@ def restriction_of(box: Box, listed: ListFolder) -> Restriction:
 
     return Restriction(
         paths=(
-            *((path, READ) for path in (*SYSTEM, "/proc", *box.read)),
-            *((path, DEVICE) for path in _DEVICES),
-            (box.temporary, WRITE),
+            *((os.path.realpath(path), READ) for path in (*SYSTEM, "/proc", *box.read)),
+            *((os.path.realpath(path), DEVICE) for path in _DEVICES),
+            (os.path.realpath(box.temporary), WRITE),
             *(each for root in box.roots for each in allowed(root, WRITE)),
         ),
         network=box.network,

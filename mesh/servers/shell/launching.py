@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 import anyio
 
+import mesh
 from mesh.servers.filesystem.ripgrep import content_file
 from mesh.servers.shell.order import End, Order, end_of
 
@@ -41,7 +43,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=[far.fileno()],
-                env={"PYTHONUTF8": "1"},
+                env={"PYTHONUTF8": "1", "PYTHONPATH": str(Path(mesh.__path__[0]).parent)},
                 cwd="/",
                 start_new_session=True,
             )

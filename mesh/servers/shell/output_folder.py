@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from mesh.servers.filesystem.root import FOLDER, Root
 
-PLACE = (".mesh", "output")
+PLACE = (".mcp-shell", "output")
 MOST_FILES = 100
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -10,6 +10,7 @@ from mesh.servers.filesystem.names import Parts, parts_of
 from mesh.servers.filesystem.opening import resolved
 from mesh.servers.filesystem.refusal import FileRefusal, explained
 from mesh.servers.filesystem.root import FOLDER, Root, by_name
+from mesh.servers.shell.covered import covers
 
 TOOL = "RunCommand"
 DEFAULT_TIMEOUT_S = 60
@@ -97,5 +98,7 @@ def _folder(root: Root, path: str) -> Parts:
     with explained(path):
         parts = resolved(root.open_, root.folder, parts_of(path))
         root.check_visible(parts)
+        if parts and covers(root.hide, "/".join(parts), is_folder=True):
+            raise FileRefusal(f"{path}: all that is in this folder is hidden")
         with root.opened(parts, FOLDER):
             return parts

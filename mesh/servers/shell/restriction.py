@@ -64,7 +64,8 @@ def apply(restriction: Restriction) -> None:
 
 def _allow(ruleset: int, path: str, access: int) -> None:
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        # No link is followed: a command that runs at the same time may have put it there.
+        descriptor = kernel.openat2(kernel.AT_FDCWD, os.fsencode(path), os.O_PATH, kernel.RESOLVE_NO_SYMLINKS)
     except OSError:  # what is not there, or cannot be reached, needs no permission
         return
     of_this = access if os.path.isdir(f"/proc/self/fd/{descriptor}") else access & _OF_FILES  # noqa: PTH112

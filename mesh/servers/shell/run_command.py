@@ -66,9 +66,7 @@ class Commands:
         return Box(where, self.read, covered, self.covers, self.network, self.home, "")
 
     async def _covered(self) -> Covered:
-        if self.sandbox.kind == "none" or not any(
-            root.hide.patterns or root.freeze.patterns for root in self.roots
-        ):
+        if self.sandbox.kind == "none":
             return Covered()
         stop = TimeLimit(LOOK_WITHIN_S)
         try:

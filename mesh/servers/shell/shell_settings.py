@@ -14,6 +14,7 @@ from mesh.servers.filesystem import settings as of_files
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.shell.box import SYSTEM
+from mesh.servers.shell.covered import FROZEN
 from mesh.servers.shell.order import CommandLimits
 from mesh.servers.shell.variables import is_secret
 
@@ -120,7 +121,7 @@ def opened(settings: ShellSettings) -> list[Root]:
 
 def _of_files(settings: ShellSettings) -> of_files.Settings:
     roots = [of_files.RootSettings(name=each.name, path=each.path) for each in settings.roots]
-    return of_files.Settings(roots=roots, hide=settings.hide, freeze=settings.freeze)
+    return of_files.Settings(roots=roots, hide=settings.hide, freeze=[*settings.freeze, FROZEN])
 
 
 def _of_root(base: Path, path: str) -> list[str]:

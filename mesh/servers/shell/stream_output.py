@@ -34,7 +34,7 @@ class Output:
         if self.total + len(chunk) > MOST_CHARACTERS:
             self._save(chunk[: max(0, MOST_IN_FILE - self.total)])
         self.total += len(chunk)
-        self.latest = _text(chunk[-_MOST_LATEST:]).strip() or self.latest
+        self.latest = _end(chunk[-_MOST_LATEST:]).strip() or self.latest
         room = _HEAD * _BYTES - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[room:]
@@ -48,7 +48,7 @@ class Output:
         if is_complete and len(whole) <= MOST_CHARACTERS:
             return whole
         head = (whole or _text(self._head))[:_HEAD]
-        tail = (whole or _text(self._tail))[-_TAIL:]
+        tail = (whole or _end(self._tail))[-_TAIL:]
         left_out = self.total - len(head.encode()) - len(tail.encode())
         return f"{head}\n[… {max(1, left_out):,} bytes are left out here …]\n{tail}"
 
@@ -78,8 +78,12 @@ class Output:
 
 
 def _text(content: bytes | bytearray) -> str:
-    """Text whatever it is, without the half of a character with which it may begin."""
+    return content.decode("utf-8", "replace")
+
+
+def _end(content: bytes | bytearray) -> str:
+    """The end of a text, without the half of a character with which it may begin."""
     start = 0
     while start < min(3, len(content)) and content[start] & 0xC0 == 0x80:
         start += 1
-    return content[start:].decode("utf-8", "replace")
+    return _text(content[start:])

@@ -21,6 +21,7 @@ from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import chosen
 from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.covered import FROZEN
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.order import CommandLimits
 from mesh.servers.shell.proofs import failures
@@ -61,9 +62,11 @@ class World:
             each.mkdir()
         (self.outside / "secret").write_text("the secret\n")
         self._folder = os.open(self.ws, os.O_RDONLY | os.O_DIRECTORY)
+        where = os.path.realpath(self.ws)
+        root = Root("ws", self._folder, chosen(), freeze=Patterns((FROZEN,)), where=where)
         self.told: list[tuple[int, str]] = []
         self.commands = Commands(
-            roots=[Root("ws", self._folder, chosen(), where=os.path.realpath(self.ws))],
+            roots=[root],
             sandbox=Sandbox(kind, LIMITS, dict(os.environ)),
             launcher=launcher,
             covers=covers_in(scratch),
@@ -75,7 +78,8 @@ class World:
 
     def ruled(self, hide: tuple[str, ...] = (), freeze: tuple[str, ...] = ()) -> None:
         """Gives the root rules."""
-        roots = [replace(root, hide=Patterns(hide), freeze=Patterns(freeze)) for root in self.commands.roots]
+        hidden, frozen = Patterns(hide), Patterns((*freeze, FROZEN))
+        roots = [replace(root, hide=hidden, freeze=frozen) for root in self.commands.roots]
         self.commands = replace(self.commands, roots=roots)
 
     def limited(self, **limits: int) -> None:

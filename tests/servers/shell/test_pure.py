@@ -1,0 +1,136 @@
+"""The parts of `mcp-shell` that have nothing to do with processes."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given as on
+from hypothesis import strategies as st
+
+from mesh.servers.filesystem.settings import Unusable
+from mesh.servers.shell.box import Box, Covered, Covers
+from mesh.servers.shell.bubblewrap import wrapped
+from mesh.servers.shell.order import CommandLimits, End, Order, Restriction, end_of, order_of
+from mesh.servers.shell.shell_settings import loaded
+from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE, Output
+from mesh.servers.shell.variables import inherited
+
+
+class Kept(io.BytesIO):
+    """A file whose content is there after it was closed."""
+
+    def close(self) -> None:
+        self.content = self.getvalue()
+        super().close()
+
+
+@on(st.lists(st.binary(min_size=1, max_size=200), max_size=30), st.integers(1, 3000))
+def test_short_output_is_shown_whole_and_long_output_has_its_beginning_and_its_end(
+    chunks: list[bytes], times: int
+) -> None:
+    content = b"".join(chunks) * min(times, 300_000 // max(1, sum(map(len, chunks))) + 1)
+    kept = Kept()
+    output = Output(lambda: kept)
+    for start in range(0, len(content), 65536):
+        output.add(content[start : start + 65536])
+    output.close()
+    shown, text = output.text(), content.decode("utf-8", "replace")
+    assert output.total == len(content)
+    if output.is_cut:
+        head, tail = shown[: MOST_CHARACTERS * 2 // 5], shown[-(MOST_CHARACTERS * 3 // 5) :]
+        assert text.startswith(head[:100])
+        assert text.endswith(tail[-100:])
+        assert len(shown) < MOST_CHARACTERS + 100
+        assert kept.content == content[:MOST_IN_FILE]
+    else:
+        assert shown == text
+
+
+def test_a_file_that_cannot_be_made_is_no_reason_to_lose_the_output() -> None:
+    def fail() -> io.BytesIO:
+        raise OSError(28, "No space left on device")
+
+    output = Output(fail)
+    for _ in range(100):
+        output.add(b"x" * 1000)
+    assert output.text().startswith("xxx")
+    assert output.problem == "it could not be kept: No space left on device"
+
+
+@pytest.mark.parametrize(
+    "name", ["OPENAI_API_KEY", "aws_secret", "GH_TOKEN", "PGPASSWORD", "MY_CREDENTIALS", "SSH_AUTH_SOCK"]
+)
+def test_nothing_that_sounds_like_a_secret_is_inherited(name: str) -> None:
+    env = inherited(
+        {name: "x", "HOME": "/home/me", "LC_ALL": "C", "OTHER": "y"}, [name, "OTHER"], ["/usr"], "/t"
+    )
+    assert env == {
+        "HOME": "/home/me",
+        "LC_ALL": "C",
+        "OTHER": "y",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "TMPDIR": "/t",
+    }
+
+
+@on(st.text(max_size=20), st.text(max_size=20))
+def test_what_is_inherited_has_a_name_in_the_list(name: str, value: str) -> None:
+    known = {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+    value = value.encode("utf-8", "ignore").decode()
+    for found in inherited({name: value}, [], ["/usr"], "/t"):
+        assert found in known or found.startswith("LC_")
+
+
+def test_an_order_arrives_as_it_was_sent() -> None:
+    restriction = Restriction((("/usr", 7), ("/odd\udcff", 3)), network=True)
+    order = Order(("sh", "-c", "ü"), {"A": "b"}, "/x\udcff", 1.5, CommandLimits(1, 2, 3), restriction, 2)
+    assert order_of(order.to_json()) == order
+    assert end_of(End(-9, "why").to_json()) == End(-9, "why")
+
+
+def test_what_is_hidden_is_mounted_last() -> None:
+    covered = Covered((("/ws/a/.env", False),), (("/ws/a", True),), ("/ws/a",))
+    box = Box(("/ws",), ("/opt/tool",), covered, Covers("/c/file", "/c/folder"), False, "/home/me", "")
+    line = wrapped(box, "bwrap", "/ws", ("true",))
+    mounted = [line[at + 2] for at, word in enumerate(line) if word in ("--bind", "--ro-bind", "--bind-try")]
+    assert mounted[-3:] == ["/ws", "/ws/a", "/ws/a/.env"]
+    assert line[line.index("/ws/a/.env") - 1] == "/c/file"
+    assert "--share-net" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("roots: []", ["roots: List should have at least 1 item"]),
+        ("roots: [{name: a, path: .}]\nsandbox: docker", ["sandbox: Input should be 'auto', 'bubblewrap'"]),
+        (
+            "roots: [{name: a, path: nowhere}]\nread: [gone]",
+            ["nowhere does not", "gone does not"],
+        ),
+        ("roots: [{name: a, path: .}, {name: a, path: .}]", ["2 roots have this name"]),
+        ("roots: [{name: a, path: .}]\nenv: [GH_TOKEN]", ["env: GH_TOKEN sounds like a secret"]),
+        ("roots: [{name: a, path: /}]", ["contains, or is, a part of the system"]),
+        ("roots: [{name: a, path: /usr/lib}]", ["contains, or is, a part of the system"]),
+        ("roots: [{name: a, path: .}]\nhide: ['[z-a]']", ["'[z-a]' is not a pattern"]),
+        ("roots: [{name: a, path: .}]\nlimits: {memory: 1}", ["limits.memory: Input should be greater"]),
+        ("[]", ["is no mapping"]),
+        ("{", ["is not YAML"]),
+    ],
+)
+def test_what_is_wrong_with_the_configuration_is_said_at_once(
+    tmp_path: Path, text: str, problems: list[str]
+) -> None:
+    (tmp_path / "shell.yaml").write_text(text)
+    with pytest.raises(Unusable) as raised:
+        loaded(tmp_path / "shell.yaml")
+    for problem in problems:
+        assert problem in str(raised.value)
+
+
+def test_paths_of_the_configuration_are_relative_to_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "shell.yaml").write_text("roots: [{name: a, path: ws}]\nread: [ws]")
+    settings = loaded(tmp_path / "shell.yaml")
+    assert settings.roots[0].path == str(tmp_path / "ws")
+    assert settings.readable == (os.path.realpath(tmp_path / "ws"),)

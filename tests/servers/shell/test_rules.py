@@ -1,0 +1,152 @@
+"""What ``hide`` and ``freeze`` cover is covered, whatever a command does."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.shell.covered import MOST_COVERED, covered_in
+from tests.servers.shell.world import World
+
+
+@pytest.fixture
+def ruled(world: World) -> World:
+    for name, text in {
+        ".env": "TOP",
+        "app/.env.local": "DEEP",
+        "app/main.py": "code",
+        "keys/one": "KEY",
+        ".git/config": "[core]\n",
+        ".git/hooks/sample": "#!/bin/sh\n",
+        ".git/HEAD": "ref\n",
+        "free/file": "text",
+    }.items():
+        (world.ws / name).parent.mkdir(parents=True, exist_ok=True)
+        (world.ws / name).write_text(text)
+    world.ruled(hide=(".env*", "keys/**"), freeze=(".git/hooks/**", ".git/config"))
+    return world
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat .env app/.env.local keys/one",
+        "mv .env free/x; cat free/x",
+        "ln .env free/x; cat free/x",
+        "ln -s ../.env free/x; cat free/x",
+        "mv app free/app; cat free/app/.env.local",
+        "mv keys free/keys; cat free/keys/one",
+        "cp -r . free/copy; grep -r . free/copy --include=.env* --include=one",
+        "tar c . | tr -d '\\0' | grep -ao 'TOP\\|DEEP\\|KEY'",
+        "cat /proc/self/cwd/.env /proc/$$/root$PWD/.env",
+        "rm .env; cat .env",
+        "cd app && cat ../.env ./.env.local",
+        "find . -name '.env*' -exec cat {} +; ls keys",
+    ],
+)
+async def test_what_is_hidden_is_not_read(ruled: World, command: str) -> None:
+    found = await ruled.run(command)
+    assert not {"TOP", "DEEP", "KEY", "one"} & set(found["stdout"].split())
+    assert (ruled.ws / ".env").read_text() == "TOP"
+    assert (ruled.ws / "app" / ".env.local").read_text() == "DEEP"
+    assert (ruled.ws / "keys" / "one").read_text() == "KEY"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo bad >> .git/config",
+        "rm -rf .git",
+        "mv .git old && mkdir .git && echo bad > .git/config",
+        "mv .git/hooks .git/other; mkdir .git/hooks; echo bad > .git/hooks/pre-commit",
+        "echo bad > .git/hooks/pre-commit",
+        "rm .git/hooks/sample; ln -s /bin/true .git/hooks/sample",
+        "touch x; mv -f x .git/config; cp x .git/config",
+        "chmod 777 .git/hooks/sample; truncate -s 0 .git/config",
+        "ln .git/config free/x; echo bad >> free/x",
+        "mkdir -p .mesh; echo '{}' > .mesh/grants.jsonl",
+    ],
+)
+async def test_what_is_frozen_is_not_written(ruled: World, command: str) -> None:
+    (ruled.ws / ".mesh").mkdir()
+    await ruled.run(command)
+    git = ruled.ws / ".git"
+    assert (git / "config").read_text() == "[core]\n"
+    assert (git / "hooks" / "sample").read_text() == "#!/bin/sh\n"
+    assert [each.name for each in (git / "hooks").iterdir()] == ["sample"]
+    assert list((ruled.ws / ".mesh").iterdir()) == []
+
+
+async def test_what_is_frozen_can_be_read_and_the_rest_be_written(ruled: World) -> None:
+    found = await ruled.run("cat .git/config .git/hooks/sample; echo new > free/new; cat free/new")
+    assert found["stdout"] == "[core]\n#!/bin/sh\nnew\n"
+    assert (ruled.ws / "free" / "new").read_text() == "new\n"
+
+
+async def test_beside_what_is_hidden_bubblewrap_lets_files_be_made(ruled: World) -> None:
+    found = await ruled.run("echo new > new; echo new > .git/index")
+    if ruled.commands.sandbox.kind == "bubblewrap":
+        assert (found["exit_code"], (ruled.ws / ".git" / "index").read_text()) == (0, "new\n")
+    else:
+        assert "Permission denied" in found["stderr"]
+
+
+async def test_what_a_hidden_link_leads_to_is_hidden(ruled: World) -> None:
+    (ruled.ws / "free" / ".env.link").symlink_to("file")
+    found = await ruled.run("cat free/.env.link free/file")
+    assert found["stdout"] == ""
+
+
+async def test_a_hidden_folder_is_no_working_directory(ruled: World) -> None:
+    with pytest.raises(FileRefusal, match="hidden"):
+        await ruled.run("true", cwd="keys")
+
+
+async def test_a_link_out_of_the_root_is_no_working_directory(ruled: World) -> None:
+    (ruled.ws / "out").symlink_to(ruled.outside)
+    with pytest.raises(FileRefusal, match="leads out of the root"):
+        await ruled.run("true", cwd="out")
+
+
+async def test_more_than_can_be_covered_is_refused(world: World) -> None:
+    for number in range(MOST_COVERED + 1):
+        (world.ws / f".env{number}").touch()
+    world.ruled(hide=(".env*",))
+    with pytest.raises(FileRefusal, match="cover more than 1,000 paths"):
+        await world.run("true")
+
+
+async def test_a_name_that_is_not_utf_8_is_hidden(world: World) -> None:
+    (world.ws / "free").mkdir()
+    name = os.fsencode(world.ws) + b"/free/.env\xff"
+    with open(name, "w") as file:  # noqa: ASYNC230, PTH123
+        file.write("SECRET")
+    world.ruled(hide=(".env*",))
+    found = await world.run("cat free/.env*")
+    assert found["stdout"] == ""
+
+
+async def test_only_folders_that_a_rule_may_mean_are_looked_at(world: World) -> None:
+    for number in range(200):
+        (world.ws / "node_modules" / str(number)).mkdir(parents=True)
+    (world.ws / ".git" / "hooks").mkdir(parents=True)
+    opened: list[tuple[str, ...]] = []
+    root = world.commands.roots[0]
+
+    def counting(folder: int, parts: tuple[str, ...], flags: int) -> int:
+        opened.append(parts)
+        return root.open_(folder, parts, flags)
+
+    world.ruled(freeze=(".git/hooks/**",))
+    covered = covered_in([replace(world.commands.roots[0], open_=counting)], TimeLimit(30))
+    assert covered.frozen == ((f"{root.where}/.git/hooks", True),)
+    assert set(opened) == {(), (".git",), (".git", "hooks")}
+
+
+async def test_a_root_that_is_too_large_to_look_at_is_refused(world: World) -> None:
+    world.ruled(hide=("*.pem",))
+    stop = TimeLimit(0)
+    with pytest.raises(FileRefusal):
+        covered_in(world.commands.roots, stop)
