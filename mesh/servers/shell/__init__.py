@@ -8,7 +8,8 @@ How a call passes through it, from the outside in:
 - `run_command` carries it out: `covered` finds what the rules hide and freeze, `box` is all that a command
   may use, and `sandbox` makes an order of it, for which `bubblewrap` and `landlock` have the words.
 - `launching` gives the order to the `launcher`, a small process that forks for each command;
-  `command_guard` watches over the command there, and `restriction` confines it.
+  `command_guard` watches over the command there, `process_limit` bounds its processes, and `restriction`
+  confines it.
 - `stream_output` keeps the beginning and the end of what it writes, `output_folder` has files with all of it.
 
 Files below the roots, patterns and Landlock are those of `mesh.servers.filesystem`.

@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -28,7 +28,7 @@ from mesh.processes.guard import (
     resident,
     signal_on_parent_death,
 )
-from mesh.servers.shell import restriction
+from mesh.servers.shell import process_limit, restriction
 from mesh.servers.shell.order import CommandLimits, End, Order
 
 LOOK_S = 0.1
@@ -47,18 +47,21 @@ def supervise(order: Order, stdio: Sequence[int], link: socket.socket) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     own = os.getpid()
+    group = process_limit.make_group(order.limits.processes)
     child = os.fork()
     if child == 0:
-        become(order, stdio, own)
+        become(order, stdio, own, group)
     for descriptor in stdio:
         os.close(descriptor)
     end = Supervised(child, order).watch(link.fileno(), wake)
+    if group is not None:
+        process_limit.remove_group(group)
     # Where the server is gone, nobody wants to know.
     with suppress(BrokenPipeError, ConnectionResetError):
         link.sendall(end.to_json())
 
 
-def become(order: Order, stdio: Sequence[int], supervisor: int) -> None:
+def become(order: Order, stdio: Sequence[int], supervisor: int, group: str | None) -> None:
     """The command's side of the fork. Never returns."""
     try:
         signal_on_parent_death(signal.SIGKILL)()
@@ -69,6 +72,10 @@ def become(order: Order, stdio: Sequence[int], supervisor: int) -> None:
             os.dup2(descriptor, number)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         _expect_nothing_of_python()
+        if group is not None:
+            process_limit.enter_group(group)
+        elif os.geteuid() != 0:
+            process_limit.limit_user(order.limits.processes)
         _limit(order.limits)
         os.chdir(order.cwd)
         if order.restriction is not None:
@@ -193,11 +200,23 @@ class Supervised:
                 time.sleep(0.005)
         give_up_at = time.monotonic() + KILL_WITHIN_S
         while self._lives() and time.monotonic() < give_up_at:
-            # Again and again: one that is about to be killed may start another.
+            # Whole groups first, which the kernel kills at once: of a command that does nothing but start
+            # processes, one after the other is too slow. Again and again: one that is about to be killed may
+            # start another.
+            for group in {*self._groups()}:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
             for pid in descendants():
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.001)
+
+    def _groups(self) -> Iterator[int]:
+        """The process groups of the command; not that of the guard, with the launcher in it."""
+        for pid in descendants():
+            with suppress(ProcessLookupError):
+                if (group := os.getpgid(pid)) != os.getpgrp():
+                    yield group
 
     def _lives(self) -> bool:
         self._reap()

@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 
 from mesh.processes.guard import PR_SET_CHILD_SUBREAPER, children, descendants, prctl, signal_on_parent_death
+from mesh.servers.shell import process_limit
 from mesh.servers.shell.command_guard import supervise
 from mesh.servers.shell.order import order_of
 
@@ -26,6 +27,7 @@ _DESCRIPTORS = 5
 def main(control: socket.socket) -> None:
     """Carries out orders until the server is gone."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    process_limit.remove_stale_groups()
     signal_on_parent_death(signal.SIGKILL)()
     supervisors: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda number, frame: _clean_up(supervisors))

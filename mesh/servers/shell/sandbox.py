@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from mesh.servers.shell import bubblewrap, restriction
+from mesh.servers.shell import bubblewrap, process_limit, restriction
 from mesh.servers.shell.box import Box
 from mesh.servers.shell.landlock import restriction_of
 from mesh.servers.shell.order import CommandLimits, Order
@@ -25,6 +25,11 @@ _INSTALL = {
 
 def missing(kind: Kind) -> str:
     """What has to be installed for it; an empty text if it is there."""
+    if kind != "none" and not process_limit.is_possible():
+        return (
+            "nothing bounds the number of processes here: run the server as another user than root, or bound "
+            "those of its container (docker run --pids-limit)"
+        )
     is_there = bubblewrap.program() is not None if kind == "bubblewrap" else restriction.is_possible()
     return "" if kind == "none" or is_there else _INSTALL[kind]
 
