@@ -48,6 +48,7 @@ from bench.live import live
 from bench.load import Load
 from bench.python_tools import s10
 from bench.replicas import replicas
+from bench.shell_commands import shell_commands
 from bench.trees import resumed, shapes
 from bench.verdicts import s11
 from bench.world import World, running
@@ -181,6 +182,7 @@ def main() -> None:
     machine(bench)
     if bench.wants("S11"):
         s11(bench)
+        shell_commands(bench)
     with tempfile.TemporaryDirectory(prefix="mesh-bench-") as scratch:
         if any(bench.wants(name) for name in ("up", *(name for name, _, _ in PLAIN))):
             plain(bench, Path(scratch))

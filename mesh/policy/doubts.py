@@ -13,6 +13,9 @@ _OPAQUE = names(
 )
 """Commands that run a text, another command, or what a later command is to be."""
 
+_EVALUATED = names(
+    "BASH_COMPAT BASH_ENV ENV HISTCMD LINENO OPTIND PROMPT_COMMAND PS0 PS1 PS2 PS3 PS4 RANDOM SECONDS SRANDOM"
+)
 _SHELLS = names("ash bash csh dash fish ksh ksh93 mksh rbash sh tcsh yash zsh")
 _FIND_RUNS = {"-exec", "-execdir", "-ok", "-okdir"}
 _SETS = names("declare export getopts local mapfile nameref read readarray readonly typeset unset")
@@ -33,6 +36,11 @@ def doubt(words: Words) -> str:
     if name in _OPAQUE or (check and not check(words)):
         return f"what it runs is not clear: `{_short(shown(words))}`"
     return ""
+
+
+def is_evaluated(name: str) -> bool:
+    """Whether bash runs what is in the value of a variable, or computes with it."""
+    return name in _EVALUATED
 
 
 def unsafe_name(name: str) -> str:
@@ -69,7 +77,7 @@ def _only_sets_names(words: Words) -> bool:
 def _is_name_or_option(word: Word) -> bool:
     name = assigned(word)
     if name:
-        return is_harmless(name) or not isinstance(word, Expansion)
+        return is_harmless(name) or not (isinstance(word, Expansion) or is_evaluated(name))
     if isinstance(word, Expansion) or "[" in word:
         return False
     if word.startswith(("-", "+")):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from mesh.policy.commands import Expansion, ParsedCommand, Redirection, SimpleCommand, Word, Words, names
-from mesh.policy.doubts import doubt, unsafe_name
+from mesh.policy.doubts import doubt, is_evaluated, unsafe_name
 from mesh.policy.syntax import Node, assignment_of, children, word_of, written
 from mesh.policy.wrappers import assigned, is_harmless, program, unwrapped
 
@@ -143,6 +143,8 @@ class _Visitor:
     def _call(self, node: Node) -> None:
         assignments = [assignment_of(each, self._source) for each in node.get("Assigns", [])]
         arguments = [self._word(each) for each in node.get("Args", [])]
+        for name in filter(is_evaluated, map(assigned, assignments)):
+            self._ask(unsafe_name(name))
         if arguments:
             self._part((*assignments, *arguments), len(assignments))
             return
@@ -163,6 +165,8 @@ class _Visitor:
         target, mode = node["Word"], _OPENS.get(node["Op"], "")
         if node.get("N", {}).get("Value", "").startswith("{"):
             self._ask(unsafe_name(node["N"]["Value"].strip("{}")))
+        elif self._source[: node["Pos"]["Offset"]].endswith(b"}"):
+            self._ask("the descriptor of a redirection is computed")  # {a[$v]}>f
         if "Hdoc" in node or node["Op"].startswith("<<"):
             self._here_document(node)
         elif not mode:

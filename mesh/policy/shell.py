@@ -4,7 +4,9 @@ There is one process for each command, which takes a few milliseconds, has no st
 spoil, and ends within its bounds. What was parsed is remembered: a call is judged more than once.
 """
 
+import resource
 import subprocess
+import sys
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 
@@ -15,9 +17,11 @@ from mesh.policy.commands import ParsedCommand
 from mesh.policy.parts import parsed, unreadable
 
 MAX_BYTES = 16_384
-"""Its syntax tree has 500 times the size, and must fit into memory."""
+MAX_TREE_BYTES = 32_000_000
+MAX_MEMORY_BYTES = 256_000_000
+"""A line of the tree is indented as deep as it is nested: without bounds, 4 KB of ``a|a|…`` take 2 GB."""
 TIMEOUT_S = 2.0
-_REMEMBERED = 256
+_REMEMBERED, _REMEMBERED_CHARACTERS = 256, 1_000
 
 
 async def parse(text: str) -> ParsedCommand:
@@ -25,9 +29,12 @@ async def parse(text: str) -> ParsedCommand:
     return await anyio.to_thread.run_sync(parse_now, text)
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def parse_now(text: str) -> ParsedCommand:
     """The same, in the present thread."""
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARACTERS else _parsed(text)
+
+
+def _parsed(text: str) -> ParsedCommand:
     try:
         source = text.encode("utf-8")
     except UnicodeEncodeError:
@@ -39,20 +46,37 @@ def parse_now(text: str) -> ParsedCommand:
     return _judged(source)
 
 
+_remembered = lru_cache(maxsize=_REMEMBERED)(_parsed)
+
+
 def _judged(source: bytes) -> ParsedCommand:
-    command = [shfmt(), "--language-dialect", "bash", "--to-json"]
     try:
-        done = subprocess.run(
-            command, input=source, capture_output=True, env={}, timeout=TIMEOUT_S, check=False
-        )
+        status, stdout, stderr = _run(source)
     except subprocess.TimeoutExpired:
         return ParsedCommand(why_ask=f"it is not parsed within {TIMEOUT_S:g} s")
-    if done.returncode:
-        return ParsedCommand(why_ask=f"it does not parse: {_first_line(done.stderr)}")
+    if status:
+        return ParsedCommand(why_ask=f"it does not parse: {_first_line(stderr)}")
+    if len(stdout) > MAX_TREE_BYTES:
+        return ParsedCommand(why_ask="it is nested too deeply")
     try:
-        return parsed(msgspec.json.decode(done.stdout), source)
+        return parsed(msgspec.json.decode(stdout), source)
     except RecursionError:
         return ParsedCommand(why_ask="it is nested too deeply")
+
+
+def _run(source: bytes) -> tuple[int, bytes, bytes]:
+    """Runs shfmt. Its memory is bounded before it is given anything to read, and that bounds its output."""
+    command = [shfmt(), "--language-dialect", "bash", "--to-json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={}) as process:
+        try:
+            if sys.platform == "linux":
+                resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+            stdout, stderr = process.communicate(source, timeout=TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            raise
+        return process.returncode, stdout, stderr
 
 
 @lru_cache(maxsize=1)

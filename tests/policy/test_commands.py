@@ -97,6 +97,10 @@ def test_each_simple_command_is_a_part(text: str, expected: list[str]) -> None:
         "read PATH < file; pytest",
         "for PATH in ./evil; do pytest; done",
         ": ${PATH:=./evil}; pytest",
+        "v='x[$(git push)]'; : {a[$v]}>f",
+        "PS4='$(git push)'; set -x; pytest",
+        "RANDOM='x[$(git push)]'",
+        "export SECONDS='x[$(git push)]'",
         "shopt -s expand_aliases",
         "x >&'a[$(git push)]'",
         'x >&"$f"',
@@ -106,6 +110,8 @@ def test_each_simple_command_is_a_part(text: str, expected: list[str]) -> None:
         "\ud800",
         "a" * (MAX_BYTES + 1),
         "$(" * 4000,
+        "a|" * 4000 + "a",
+        "$(" * 1500 + "a" + ")" * 1500,
     ],
 )
 def test_what_does_not_show_what_it_runs_asks(text: str) -> None:
