@@ -12,12 +12,8 @@
     S9  called agents beside a tree that makes the same model calls, a model call with and without a budget,
         calls 10 and 1,000 of a turn, bytes in the journal
     S10 a tool in a Python file beside one of a server written by hand, four replicas of a server beside one,
-<<<<<<< HEAD
         a check of an answer by its schema, a tool beside others that do harm
-=======
-        a check of an answer by its schema
     S11 a verdict of a policy of 200 rules, with and without a shell command
->>>>>>> d8225f4 (Policy: mesh check tries the examples of rules and warns of those that never decide; properties, and what a verdict takes)
     up  time to start, CPU when idle, memory
 
 `bench.compare` measures two checkouts beside each other.
