@@ -5,6 +5,7 @@ import resource
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -245,24 +246,24 @@ from tests.servers.filesystem.mounts import mounted
 from tests.servers.filesystem.world import World
 world = World(Path({folder!r}), opening.by_kernel)
 world.call("list_folder")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-import time
-start = time.perf_counter()
+def has_read():
+    return int(Path("/proc/self/io").read_text().split()[1])
+before, read_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, has_read()
 {work}
-took = time.perf_counter() - start
-print(took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+read = has_read() - read_before
+print(read / 2**20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
 def measured(tmp_path: Path, work: str) -> tuple[float, float]:
-    """The seconds and the MiB that some calls take, in a process of their own."""
+    """The MiB that some calls read, and those that they take, in a process of their own."""
     code = GROWTH.format(root=str(Path(__file__).parents[3]), folder=str(tmp_path), work=work)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    took, grown = done.stdout.split()
-    return float(took), float(grown)
+    read, grown = done.stdout.split()
+    return float(read), float(grown)
 
 
 def test_a_page_at_the_end_of_a_huge_file_takes_neither_time_nor_memory(tmp_path: Path) -> None:
@@ -278,8 +279,8 @@ assert "the last line" in page["content"] or page.get("binary"), page
 page = world.call("read_file", path="huge")
 assert page["size"] > 10 << 30
 """
-    took, grown = measured(tmp_path, work)
-    assert took < 0.1
+    read, grown = measured(tmp_path, work)
+    assert read < 10  # of 10,240: that takes milliseconds
     assert grown < 20
 
 
@@ -320,30 +321,44 @@ assert page["content"] == "needle\\n"
 found = world.call("grep", pattern="needle")
 assert "small" in {m["file"] for m in found["matches"]} or found["hint"], found
 """
-    took, grown = measured(tmp_path, work)
-    assert took < 20
+    read, grown = measured(tmp_path, work)
+    assert read < 100
     assert grown < 60
 
 
+@contextmanager
+def world_of_its_own(how: opening.Open) -> Iterator[World]:
+    """Outside of pytest's folders, whose removal recurses as deep as the tree: it would fail for good if this
+    process were killed."""
+    folder = Path(tempfile.mkdtemp(prefix="deep-"))
+    world = World(folder, how)
+    try:
+        yield world
+    finally:
+        world.close()
+        subprocess.run(["rm", "-rf", folder], check=True)
+
+
 @long
-def test_a_tree_that_is_five_thousand_folders_deep_is_searched_and_removed(world: World) -> None:
-    at = os.open(world.ws, os.O_RDONLY)
-    for _ in range(5000):
-        os.mkdir("d", dir_fd=at)
-        following = os.open("d", os.O_RDONLY, dir_fd=at)
+def test_a_tree_that_is_five_thousand_folders_deep_is_searched_and_removed(how: opening.Open) -> None:
+    with world_of_its_own(how) as world:
+        at = os.open(world.ws, os.O_RDONLY)
+        for _ in range(5000):
+            os.mkdir("d", dir_fd=at)
+            following = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = following
+        os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=at))
         os.close(at)
-        at = following
-    os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=at))
-    os.close(at)
-    start = time.perf_counter()
-    found = world.call("glob", pattern="**", max_results=10)
-    assert found["total_matches"] == 5001
-    assert world.call("grep", pattern="x", timeout_seconds=10)["total_matches"] == 0
-    assert "and a path 4095" in world.error("read_file", path="d/" * 2100 + "d")
-    assert "levels deep" in world.error("copy", source_path="d", dest_path="e")
-    assert world.call("remove_folder", path="d")["folders"] == 4999
-    assert time.perf_counter() - start < 60
-    assert list(world.ws.iterdir()) == []
+        start = time.perf_counter()
+        found = world.call("glob", pattern="**", max_results=10)
+        assert found["total_matches"] == 5001
+        assert world.call("grep", pattern="x", timeout_seconds=10)["total_matches"] == 0
+        assert "and a path 4095" in world.error("read_file", path="d/" * 2100 + "d")
+        assert "levels deep" in world.error("copy", source_path="d", dest_path="e")
+        assert world.call("remove_folder", path="d")["folders"] == 4999
+        assert time.perf_counter() - start < 60
+        assert list(world.ws.iterdir()) == []
 
 
 def test_few_open_files_are_a_clear_error(world: World) -> None:
