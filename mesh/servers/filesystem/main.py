@@ -16,7 +16,7 @@ from mesh.servers.filesystem import confinement, ripgrep
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.root import Root
-from mesh.servers.filesystem.settings import Settings, Unusable, loaded, of_folders, opened
+from mesh.servers.filesystem.settings import FilesystemSettings, Unusable, loaded, of_folders, opened
 from mesh.servers.filesystem.staging import clean
 from mesh.servers.resources import address, first_of
 
@@ -62,7 +62,7 @@ def _port(value: str) -> int:
     return address(f"host:{value}")[1]
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(options: argparse.Namespace) -> FilesystemSettings:
     if (options.config is None) == (not options.folders):
         raise Unusable(["give folders, or --config FILE, and exactly one of them"])
     if options.config is None:
@@ -72,7 +72,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return settings.model_copy(update=more)
 
 
-def _prepared(settings: Settings) -> list[Root]:
+def _prepared(settings: FilesystemSettings) -> list[Root]:
     """Opens the roots, removes what crashes have left in them, and confines this process to them."""
     if sys.getfilesystemencoding() != "utf-8":
         raise Unusable(["names of files would be read as another encoding than UTF-8: set PYTHONUTF8=1"])
@@ -95,7 +95,7 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _listens_on(options: argparse.Namespace, settings: Settings) -> tuple[str, int] | None:
+def _listens_on(options: argparse.Namespace, settings: FilesystemSettings) -> tuple[str, int] | None:
     """Where to serve HTTP; None for stdio."""
     if options.http is None and options.port is None:
         return None

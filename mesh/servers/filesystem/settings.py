@@ -45,7 +45,7 @@ class RootSettings(_Section):
     allowed_tools: Literal["*"] | list[str] = "*"
 
 
-class Settings(_Section):
+class FilesystemSettings(_Section):
     """``hide``: no tool reads or writes what matches. ``freeze``: no tool writes it."""
 
     host: str = "127.0.0.1"
@@ -56,13 +56,13 @@ class Settings(_Section):
     freeze: list[str] = []
 
 
-def loaded(file: Path) -> Settings:
+def loaded(file: Path) -> FilesystemSettings:
     """The settings of a file; paths in it are relative to its folder. Raises `Unusable`."""
     data = _data(file)
     if not isinstance(data, dict):
         raise Unusable([f"{file}: is no mapping; it needs at least roots: [{{name: …, path: …}}]"])
     try:
-        settings = Settings.model_validate(data)
+        settings = FilesystemSettings.model_validate(data)
     except ValidationError as error:
         raise Unusable([f"{file}: {_line(each)}" for each in error.errors()] + _others(file, data)) from None
     if found := problems(settings, f"{file}: ", file.parent):
@@ -92,7 +92,9 @@ def _others(file: Path, data: dict[str, Any]) -> list[str]:
     for each in _list(data, "roots"):
         with suppress(ValidationError):
             roots.append(RootSettings.model_validate(each))
-    found = Settings.model_construct(roots=roots, hide=_texts(data, "hide"), freeze=_texts(data, "freeze"))
+    found = FilesystemSettings.model_construct(
+        roots=roots, hide=_texts(data, "hide"), freeze=_texts(data, "freeze")
+    )
     return problems(found, f"{file}: ", file.parent)
 
 
@@ -110,7 +112,7 @@ def _line(error: Any) -> str:
     return f"{place}: {error['msg']}"
 
 
-def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str]) -> Settings:
+def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str]) -> FilesystemSettings:
     """The settings for folders of the command line, which have the names of these folders. Raises
     `Unusable`."""
     # Not checked like those of a file: the path of a folder may be no Unicode.
@@ -119,7 +121,7 @@ def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str
         for each in folders
     ]
     try:
-        settings = Settings(roots=roots, hide=list(hide), freeze=list(freeze))
+        settings = FilesystemSettings(roots=roots, hide=list(hide), freeze=list(freeze))
     except ValidationError as error:
         raise Unusable([_line(each) for each in error.errors()]) from None
     if found := problems(settings, "", Path.cwd()):
@@ -127,7 +129,7 @@ def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str
     return settings
 
 
-def problems(settings: Settings, source: str, base: Path) -> list[str]:
+def problems(settings: FilesystemSettings, source: str, base: Path) -> list[str]:
     """Everything that is wrong with the settings, other than their form."""
     found: list[str] = []
     for root in settings.roots:
@@ -166,7 +168,7 @@ def _path(root: RootSettings, base: Path) -> Path:
     return base / Path(root.path).expanduser()
 
 
-def opened(settings: Settings) -> list[Root]:
+def opened(settings: FilesystemSettings) -> list[Root]:
     """The roots, open. Raises `Unusable`."""
     try:
         how = opening.chosen()

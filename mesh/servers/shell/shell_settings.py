@@ -119,9 +119,9 @@ def opened(settings: ShellSettings) -> list[Root]:
     return of_files.opened(_of_files(settings))
 
 
-def _of_files(settings: ShellSettings) -> of_files.Settings:
+def _of_files(settings: ShellSettings) -> of_files.FilesystemSettings:
     roots = [of_files.RootSettings(name=each.name, path=each.path) for each in settings.roots]
-    return of_files.Settings(roots=roots, hide=settings.hide, freeze=[*settings.freeze, FROZEN])
+    return of_files.FilesystemSettings(roots=roots, hide=settings.hide, freeze=[*settings.freeze, FROZEN])
 
 
 def _of_root(base: Path, path: str) -> list[str]:
