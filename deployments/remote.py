@@ -35,6 +35,7 @@ from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
+from mesh.policy.book_file import FileGrantBook
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
 
 _PROBE_S = 2.0
@@ -57,6 +58,7 @@ class RayBackend:
             replicas_of(blueprint, server, server.start_timeout_s) for server in blueprint.config().servers
         ]
         self._sessions = [as_one(replicas) for replicas in self._replicas]
+        self.grant_book = FileGrantBook(blueprint.data_dir)
 
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
         return await self._ask(self._blueprint.shard_of(owner), request)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mesh.cli.policy_grants import grants
 from mesh.cli.shared import FAILED, WRONG_USE, ConfigArgument, errors_as_lines, exit_with, loaded
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 ASKS, DENIED = 3, 4
 
 policy = typer.Typer(no_args_is_help=True, help="Look at the policy of an agent: which calls run, and why.")
+policy.command()(grants)
 
 
 @policy.callback()

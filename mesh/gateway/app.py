@@ -15,6 +15,7 @@ from mesh.http.access_check import OPEN, AccessCheck
 from mesh.http.backend import Backend, BoundedBackend
 from mesh.http.events import EventRoutes
 from mesh.http.landing_page import LandingPage, Links
+from mesh.http.policy import PolicyRoutes
 from mesh.http.rest import RestApi
 from mesh.http.sessions import SessionApi
 from mesh.http.streams import Streams
@@ -36,6 +37,7 @@ def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Lin
     app.router.routes += [
         *EventRoutes(bounded, streams, config).routes(),
         *LandingPage(bounded, config, links).routes(),
+        *PolicyRoutes(bounded).routes(),
         *RestApi(bounded, streams, config, secret).routes(),
         *SessionApi(bounded, streams, config, secret).routes(),
         *a2a.routes(bounded, streams, config, secret),

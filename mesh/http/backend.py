@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar
 from mesh.core.errors import Unavailable
 from mesh.keeper.replies import FollowedEvents, WatchedEvents
 from mesh.keeper.requests import Follow, RequestFor, Watch
+from mesh.policy.book import GrantBook
 
 R = TypeVar("R")
 
@@ -36,6 +37,11 @@ class Backend(Protocol):
     @property
     def shards(self) -> int:
         """How many keepers there are."""
+        ...
+
+    @property
+    def grant_book(self) -> GrantBook:
+        """The decisions that are remembered for good: the same book that the keepers write to."""
         ...
 
     async def tools(self) -> list[dict[str, Any]]:
@@ -81,6 +87,10 @@ class BoundedBackend:
     @property
     def shards(self) -> int:
         return self._backend.shards
+
+    @property
+    def grant_book(self) -> GrantBook:
+        return self._backend.grant_book
 
     async def tools(self) -> list[dict[str, Any]]:
         return await self._backend.tools()

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
+from mesh.policy.grants import Grant
 from mesh.tree.outline import AgentInfo, Outline
 
 
@@ -41,6 +42,19 @@ class TreeBody(msgspec.Struct, frozen=True):
 
     tree: Outline
     agents: list[Outline]
+
+
+class NumberedGrant(msgspec.Struct, frozen=True):
+    """A decision that is remembered for good, with its number in ``mesh policy grants``."""
+
+    number: int
+    grant: Grant
+
+
+class GrantList(msgspec.Struct, frozen=True):
+    """What people let the agents do always, oldest first."""
+
+    grants: list[NumberedGrant]
 
 
 class SessionBody(msgspec.Struct, frozen=True):

@@ -22,13 +22,17 @@ from mesh.http.body_types import (
     AgentList,
     ConversationPage,
     DecisionRequest,
+    GrantList,
     MessageRequest,
+    NumberedGrant,
     Problem,
     SessionBody,
     SessionRequest,
     TreeBody,
     TurnBody,
 )
+from mesh.policy.grants import Grant
+from mesh.policy.rules import PolicyRule
 from mesh.tree.outline import AgentInfo, Outline
 
 _TAKES: dict[Choice, str] = {
@@ -108,6 +112,7 @@ _TYPES = (
     TreeBody,
     SpendReport,
     SessionBody,
+    GrantList,
     Problem,
     MessageRequest,
     DecisionRequest,
@@ -240,6 +245,15 @@ _SPEND = SpendReport(
     spent=Spent(**_SUM, runs=1),
     by_agent=[SpentByAgent(**_SUM, runs=1, agent_path=("main",))],
     by_model=[SpentByModel(**_SUM, runs=1, model="claude-sonnet-4-5")],
+)
+_GRANT = Grant(
+    id=_UUID,
+    agent="agent",
+    rule=PolicyRule(name="resources_add", decide="allow", tools=("resources_add",)),
+    by="ann",
+    at=_AT,
+    approval=_UUID,
+    remember="always",
 )
 _SESSION = SessionBody(_ID)
 _MESSAGES: Examples = {
@@ -427,6 +441,22 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         _LINES,
         errors=(*_BAD, *_BUSY),
         conflict="conversation … is here already",
+    ),
+    ("GET", "/policy/grants"): Operation(
+        "policy",
+        "What people let the agents do always",
+        GrantList,
+        {"grants": GrantList([NumberedGrant(1, _GRANT)])},
+        about="Every remembered decision that is in force, oldest first",
+        errors=(503,),
+    ),
+    ("DELETE", "/policy/grants/{grant_id}"): Operation(
+        "policy",
+        "Revoke what was remembered: from the next call on, it asks again",
+        Grant,
+        {"revoked": _GRANT},
+        about="What was revoked",
+        errors=(400, 404, 503),
     ),
     ("POST", "/api/sessions"): Operation(
         "sessions",

@@ -18,7 +18,7 @@ from mesh.policy.seeing import paths_of
 from mesh.policy.verdict import PolicyCall, Remember, reaches
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A remembered decision. ``rule`` says what it allows to ``agent``. ``by`` decided it at the moment
     ``at``, about the approval ``approval``. It ends at ``until``; empty: never. ``remember`` is where it is
     kept."""
@@ -57,7 +57,7 @@ NOTHING = Remembered()
 
 def in_force(grants: Iterable[Grant], agent: str, now: datetime) -> Remembered:
     """The grants of an agent that have not ended."""
-    return Remembered([each for each in grants if each.agent == agent and not _has_ended(each, now)])
+    return Remembered([each for each in grants if each.agent == agent and not has_ended(each, now)])
 
 
 def problem_of(rule: PolicyRule) -> str:
@@ -113,7 +113,8 @@ def _glob(path: str) -> str:
     return "/" + escaped(path).replace("{", "[{]")
 
 
-def _has_ended(grant: Grant, now: datetime) -> bool:
+def has_ended(grant: Grant, now: datetime) -> bool:
+    """Whether the moment at which it ends has passed."""
     if not grant.until:
         return False
     try:

@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from mesh.http.events import EventRoutes
 from mesh.http.openapi import OPERATIONS
+from mesh.http.policy import PolicyRoutes
 from mesh.http.rest import RestApi
 from mesh.http.sessions import SessionApi
 from mesh.http.streams import Streams
@@ -100,6 +101,7 @@ async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -
         routes = [
             *RestApi(backend, streams, config, b"secret").routes(),
             *EventRoutes(backend, streams, config).routes(),
+            *PolicyRoutes(backend).routes(),
             *SessionApi(backend, streams, config, b"secret").routes(),
         ]
     served = {(method, route.path) for route in routes for method in route.methods or ()}

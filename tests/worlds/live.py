@@ -43,6 +43,7 @@ class LocalBackend:
 
     def __init__(self, mesh: LocalMesh) -> None:
         self._mesh = mesh
+        self.grant_book = mesh.grant_book
 
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
         asked: Request = travelled(request, Request)

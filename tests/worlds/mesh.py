@@ -32,6 +32,7 @@ from mesh.llm.port import Llm, LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.net.http_status import retry_after_of, status_of
+from mesh.policy.book import MemoryGrantBook
 from mesh.push.delivery import RetryPolicy
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
@@ -173,6 +174,7 @@ class LocalMesh:
         )
         self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self, agent_for)
         self.push_store = push_store or MemoryPushStore()
+        self.grant_book = MemoryGrantBook()
         self.push_policy = RetryPolicy()
         self.sender = WebhookSender(self.config.card.push_hosts)
         self.fenced = asyncio.Event()

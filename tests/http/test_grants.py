@@ -1,0 +1,93 @@
+"""What is remembered for good, over HTTP: listed, revoked, with the name of whoever revoked it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mesh.access import keys
+from mesh.policy.book_file import FILE, FileGrantBook
+from tests.policy.test_book import granted
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, says
+
+WITHIN_S = 30.0
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[LiveMesh]:
+    found = LiveMesh(Spoken(says("done")))
+    found.mesh.grant_book = FileGrantBook(tmp_path)
+    with found:
+        yield found
+
+
+@pytest.fixture
+def http(live: LiveMesh) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=live.url, timeout=WITHIN_S) as http:
+        yield http
+
+
+def test_grants_are_listed_with_their_numbers_and_end_when_they_are_revoked(
+    live: LiveMesh, http: httpx.Client, tmp_path: Path
+) -> None:
+    assert http.get("/policy/grants").json() == {"grants": []}
+    for id in "ab":
+        live.run(live.mesh.grant_book.add(granted(id)))
+    listed = http.get("/policy/grants").json()["grants"]
+    assert [(each["number"], each["grant"]["id"], each["grant"]["by"]) for each in listed] == [
+        (1, "a", "ann"),
+        (2, "b", "ann"),
+    ]
+    assert listed[0]["grant"]["rule"]["paths"] == ["/docs/a.md"]
+    revoked = http.delete("/policy/grants/a", headers={"X-User": "bob"})
+    assert (revoked.status_code, revoked.json()["id"]) == (200, "a")
+    assert [each["number"] for each in http.get("/policy/grants").json()["grants"]] == [2]
+    assert [each.id for each in live.run(live.mesh.grant_book.grants("coder"))] == ["b"]
+    [line] = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()][2:]
+    assert (line["revoked"]["id"], line["revoked"]["by"]) == ("a", "bob")
+
+
+@pytest.mark.parametrize("id", ["nothing", "a" * 5_000, "%00", "..%2f.."])
+def test_what_is_not_there_is_a_404_in_json(http: httpx.Client, id: str) -> None:
+    refused = http.delete(f"/policy/grants/{id}")
+    assert refused.status_code == 404
+    assert len(refused.json()["error"]) < 6_000
+
+
+def test_a_header_that_is_not_understood_is_a_400_and_revokes_nothing(
+    live: LiveMesh, http: httpx.Client
+) -> None:
+    live.run(live.mesh.grant_book.add(granted("a")))
+    refused = http.delete("/policy/grants/a", headers={"X-Session-ID": "no session!"})
+    assert (refused.status_code, "X-Session-ID" in refused.json()["error"]) == (400, True)
+    assert len(http.get("/policy/grants").json()["grants"]) == 1
+
+
+def test_a_damaged_book_says_which_line_it_is(http: httpx.Client, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("nonsense\n")
+    for answer in (http.get("/policy/grants"), http.delete("/policy/grants/a")):
+        assert (answer.status_code, f"{FILE}:1: " in answer.json()["error"]) == (500, True)
+
+
+def test_with_keys_nobody_without_one_sees_or_revokes_and_the_key_says_who_did(tmp_path: Path) -> None:
+    file, book = tmp_path / "keys.yaml", FileGrantBook(tmp_path)
+    key = keys.add(file, "carol")
+    found = LiveMesh(Spoken(says("done")), f"{SIMPLE}auth: {{keys_file: {file}}}\n")
+    found.mesh.grant_book = book
+    with found as live, httpx.Client(base_url=live.url, timeout=WITHIN_S) as http:
+        live.run(book.add(granted("a")))
+        for refused in (http.get("/policy/grants"), http.delete("/policy/grants/a")):
+            assert (refused.status_code, "API key" in refused.json()["error"]) == (401, True)
+        assert http.delete("/policy/grants/a", headers={"X-API-Key": key, "X-User": "bob"}).status_code == 200
+    last = json.loads((tmp_path / FILE).read_text().splitlines()[-1])
+    assert last["revoked"]["by"] == "carol"
+
+
+def test_pages_of_other_sites_revoke_nothing(live: LiveMesh, http: httpx.Client) -> None:
+    live.run(live.mesh.grant_book.add(granted("a")))
+    refused = http.delete("/policy/grants/a", headers={"Origin": "https://evil.example"})
+    assert refused.status_code == 403
+    assert len(http.get("/policy/grants").json()["grants"]) == 1

@@ -1,0 +1,267 @@
+"""What every book of grants promises, asked of each; and what the file does when somebody harms it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mesh.core.errors import BadRequest, JournalDamaged, JournalError, NotFound, Unavailable
+from mesh.disk.lock import FileLock
+from mesh.policy import book_file
+from mesh.policy.book import MAX_GRANT_BYTES, MAX_GRANTS, Entries, Entry, GrantBook, MemoryGrantBook
+from mesh.policy.book_file import FILE, FileGrantBook
+from mesh.policy.grants import Grant
+from mesh.policy.rules import PolicyRule
+
+RULE = PolicyRule(name="write_file", decide="allow", tools=("write_file",), paths=("/docs/a.md",))
+
+
+def granted(id: str, agent: str = "coder", **more: object) -> Grant:
+    found = Grant(id=id, agent=agent, rule=RULE, by="ann", at="2026-11-23T12:00:00.000Z", approval=id)
+    return msgspec.structs.replace(found, remember="always", **more)
+
+
+@pytest.fixture(params=["memory", "file"])
+def book(request: pytest.FixtureRequest, tmp_path: Path) -> GrantBook:
+    return MemoryGrantBook() if request.param == "memory" else FileGrantBook(tmp_path)
+
+
+async def test_a_book_without_entries_grants_nothing(book: GrantBook) -> None:
+    assert (list(await book.grants("coder")), dict(await book.listed())) == ([], {})
+
+
+async def test_what_was_added_is_there_as_it_was_and_for_its_agent_alone(book: GrantBook) -> None:
+    own, other = granted("1", until="2100-01-01T00:00:00.000Z"), granted("2", "other")
+    await book.add(own)
+    await book.add(other)
+    assert list(await book.grants("coder")) == [own]
+    assert list(await book.grants("other")) == [other]
+    assert list(await book.grants("nobody")) == []
+
+
+async def test_the_same_object_comes_back_until_something_changes(book: GrantBook) -> None:
+    await book.add(granted("1"))
+    before = await book.grants("coder")
+    assert await book.grants("coder") is before
+    await book.add(granted("2"))
+    assert [each.id for each in await book.grants("coder")] == ["1", "2"]
+
+
+async def test_numbers_stay_when_grants_are_revoked_and_added(book: GrantBook) -> None:
+    for id in "123":
+        await book.add(granted(id))
+    assert await book.revoke("2", "bob") == granted("2")
+    await book.add(granted("4"))
+    assert {number: each.id for number, each in (await book.listed()).items()} == {1: "1", 3: "3", 4: "4"}
+    assert [each.id for each in await book.grants("coder")] == ["1", "3", "4"]
+
+
+async def test_an_approval_that_is_told_again_adds_nothing(book: GrantBook) -> None:
+    await book.add(granted("1"))
+    await book.add(granted("1"))
+    assert len(await book.listed()) == 1
+    await book.revoke("1", "bob")
+    await book.add(granted("1"))
+    assert list(await book.grants("coder")) == []
+
+
+@pytest.mark.parametrize("id", ["nothing", "revoked"])
+async def test_what_is_not_there_cannot_be_revoked(book: GrantBook, id: str) -> None:
+    await book.add(granted("revoked"))
+    await book.revoke("revoked", "bob")
+    with pytest.raises(NotFound, match=id):
+        await book.revoke(id, "bob")
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"rule": msgspec.structs.replace(RULE, decide="deny")}, "decide: allow"),
+        ({"rule": PolicyRule(name="all", decide="allow")}, "no condition"),
+        ({"rule": msgspec.structs.replace(RULE, args={"x": "re:("})}, "args.x: "),
+        ({"rule": msgspec.structs.replace(RULE, say="x" * MAX_GRANT_BYTES)}, "bytes"),
+        ({"rule": msgspec.structs.replace(RULE, say="\ud800")}, "Unicode"),
+        ({"remember": "conversation"}, "for conversation"),
+        ({"until": "2020-01-01T00:00:00.000Z"}, "has passed"),
+        ({"until": "tomorrow"}, "no time"),
+        ({"agent": ""}, "no agent"),
+        ({"id": ""}, "no approval"),
+    ],
+)
+async def test_what_cannot_be_remembered_is_refused(
+    book: GrantBook, changed: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(BadRequest, match=problem):
+        await book.add(msgspec.structs.replace(granted("1"), **changed))
+    assert dict(await book.listed()) == {}
+
+
+async def test_an_agent_has_so_many_grants_and_no_more(book: GrantBook) -> None:
+    for index in range(MAX_GRANTS):
+        await book.add(granted(str(index)))
+    with pytest.raises(BadRequest, match=f"{MAX_GRANTS} remembered decisions, which is the most"):
+        await book.add(granted("more"))
+    await book.add(granted("0"))  # as it is there already
+    await book.add(granted("of another", "other"))
+    await book.revoke("7", "bob")
+    await book.add(granted("more"))
+    assert len(await book.grants("coder")) == MAX_GRANTS
+
+
+def test_one_that_has_ended_is_not_listed_and_takes_no_room() -> None:
+    entries, end = Entries(), datetime(2100, 1, 1, tzinfo=UTC)
+    entries.take(Entry(granted=granted("soon", until=end.isoformat())))
+    for index in range(1, MAX_GRANTS):
+        entries.take(Entry(granted=granted(str(index))))
+    before = end - timedelta(seconds=1)
+    assert (len(entries.listed(before)), len(entries.listed(end))) == (MAX_GRANTS, MAX_GRANTS - 1)
+    with pytest.raises(BadRequest, match="the most"):
+        entries.addition(granted("more"), before)
+    assert entries.addition(granted("more"), end) == Entry(granted=granted("more"))
+
+
+async def test_another_process_sees_it_at_its_next_call(tmp_path: Path) -> None:
+    one, two = FileGrantBook(tmp_path), FileGrantBook(tmp_path)
+    assert list(await two.grants("coder")) == []
+    await one.add(granted("1"))
+    assert [each.id for each in await two.grants("coder")] == ["1"]
+    await two.revoke("1", "bob")
+    assert list(await one.grants("coder")) == []
+    added, revoked = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    assert added["granted"]["rule"] == json.loads(msgspec.json.encode(RULE))
+    assert (revoked["revoked"]["id"], revoked["revoked"]["by"]) == ("1", "bob")
+
+
+ADDING = """
+import asyncio, sys
+from pathlib import Path
+from mesh.policy.book_file import FileGrantBook
+from tests.policy.test_book import granted
+
+async def add():
+    book = FileGrantBook(Path(sys.argv[1]))
+    for index in range(int(sys.argv[3])):
+        await book.add(granted(f"{sys.argv[2]}-{index}", f"agent-{sys.argv[2]}"))
+        print(f"{sys.argv[2]}-{index}", flush=True)
+
+asyncio.run(add())
+"""
+
+
+def adding(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", ADDING, str(folder), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+async def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    processes = [adding(tmp_path, str(name), 30) for name in range(3)]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    listed = await FileGrantBook(tmp_path).listed()
+    assert {each.id for each in listed.values()} == {f"{name}-{n}" for name in range(3) for n in range(30)}
+    assert sorted(listed) == [*range(1, 91)]
+
+
+@pytest.mark.parametrize("after", [0, 3, 17])
+async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, after: int) -> None:
+    process = adding(tmp_path, "k", MAX_GRANTS)
+    assert process.stdout is not None
+    acknowledged = [process.stdout.readline().strip() for _ in range(after + 1)]
+    os.kill(process.pid, signal.SIGKILL)
+    acknowledged += process.stdout.read().split()
+    process.wait(timeout=30)
+    process.stdout.close()
+    book = FileGrantBook(tmp_path)
+    found = [each.id for each in await book.grants("agent-k")]
+    assert found[: len(acknowledged)] == acknowledged
+    await book.revoke(found[0], "bob")
+    assert [each.id for each in await FileGrantBook(tmp_path).grants("agent-k")] == found[1:]
+
+
+async def test_a_line_that_a_crash_tore_is_left_out_and_cut_off(tmp_path: Path) -> None:
+    book, file = FileGrantBook(tmp_path), tmp_path / FILE
+    await book.add(granted("1"))
+    whole = file.read_bytes()
+    for cut in range(1, len(whole)):
+        file.write_bytes(whole + whole[:-1][:cut].replace(b'"1"', b'"2"'))
+        assert [each.id for each in await book.grants("coder")] == ["1"]
+    await book.add(granted("3"))
+    assert [json.loads(line)["granted"]["id"] for line in file.read_bytes().splitlines()] == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "",
+        "{}",
+        '{"revoked": {"id": 7}}',
+        '{"granted": {"id": "2"}, "revoked": {"id": "2"}}',
+        '{"granted": {"id": "2", "agent": "coder", "rule": {"name": "r", "decide": "allow"}, "only": "x"}}',
+        '{"granted": ' + "[" * 100_000 + "}",
+    ],
+)
+async def test_a_damaged_line_is_named_and_then_nothing_is_granted(
+    tmp_path: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    book, file = FileGrantBook(tmp_path), tmp_path / FILE
+    await book.add(granted("1"))
+    await book.add(granted("3"))
+    first, second = file.read_text().splitlines()
+    file.write_text(f"{first}\n{line}\n{second}\n")
+    damaged = file.read_bytes()
+    assert [list(await book.grants("coder")), list(await book.grants("coder"))] == [[], []]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]  # once
+    assert f"{FILE}:2: " in caplog.text
+    for work in (book.listed(), book.add(granted("4")), book.revoke("1", "bob")):
+        with pytest.raises(JournalDamaged, match=f"{FILE}:2: "):
+            await work
+    assert file.read_bytes() == damaged
+    file.write_text(f"{first}\n{second}\n")
+    assert [each.id for each in await book.grants("coder")] == ["1", "3"]
+
+
+async def test_a_file_that_cannot_be_read_or_written_says_why(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    book = FileGrantBook(tmp_path)
+    assert list(await book.grants("coder")) == []
+    for work in (book.listed(), book.add(granted("1"))):
+        with pytest.raises(JournalError, match="Is a directory"):
+            await work
+
+
+async def test_a_full_disk_leaves_the_book_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, file = FileGrantBook(tmp_path), tmp_path / FILE
+    await book.add(granted("1"))
+    before = file.read_bytes()
+
+    def half(fd: int, content: bytes) -> None:
+        os.write(fd, content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(book_file, "write_all", half)
+        with pytest.raises(JournalError, match="No space left"):
+            await book.add(granted("2"))
+    assert file.read_bytes() == before
+    await book.add(granted("2"))
+    assert [each.id for each in await book.grants("coder")] == ["1", "2"]
+
+
+async def test_a_lock_that_nobody_gives_back_is_waited_for_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book_file, "_LOCKED_FOR_S", 0.2)
+    book = FileGrantBook(tmp_path)
+    await book.add(granted("1"))
+    with FileLock(tmp_path / FILE) as lock, lock.held():
+        with pytest.raises(Unavailable, match="locked"):
+            await book.add(granted("2"))
+        assert [each.id for each in await book.grants("coder")] == ["1"]  # readers do not wait
