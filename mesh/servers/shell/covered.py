@@ -6,6 +6,7 @@ Links are not followed on the way. A link that is covered itself covers what it 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.globs import Patterns, alternatives
@@ -27,6 +28,28 @@ def covered_in(roots: Sequence[Root], stop: TimeLimit) -> Covered:
     for root in roots:
         found.walk(root)
     return Covered(tuple(found.hidden), tuple(found.frozen), tuple(sorted(found.above)))
+
+
+def also_hiding(covered: Covered, roots: Sequence[str], folder: str) -> Covered:
+    """The same, with a folder hidden that may be in a root, whatever its name is.
+
+    >>> also_hiding(Covered(), ["/ws", "/home/me"], "/home/me/a/b")
+    Covered(hidden=(('/home/me/a/b', True),), frozen=(), above=('/home/me/a',))
+    >>> also_hiding(Covered(), ["/ws"], "/home/me/a/b")
+    Covered(hidden=(), frozen=(), above=())
+    """
+    above = set(covered.above)
+    inside = [root for root in roots if folder.startswith(f"{root}/")]
+    for root in inside:
+        above |= _between(root, folder[len(root) + 1 :])
+    hidden = (*covered.hidden, *([(folder, True)] if inside else []))
+    return replace(covered, hidden=hidden, above=tuple(sorted(above)))
+
+
+def _between(root: str, path: str) -> set[str]:
+    """The folders between a root and a path in it."""
+    parts = path.split("/")[:-1]
+    return {f"{root}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1)}
 
 
 class _Found:
@@ -62,8 +85,7 @@ class _Found:
 
     def _add(self, found: list[tuple[str, bool]], root: Root, path: str, *, is_folder: bool) -> None:
         found.append((f"{root.where}/{path}", is_folder))
-        parts = path.split("/")[:-1]
-        self.above.update(f"{root.where}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1))
+        self.above |= _between(root.where, path)
         if len(self.hidden) + len(self.frozen) > MOST_COVERED:
             raise FileRefusal(
                 f"hide and freeze cover more than {MOST_COVERED:,} paths: name the folders that they are in"

@@ -9,7 +9,6 @@ It serves stdio, unless ``--http`` or ``--port`` is given.
 import argparse
 import gc
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -20,10 +19,12 @@ from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.resources import address, first_of
 from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.command_records import Records, default_folder
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.proofs import failures
 from mesh.servers.shell.run_command import Commands
 from mesh.servers.shell.sandbox import KINDS, Kind, Sandbox, missing
+from mesh.servers.shell.shell_program import shell
 from mesh.servers.shell.shell_settings import ShellSettings, checked, loaded, opened, roots_of
 
 _CONFIGURED = ("", -1)
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         metavar = "PATH" if option == "read" else "GLOB"
         parser.add_argument(f"--{option}", action="append", default=[], metavar=metavar, help=help_)
+    parser.add_argument("--state", metavar="DIR", help="where it is recorded what came of commands")
     parser.add_argument(
         "--http",
         type=address,
@@ -75,7 +77,9 @@ def _port(value: str) -> int:
 def _settings(options: argparse.Namespace) -> ShellSettings:
     if (options.config is None) == (not options.folders):
         raise Unusable(["give folders, or --config FILE, and exactly one of them"])
-    given = {name: getattr(options, name) for name in ("sandbox", "network") if getattr(options, name)}
+    given = {
+        name: getattr(options, name) for name in ("sandbox", "network", "state") if getattr(options, name)
+    }
     if options.config is None:
         settings = ShellSettings(roots=roots_of(options.folders))
     else:
@@ -93,8 +97,22 @@ def _commands(settings: ShellSettings, roots: list[Root], launcher: Launcher, sc
         read=settings.readable,
         network=settings.network == "all",
         home=os.path.realpath(Path("~").expanduser()),
-        shell=shutil.which("bash") or "/bin/sh",
+        shell=shell(),
+        records=_records(settings),
     )
+
+
+def _records(settings: ShellSettings) -> Records:
+    """Raises `Unusable` if nothing can be recorded."""
+    folder = Path(settings.state) if settings.state else default_folder(os.environ)
+    records = Records(Path(os.path.realpath(folder)))
+    try:
+        records.prepare()
+    except OSError as error:
+        raise Unusable(
+            [f"no records can be kept in {records.folder}: {error.strerror}; give --state"]
+        ) from None
+    return records
 
 
 def _sandbox(settings: ShellSettings, launcher: Launcher) -> Sandbox:

@@ -11,6 +11,7 @@ from mesh.servers.filesystem.opening import resolved
 from mesh.servers.filesystem.refusal import FileRefusal, explained
 from mesh.servers.filesystem.root import FOLDER, Root, by_name
 from mesh.servers.shell.covered import covers
+from mesh.servers.shell.shell_program import runs_commands
 
 TOOL = "RunCommand"
 DEFAULT_TIMEOUT_S = 60
@@ -42,6 +43,10 @@ SCHEMA: dict[str, Any] = {
             "exclusiveMinimum": 0,
             "maximum": MAX_TIMEOUT_S,
             "description": f"Seconds after which it is stopped (default {DEFAULT_TIMEOUT_S})",
+        },
+        "check": {
+            "type": "boolean",
+            "description": "Run nothing; say whether this very call was run before, and how it ended",
         },
     },
     "additionalProperties": False,
@@ -82,6 +87,11 @@ def _argv(given: Mapping[str, Any], shell: str) -> tuple[str, ...]:
         raise FileRefusal("give command, or exe with args, and exactly one of the two")
     if "command" in given and "args" in given:
         raise FileRefusal("args are those of exe: a command has its arguments in it")
+    if "command" in given and not runs_commands(shell):
+        raise FileRefusal(
+            "there is no bash here, and another shell might read the command differently than the rules that "
+            "decide about it: give exe with args, or install bash and start the server again"
+        )
     words = (given["command"],) if "command" in given else (given["exe"], *given.get("args", ()))
     if any(character == "\0" or "\ud800" <= character <= "\udfff" for word in words for character in word):
         raise FileRefusal(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +13,22 @@ import anyio
 import anyio.to_thread
 
 from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import Box, Covered, Covers
-from mesh.servers.shell.covered import covered_in
+from mesh.servers.shell.command_records import Record, Records
+from mesh.servers.shell.covered import also_hiding, covered_in
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.order import End
 from mesh.servers.shell.output_folder import OutputFile, output_files
-from mesh.servers.shell.request import request_of
+from mesh.servers.shell.request import Request
 from mesh.servers.shell.sandbox import Sandbox
 from mesh.servers.shell.stream_output import MOST_IN_FILE, Output
 
 LOOK_WITHIN_S = 30.0
 TELL_EVERY_S = 0.1
+_STREAMS = ("stdout", "stderr")
+_MOST_RECORDED = 600
 
 Tell = Callable[[int, str], Awaitable[None]]
 """Takes how many bytes were written so far, and the newest of them as text."""
@@ -42,15 +46,17 @@ class Commands:
     network: bool
     home: str
     shell: str
+    records: Records
 
-    async def run(self, tool: str, arguments: Mapping[str, Any], roots: Sequence[Root], tell: Tell) -> str:
-        """Returns the result of a call, as JSON. ``roots`` are those that its client allows. Raises
-        `FileRefusal` and `LauncherGone`."""
-        request = request_of(tool, arguments, roots, self.shell)
+    async def run(self, request: Request, record: Record, tell: Tell) -> str:
+        """Runs a command to its end, and returns the result of the call as JSON. Raises `FileRefusal` and
+        `LauncherGone`."""
         box = await self._box()
         files = output_files(request.root)
         outputs = [Output(file.create) for file in files]
+        await self._begin(record)
         began = time.monotonic()
+        end = End(None, "it was cancelled, or who watched over it was killed")
         try:
             async with _telling(outputs, tell):
                 with self.sandbox.order(box, request.argv, request.cwd, request.timeout_s) as order:
@@ -58,12 +64,30 @@ class Commands:
         finally:
             for output in outputs:
                 output.close()
-        return json.dumps(_result(end, time.monotonic() - began, outputs, files), ensure_ascii=False)
+            result = _result(end, time.monotonic() - began, outputs, files)
+            record.result = json.dumps(_short(result), ensure_ascii=False)
+        return json.dumps(result, ensure_ascii=False)
+
+    async def _begin(self, record: Record) -> None:
+        try:
+            await anyio.to_thread.run_sync(self.records.begin, record)
+        except OSError as error:
+            raise FileRefusal(
+                f"it was not run, because no record of it can be kept: {error.strerror}"
+            ) from None
 
     async def _box(self) -> Box:
         where = tuple(root.where for root in self.roots)
         covered = await self._covered()
-        return Box(where, self.read, covered, self.covers, self.network, self.home, "")
+        return Box(
+            where,
+            self.read,
+            also_hiding(covered, where, str(self.records.folder)),
+            self.covers,
+            self.network,
+            self.home,
+            "",
+        )
 
     async def _covered(self) -> Covered:
         if self.sandbox.kind == "none":
@@ -102,7 +126,7 @@ def _result(
     end: End, duration_s: float, outputs: Sequence[Output], files: Sequence[OutputFile]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {**_status(end), "duration_s": round(duration_s, 3)}
-    for name, output, file in zip(("stdout", "stderr"), outputs, files, strict=True):
+    for name, output, file in zip(_STREAMS, outputs, files, strict=True):
         found[name] = output.text()
         if not output.is_cut:
             file.remove() if output.was_saved else None
@@ -113,6 +137,11 @@ def _result(
             if output.total > MOST_IN_FILE:
                 found[f"{name}_file"]["note"] = f"only the first {MOST_IN_FILE >> 20} MiB are in the file"
     return found
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    """A result as it is recorded: with the ends of what was written only."""
+    return {key: value[-_MOST_RECORDED:] if key in _STREAMS else value for key, value in result.items()}
 
 
 def _status(end: End) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """The server as clients meet it: MCP by the official SDK, over stdio or HTTP."""
 
+import json
 import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mesh.mcp.meta import context_of
 from mesh.servers.filesystem.narrowing import narrowed_by_client
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.shell.launching import LauncherGone
-from mesh.servers.shell.request import DEFAULT_TIMEOUT_S, SCHEMA, TOOL
+from mesh.servers.shell.request import DEFAULT_TIMEOUT_S, SCHEMA, TOOL, request_of
 from mesh.servers.shell.run_command import Commands
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def tool_of(commands: Commands) -> dict[str, Any]:
                 "command": "command",
                 "exe": ["exe", "args"],
                 "paths": [{"path": "cwd", "root": "root"}],
+                "check": {"check": True},
                 "sandbox": sandbox,
                 **more,
             }
@@ -69,10 +72,17 @@ def build(commands: Commands) -> "McpServer[Any]":
         async def tell(written: int, latest: str) -> None:
             await context.session.report_progress(written, message=latest)
 
+        arguments = dict(params.arguments or {})
+        asked = context_of(context.meta)
         try:
-            roots = await narrowed_by_client(context, commands.roots)
-            async with limiter:
-                text = await commands.run(params.name, params.arguments or {}, roots, tell)
+            if arguments.pop("check", False) is True:
+                found = await commands.records.outcome(asked.idempotency_key, arguments, asked.started_at)
+                return types.CallToolResult(content=[types.TextContent(text=json.dumps(found))])
+            with commands.records.call(asked.idempotency_key, arguments) as record:
+                roots = await narrowed_by_client(context, commands.roots)
+                request = request_of(params.name, arguments, roots, commands.shell)
+                async with limiter:
+                    text = await commands.run(request, record, tell)
         except (FileRefusal, LauncherGone) as error:
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         return types.CallToolResult(content=[types.TextContent(text=text)])

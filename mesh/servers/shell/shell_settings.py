@@ -46,7 +46,7 @@ class ShellLimits(_Section):
 
 class ShellSettings(_Section):
     """``read``: what commands may read besides the roots and the system. ``env``: names of variables that
-    they inherit besides the short list."""
+    they inherit besides the short list. ``state``: where it is recorded what came of them."""
 
     host: str = "127.0.0.1"
     port: int = Field(DEFAULT_PORT, ge=0, le=65535)
@@ -57,6 +57,7 @@ class ShellSettings(_Section):
     env: list[str] = []
     hide: list[str] = []
     freeze: list[str] = []
+    state: str = ""
     limits: ShellLimits = ShellLimits()
 
     @property
@@ -111,7 +112,8 @@ def checked(settings: ShellSettings, source: str, base: Path) -> ShellSettings:
         raise Unusable(found)
     roots = [each.model_copy(update={"path": str(_absolute(base, each.path))}) for each in settings.roots]
     read = [str(_absolute(base, path)) for path in settings.read]
-    return settings.model_copy(update={"roots": roots, "read": read})
+    state = str(_absolute(base, settings.state)) if settings.state else ""
+    return settings.model_copy(update={"roots": roots, "read": read, "state": state})
 
 
 def opened(settings: ShellSettings) -> list[Root]:

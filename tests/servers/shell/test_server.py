@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pytest
 from mesh.mcp.progress import Progress
 from mesh.mcp.session import McpSession
 from mesh.processes.descendants import is_alive
+from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.shell.sandbox import Kind
-from tests.servers.shell.world import skip_without
+from mesh.servers.shell.shell_program import is_bash
+from tests.servers.shell.world import World, skip_without
 from tests.worlds.tool_servers import Spec
 
 SERVER = [sys.executable, "-m", "mesh.servers.shell.main"]
@@ -28,9 +31,9 @@ SERVER = [sys.executable, "-m", "mesh.servers.shell.main"]
 
 @asynccontextmanager
 async def session(*arguments: str, **spec: Any) -> AsyncIterator[McpSession]:
-    found = McpSession(
-        Spec(**{"name": "shell", "command": SERVER[0], "args": [*SERVER[1:], *arguments], **spec})
-    )
+    given = {"name": "shell", "command": SERVER[0], "args": [*SERVER[1:], *arguments], **spec}
+    given["env"] = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], **given.get("env", {})}
+    found = McpSession(Spec(**given))
     try:
         yield found
     finally:
@@ -72,6 +75,22 @@ async def test_a_program_runs_without_a_shell(tmp_path: Path, kind: Kind) -> Non
         assert found["stdout"] == f"{os.path.realpath(tmp_path)}/sub\n"  # noqa: ASYNC240
         found = json.loads((await client.call("RunCommand", {"exe": "no-such-program"})).content)
         assert (found["exit_code"], "not found" in found["stderr"]) == (127, True)
+
+
+async def test_without_bash_only_programs_with_their_arguments_are_run(world: World) -> None:
+    """What the policy judged is what bash would run: another shell reads some texts differently."""
+    world.commands = replace(world.commands, shell="/bin/sh")
+    with pytest.raises(FileRefusal, match="there is no bash here"):
+        await world.run("echo a")
+    assert (await world.run(exe="echo", args=["$(a)"]))["stdout"] == "$(a)\n"
+
+
+@pytest.mark.parametrize("other", ["/bin/sh", "/bin/true", "/nowhere"])
+def test_another_program_by_the_name_of_bash_is_not_taken_for_it(tmp_path: Path, other: str) -> None:
+    (tmp_path / "bash").symlink_to(other)
+    assert is_bash("/bin/bash")
+    if os.path.realpath(other) != os.path.realpath("/bin/bash"):
+        assert not is_bash(str(tmp_path / "bash"))
 
 
 async def test_what_cannot_be_run_is_said(tmp_path: Path, kind: Kind) -> None:
@@ -130,6 +149,7 @@ async def test_the_tool_says_which_arguments_are_a_command_and_a_path(tmp_path: 
         "command": "command",
         "exe": ["exe", "args"],
         "paths": [{"path": "cwd", "root": "root"}],
+        "check": {"check": True},
         "sandbox": kind,
         "risk": "medium",
     }
@@ -149,7 +169,9 @@ async def listed(*arguments: str) -> dict[str, Any]:
     """The tool as it is on the wire."""
     from mcp import ClientSession, StdioServerParameters, stdio_client
 
-    parameters = StdioServerParameters(command=SERVER[0], args=[*SERVER[1:], *arguments])
+    parameters = StdioServerParameters(
+        command=SERVER[0], args=[*SERVER[1:], *arguments], env=dict(os.environ)
+    )
     async with stdio_client(parameters) as streams, ClientSession(*streams) as client:
         await client.initialize()
         (tool,) = (await client.list_tools()).tools
@@ -198,6 +220,39 @@ def test_auto_takes_landlock_where_bubblewrap_does_not_hold(tmp_path: Path) -> N
             return tool.description
 
     assert "has no network" in asyncio.run(kind())
+
+
+def test_where_no_sandbox_holds_it_says_so_and_does_not_start(tmp_path: Path) -> None:
+    """A kernel without Landlock, and no bubblewrap."""
+    program = (
+        "import ctypes, os, struct, sys\n"
+        "from mesh.servers.shell import restriction as r\n"
+        "step, refuse = r._step, r._REFUSE | r._ENOSYS\n"
+        "code = b''.join([step(r._LOAD, r._NUMBER_AT), step(r._EQUAL, 444, 0, 1), step(r._RETURN, refuse),\n"
+        "    step(r._RETURN, r._ALLOW)])\n"
+        "kept = ctypes.create_string_buffer(code, len(code))\n"
+        "given = struct.pack('HxxxxxxP', len(code) // 8, ctypes.addressof(kept))\n"
+        "r._libc.prctl(38, 1, 0, 0, 0)\n"
+        "assert r._libc.prctl(r._PR_SET_SECCOMP, r._SECCOMP_MODE_FILTER, given, 0, 0) == 0\n"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+    )
+    command = [sys.executable, "-c", program, *SERVER[1:], str(tmp_path)]
+    env = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines() == [
+        "mcp-shell: no sandbox holds here, so no command is run",
+        "mcp-shell: bubblewrap: install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap)",
+        "mcp-shell: landlock: it needs Linux 6.12 or later with Landlock, on x86-64 or ARM64",
+        "mcp-shell: install what is missing, or say sandbox: none; then commands can do all that you "
+        "can, and each of them has to be approved",
+    ]
+
+
+def test_where_records_cannot_be_kept_it_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refused(str(tmp_path), "--sandbox", "none", "--state", str(tmp_path / "file"))
+    assert f"no records can be kept in {tmp_path}/file" in said
 
 
 def test_it_refuses_to_start_with_what_it_cannot_use(tmp_path: Path) -> None:

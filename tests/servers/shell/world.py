@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,10 +21,12 @@ from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import chosen
 from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.command_records import Record, Records
 from mesh.servers.shell.covered import FROZEN
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.order import CommandLimits
 from mesh.servers.shell.proofs import failures
+from mesh.servers.shell.request import request_of
 from mesh.servers.shell.run_command import Commands
 from mesh.servers.shell.sandbox import Kind, Sandbox, missing
 
@@ -74,6 +76,7 @@ class World:
             network=False,
             home=os.path.realpath(Path("~").expanduser()),
             shell="/bin/bash",
+            records=Records(scratch),
         )
 
     def ruled(self, hide: tuple[str, ...] = (), freeze: tuple[str, ...] = ()) -> None:
@@ -95,7 +98,10 @@ class World:
 
     def processes(self) -> list[psutil.Process]:
         """All that belongs to commands, and has not ended."""
-        found = [each for guard in self.guards() for each in guard.children(recursive=True)]
+        found: list[psutil.Process] = []
+        for guard in self.guards():
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile, and all that was below it
+                found += guard.children(recursive=True)
         return [process for process in found if is_alive(process)]
 
     async def run(self, command: str = "", **arguments: Any) -> dict[str, Any]:
@@ -105,7 +111,8 @@ class World:
         async def tell(written: int, latest: str) -> None:
             self.told.append((written, latest))
 
-        text = await self.commands.run("RunCommand", given, self.commands.roots, tell)
+        request = request_of("RunCommand", given, self.commands.roots, self.commands.shell)
+        text = await self.commands.run(request, Record(""), tell)
         result: dict[str, Any] = json.loads(text)
         return result
 
