@@ -9,9 +9,9 @@ from bench.figures import Bench
 from mesh.core.hints import Hints
 from mesh.policy.decide import decide
 from mesh.policy.layer import Policy
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ASK_COMMANDS, PolicyRule, RuleSet
 from mesh.policy.shell import parse, parse_now
-from mesh.policy.verdict import PolicyCall
 
 RULES = 200
 COMMAND = "cd src && git status | grep -c modified; nice pytest -q tests/unit > /dev/null"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mesh.config.model import Config
     from mesh.mcp.port import Tool
     from mesh.policy.explain import Explanation
-    from mesh.policy.verdict import PolicyCall
+    from mesh.policy.policy_call import PolicyCall
     from mesh.tree.plan import PlannedNode
 
 ASKS, DENIED = 3, 4
@@ -84,7 +84,7 @@ def _json(text: str, otherwise: Any) -> Any:
 
 def _call(config: "Config", name: str, arguments: dict[str, Any], node: str | None) -> "PolicyCall":
     from mesh.tree.inventory import inventory
-    from mesh.tree.policy_call import agent_call, callers_of, tool_call
+    from mesh.tree.judged_calls import agent_call, callers_of, tool_call
 
     tools: dict[str, Tool] = {}
     rows = {row["name"]: row for row in inventory(config, [])}

@@ -9,8 +9,10 @@ from pydantic_core import PydanticCustomError
 
 from mesh.config.section import ConfigSection
 from mesh.config.values import Many, Name, Text
+from mesh.core.verdict import Remember
 from mesh.policy.paths import checked_path_glob
 from mesh.policy.patterns import MAX_PATTERN, UnusablePattern, checked
+from mesh.policy.policy_call import CallKind, Risk
 from mesh.policy.rules import (
     ASK_COMMANDS,
     ArgCondition,
@@ -21,7 +23,6 @@ from mesh.policy.rules import (
     RuleSet,
     checked_command,
 )
-from mesh.policy.verdict import CallKind, Remember, Risk
 
 MAX_RULES = 1_000
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from mesh.core.events import ApprovalKindName, ApprovalRequired, Choice, DecisionProtocol
+from mesh.core.verdict import Remember
 
 CONTINUE = "continue"
 """The text of a message that brings a token and says nothing else."""
@@ -31,7 +32,8 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a person decided about one approval. `ApprovalResolved` is the event that journals it.
 
     ``edited_args`` replace all arguments of the call. ``reason`` goes with a rejection, ``answer`` with the
-    choice of the same name. ``if_pending``: the decision was implied and not made about this approval alone
+    choice of the same name. ``remember`` goes with an approval: a call that ``rule`` covers does not ask for
+    so long; None: the rule that the approval suggests. ``if_pending``: the decision was implied and not made about this approval alone
     (a token that came with a message), so it is dropped, not refused, when the approval is resolved already.
     """
 
@@ -40,6 +42,8 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     edited_args: dict[str, Any] | None = None
     reason: str = ""
     answer: str = ""
+    remember: Remember = "none"
+    rule: dict[str, Any] | None = None
     if_pending: bool = False
 
 

@@ -29,6 +29,7 @@ import msgspec
 from msgspec import UNSET
 
 from mesh.core.places import Place, StepKey
+from mesh.core.verdict import Part, Remember
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
@@ -96,6 +97,29 @@ class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
     media_type: str = ""
     data: str = ""
     url: str = ""
+
+
+class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that a call would change: lines ``added`` and ``removed``, and what identifies its content before
+    and after (a hash; empty: there is no file)."""
+
+    path: str
+    added: int = 0
+    removed: int = 0
+    before: str = ""
+    after: str = ""
+
+
+class Preview(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a call would do, as its tool says. ``cut``: there is more of the ``text``, from ``next_offset`` on.
+    ``expect`` identifies what is there now: the call is made only as long as it still is."""
+
+    kind: Literal["diff", "text"]
+    text: str
+    files: tuple[FileChange, ...] = ()
+    cut: bool = False
+    expect: str = ""
+    next_offset: int | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=_snake):
@@ -319,7 +343,8 @@ class ToolIntent(Event, frozen=True):
     ``attempt`` numbers the claims of the step. ``answers`` is the approval whose decision is about to be told
     to another agent. ``session`` is the only tool session (with MCP server ``server``) that may run the call,
     and so the one that can say what came of it; empty where there is none to ask. ``found``: a check found
-    that the claim before this one had no effect.
+    that the claim before this one had no effect. ``rule`` is the rule of the policy that lets it run; empty
+    where there is no policy.
     """
 
     run: int
@@ -330,6 +355,7 @@ class ToolIntent(Event, frozen=True):
     server: str = ""
     session: str = ""
     found: Found | None = None
+    rule: str = ""
 
     @property
     def key(self) -> str:
@@ -369,7 +395,7 @@ class ToolResult(Event, frozen=True):
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
     claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent. ``found``: the
     outcome is known from a check alone. ``shown`` is what clients are told in place of a ``content`` that
-    quotes a draft."""
+    quotes a draft. ``rule`` is the rule of the policy that let the call run, or denied it."""
 
     call_id: str
     tool: str
@@ -386,6 +412,7 @@ class ToolResult(Event, frozen=True):
     invalid: str = ""
     found: Found | None = None
     shown: str = ""
+    rule: str = ""
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -407,6 +434,11 @@ class ApprovalRequired(Event, frozen=True):
     `mesh.mcp.fingerprint`. ``agent_path`` is set where a called agent asks: the names of the agents from the
     root agent down to the one that asks. ``output_schema`` is that of the answer that is to be validated.
     ``found``: a check was asked before the person, and could not tell.
+
+    ``rule`` is the rule of the policy that asks, ``why`` its reason, and ``parts`` are what it says about each
+    command of a shell command. A decision may be remembered for as long as ``remember`` says; unless it is
+    edited, ``suggested_rule`` (`mesh.policy.rules.PolicyRule`) is then the rule that allows the same.
+    ``preview`` is what the call would do.
     """
 
     uuid: str
@@ -426,6 +458,12 @@ class ApprovalRequired(Event, frozen=True):
     agent_path: tuple[str, ...] = ()
     output_schema: dict[str, Any] | None = None
     found: Found | None = None
+    rule: str = ""
+    why: str = ""
+    parts: tuple[Part, ...] = ()
+    remember: Remember = "none"
+    suggested_rule: dict[str, Any] | None = None
+    preview: Preview | None = None
 
     @property
     def key(self) -> str:
@@ -437,7 +475,8 @@ class ApprovalResolved(Event, frozen=True):
 
     ``edited_args`` replace the arguments that the model wrote. A rejection with a ``reason`` is told to the
     model, which goes on; a rejection without one ends the turn. ``answer`` is the answer to a question.
-    ``had_token`` as in `UserMessage`.
+    ``had_token`` as in `UserMessage`. ``grant`` is a rule that allows the same from now on, for as long as
+    ``remember`` says; the uuid identifies it.
     """
 
     uuid: str
@@ -447,6 +486,8 @@ class ApprovalResolved(Event, frozen=True):
     reason: str = ""
     answer: str = ""
     had_token: bool = False
+    remember: Remember = "none"
+    grant: dict[str, Any] | None = None
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 

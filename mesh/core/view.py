@@ -7,10 +7,20 @@ from msgspec import UNSET, UnsetType
 
 from mesh.core.budget import Amount
 from mesh.core.conversation import Conversation, ConversationStatus, MessageView
-from mesh.core.events import ApprovalKindName, ApprovalRequired, Artifact, Completed, Error, Found, is_moment
+from mesh.core.events import (
+    ApprovalKindName,
+    ApprovalRequired,
+    Artifact,
+    Completed,
+    Error,
+    Found,
+    Preview,
+    is_moment,
+)
 from mesh.core.ids import is_id
 from mesh.core.places import ROOT
 from mesh.core.spending import Spent
+from mesh.core.verdict import Part, Remember
 
 TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
 
@@ -38,7 +48,8 @@ class PendingApproval(msgspec.Struct, frozen=True):
     """An approval as REST shows it. ``asked_by`` is the name of the node that waits; ``remote_*`` are set
     when another agent asks. ``agent_path`` is there when a called agent asks: the names of the agents from
     the root agent down to that one. ``output_schema`` is there where an edited output has to fit one.
-    ``found`` is there when a check was asked first, and could not tell."""
+    ``found`` is there when a check was asked first, and could not tell. The last six are there when a policy
+    asks: see `ApprovalRequired`."""
 
     uuid: str
     conversation_id: str
@@ -54,6 +65,12 @@ class PendingApproval(msgspec.Struct, frozen=True):
     agent_path: tuple[str, ...] | UnsetType = UNSET
     output_schema: dict[str, Any] | UnsetType = UNSET
     found: Found | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+    parts: tuple[Part, ...] | UnsetType = UNSET
+    remember: Remember | UnsetType = UNSET
+    suggested_rule: dict[str, Any] | UnsetType = UNSET
+    preview: Preview | UnsetType = UNSET
 
     @property
     def text(self) -> str:
@@ -234,4 +251,10 @@ def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingAp
         agent_path=event.agent_path or UNSET,
         output_schema=UNSET if event.output_schema is None else event.output_schema,
         found=event.found or UNSET,
+        rule=event.rule or UNSET,
+        why=event.why or UNSET,
+        parts=event.parts or UNSET,
+        remember=UNSET if event.remember == "none" else event.remember,
+        suggested_rule=UNSET if event.suggested_rule is None else event.suggested_rule,
+        preview=event.preview or UNSET,
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from mesh.core.verdict import Remember
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
 from mesh.policy.grants import Grant
 from mesh.tree.outline import AgentInfo, Outline
@@ -125,6 +126,17 @@ class DecisionRequest(msgspec.Struct, frozen=True):
     ) = UNSET
     reason: (
         Annotated[str, Meta(description="with a rejection: the model sees it and goes on")] | UnsetType
+    ) = UNSET
+    remember: (
+        Annotated[
+            Remember,
+            Meta(description="with an approval: for so long, what the rule covers does not ask any more"),
+        ]
+        | UnsetType
+    ) = UNSET
+    rule: (
+        Annotated[dict[str, Any], Meta(description="with remember: this rule in place of the suggested one")]
+        | UnsetType
     ) = UNSET
 
 

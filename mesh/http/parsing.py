@@ -4,7 +4,7 @@ mistake."""
 import hashlib
 import re
 import secrets
-from typing import Any
+from typing import Any, get_args
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from mesh.core.approvals import YES_OR_NO, Decision
 from mesh.core.errors import BadRequest, TooLarge
 from mesh.core.events import Choice
 from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
+from mesh.core.verdict import Remember
 from mesh.core.view import is_cursor
 from mesh.keeper.requests import Caller
 from mesh.net.bodies import BodyStalled, BodyTooLarge, never_idle, read_body
@@ -77,7 +78,26 @@ def decision_in(body: dict[str, Any], uuid: str) -> Decision:
         raise BadRequest('"edited_args" is an object of all arguments, and goes with an approval')
     if reason is not None and (choice != "reject" or not isinstance(reason, str)):
         raise BadRequest('"reason" is a text, and goes with a rejection')
-    return Decision(uuid, choice, edited, (reason or "").strip(), body.get("answer", "").strip())
+    remember, rule = _remembered_in(body, choice)
+    return Decision(
+        uuid,
+        choice,
+        edited,
+        (reason or "").strip(),
+        body.get("answer", "").strip(),
+        remember=remember,
+        rule=rule,
+    )
+
+
+def _remembered_in(body: dict[str, Any], choice: Choice) -> tuple[Remember, dict[str, Any] | None]:
+    """For how long a decision is remembered, and as which rule, if it is not the suggested one."""
+    remember, rule = body.get("remember", "none"), body.get("rule")
+    if remember not in get_args(Remember) or (remember != "none" and choice != "approve"):
+        raise BadRequest('"remember" is none, conversation or always, and goes with an approval')
+    if rule is not None and (remember == "none" or not isinstance(rule, dict)):
+        raise BadRequest('"rule" is a rule of a policy, and goes with "remember": "conversation" or "always"')
+    return remember, rule
 
 
 def _choice_in(body: dict[str, Any]) -> Choice:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from mesh.core.execution import ExecutionContext
-from mesh.policy.verdict import Risk
+from mesh.policy.policy_call import Risk
 
 EXECUTION = "mesh/execution"
 """The key of the execution context, an object with the fields of `ExecutionContext` that are set."""

@@ -13,7 +13,7 @@ import msgspec
 from mesh.core.events import Artifact
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.progress import OnProgress
-from mesh.policy.verdict import Risk
+from mesh.policy.policy_call import Risk
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """What models accept as the name of a tool."""

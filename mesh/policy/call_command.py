@@ -2,8 +2,8 @@
 
 from mesh.policy.commands import ParsedCommand
 from mesh.policy.parts import of_program
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.shell import parse
-from mesh.policy.verdict import PolicyCall
 
 
 async def command_of_call(call: PolicyCall) -> ParsedCommand | None:

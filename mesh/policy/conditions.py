@@ -15,8 +15,8 @@ import msgspec
 from mesh.policy.commands import SimpleCommand, Word, Words, matches, may_match, shown
 from mesh.policy.paths import CallPath, is_nowhere, path_expressions
 from mesh.policy.patterns import PatternSet, compiled, expression, is_literal
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ArgCondition, ArgTest, ArgValue, RuleConditions
-from mesh.policy.verdict import PolicyCall
 
 PATHS = ""
 """The subject of patterns of paths. No argument has this name."""

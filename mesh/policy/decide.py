@@ -13,12 +13,13 @@ into ``allowed``, and nothing else.
 
 from typing import NamedTuple
 
+from mesh.core.verdict import Decision, Part, Remember, Verdict, shortest, strictness
 from mesh.policy.commands import ParsedCommand, shown
 from mesh.policy.conditions import Mood, Seen
 from mesh.policy.grants import NOTHING, Remembered
 from mesh.policy.layer import CompiledRule, Layer, Policy
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.seeing import paths_of, seen_by, with_part
-from mesh.policy.verdict import Decision, Part, PolicyCall, Remember, Verdict, shortest, strictness
 
 NOT_PARSED = ParsedCommand(why_ask="the command was not parsed")
 """What counts for a shell command of which nobody says what it runs."""

@@ -13,9 +13,9 @@ from mesh.policy.commands import ParsedCommand
 from mesh.policy.conditions import Seen
 from mesh.policy.decide import mood_of
 from mesh.policy.layer import CompiledRule, Layer
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import PolicyRule, RuleSet
 from mesh.policy.seeing import paths_of, seen_by, with_part
-from mesh.policy.verdict import PolicyCall
 
 _PATH = "path"
 _FIXED = ("tools", "servers", "nodes", "kinds", "hints", "risk")

@@ -5,14 +5,15 @@ It asks the same rules the same questions as `mesh.policy.decide`, and says what
 
 import msgspec
 
+from mesh.core.verdict import Verdict, strictness
 from mesh.policy.commands import ParsedCommand
 from mesh.policy.conditions import Mood, Seen
 from mesh.policy.decide import judged, mood_of, ruling_of, verdict_of
 from mesh.policy.grants import NOTHING, Remembered
 from mesh.policy.layer import CompiledRule, Layer, Policy
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import Decide
 from mesh.policy.seeing import paths_of, seen_by, with_part
-from mesh.policy.verdict import PolicyCall, Verdict, strictness
 
 
 class RuleNote(msgspec.Struct, frozen=True):

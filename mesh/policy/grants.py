@@ -9,13 +9,14 @@ from datetime import datetime
 
 import msgspec
 
+from mesh.core.verdict import Remember, reaches
 from mesh.policy.commands import Expansion, ParsedCommand, Words
 from mesh.policy.conditions import Mood, Seen
 from mesh.policy.layer import Layer
 from mesh.policy.patterns import escaped
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import PolicyRule, RuleSet, problems_of
 from mesh.policy.seeing import paths_of
-from mesh.policy.verdict import PolicyCall, Remember, reaches
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from mesh.core.verdict import Decision
 from mesh.policy.conditions import Command, Condition, Mood, Numbering, Paths, Seen, conditions_of
 from mesh.policy.paths import Protected
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import PolicyRule, RuleConditions, RuleSet
-from mesh.policy.verdict import Decision, PolicyCall
 
 DECISIONS: Mapping[str, Decision] = {"allow": "allowed", "ask": "ask", "deny": "denied"}
 _MOST_KNOWN = 4_096

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from mesh.core.verdict import Remember
 from mesh.policy.paths import checked_path_glob
 from mesh.policy.patterns import UnusablePattern, checked
-from mesh.policy.verdict import CallKind, Remember, Risk
+from mesh.policy.policy_call import CallKind, Risk
 
 Default = Literal["hints", "ask", "deny"]
 Decide = Literal["allow", "ask", "deny"]

@@ -9,7 +9,7 @@ from mesh.policy.commands import Expansion, ParsedCommand, Redirection, SimpleCo
 from mesh.policy.conditions import ABSENT, PATHS, Seen, SeenPath, as_text, value_at
 from mesh.policy.layer import Layer
 from mesh.policy.paths import CallPath, call_path, collapsed
-from mesh.policy.verdict import PolicyCall
+from mesh.policy.policy_call import PolicyCall
 
 _UNKNOWN = object()
 

@@ -8,7 +8,7 @@ from mesh.config.policy_examples import example_problems, never_deciding
 from mesh.core.errors import ConfigError
 from mesh.core.hints import Hints
 from mesh.policy.decide import decide
-from mesh.policy.verdict import PolicyCall
+from mesh.policy.policy_call import PolicyCall
 
 
 def config(rules: str, more: str = "") -> Config:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from mesh.core.hints import Hints
 from mesh.policy.commands import Expansion, ParsedCommand, Redirection, SimpleCommand, Word
 from mesh.policy.grants import Grant, Remembered
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ArgTest, PolicyRule, RuleConditions, RuleSet
-from mesh.policy.verdict import PolicyCall
 
 TOOLS = ("read_file", "write_file", "run")
 PATHS = (

@@ -6,14 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.core.hints import Hints
+from mesh.core.verdict import Verdict, strictness
 from mesh.policy.commands import Expansion, ParsedCommand, Redirection, SimpleCommand
 from mesh.policy.decide import decide
 from mesh.policy.explain import explained
 from mesh.policy.grants import NOTHING, Grant, Remembered
 from mesh.policy.layer import Policy
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ASK_COMMANDS, ArgTest, PolicyRule, RuleConditions, RuleSet
 from mesh.policy.shadowed import shadowed_by
-from mesh.policy.verdict import PolicyCall, Verdict, strictness
 from tests.policy import generated_policies as drawn
 
 DESTRUCTIVE, HARMLESS = Hints(True, False), Hints(False, True, True)

@@ -11,9 +11,9 @@ from mesh.policy.commands import ParsedCommand
 from mesh.policy.decide import decide
 from mesh.policy.grants import Grant, Remembered, in_force, problem_of, suggested
 from mesh.policy.layer import Policy
+from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import PolicyRule, RuleSet
 from mesh.policy.shell import parse_now
-from mesh.policy.verdict import PolicyCall
 from tests.policy import generated_policies as drawn
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 from mesh.config.model import Config
 from mesh.core.hints import Hints
 from mesh.mcp.port import Tool
-from mesh.policy.verdict import CallKind, PolicyCall
+from mesh.policy.policy_call import CallKind, PolicyCall
 from mesh.tree.plan import PlannedNode, callable_agents, tree_of
 
 

@@ -1,11 +1,6 @@
-"""What is asked of a policy, and what it says: a call, and the verdict about it.
+"""What is asked of a policy: a call. What it says is a `mesh.core.verdict.Verdict`."""
 
-denied   it does not run, whatever else was said
-ask      a person decides
-allowed  it runs
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -14,12 +9,7 @@ from mesh.core.hints import Hints
 
 CallKind = Literal["mcp", "python", "agent", "a2a"]
 """A tool of an MCP server, a tool in a Python file, an agent of the config, another agent."""
-Decision = Literal["allowed", "ask", "denied"]
-Remember = Literal["none", "conversation", "always"]
 Risk = Literal["low", "medium", "high"]
-
-_STRICTNESS: Mapping[Decision, int] = {"allowed": 0, "ask": 1, "denied": 2}
-_SCOPES: Mapping[Remember, int] = {"none": 0, "conversation": 1, "always": 2}
 
 
 class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,41 +50,3 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
         if self.risk is not None:
             return self.risk
         return "high" if self.hints.destructive else "low" if self.hints.read_only else "medium"
-
-
-class Part(msgspec.Struct, frozen=True):
-    """What was decided about one simple command of a call, and by which rule."""
-
-    words: str
-    verdict: Decision
-    rule: str
-
-
-class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a policy says about a call. ``rule`` is the name of the rule that decided, ``why`` a sentence for
-    people and for the model. ``remember``: for how long the decision about an ``ask`` may be remembered."""
-
-    decision: Decision
-    rule: str
-    why: str
-    parts: tuple[Part, ...] = ()
-    remember: Remember = "none"
-
-
-def strictness(decision: Decision) -> int:
-    """The greater, the stricter."""
-    return _STRICTNESS[decision]
-
-
-def shortest(scopes: Iterable[Remember]) -> Remember:
-    """The narrowest of several bounds on what may be remembered."""
-    return min(scopes, key=_SCOPES.__getitem__, default="none")
-
-
-def reaches(bound: Remember, wanted: Remember) -> bool:
-    """Whether a bound lets a decision be remembered for so long.
-
-    >>> reaches("always", "conversation"), reaches("conversation", "always")
-    (True, False)
-    """
-    return _SCOPES[bound] >= _SCOPES[wanted]
