@@ -16,6 +16,7 @@ from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
 from mesh.keeper.requests import Follow, Request, Watch
+from mesh.policy.grants import Grant
 from mesh.push.files import FilePushStore
 from mesh.push.port import EventNotifications
 from mesh.push.sender import WebhookSender
@@ -45,6 +46,7 @@ class KeeperActor(Actor):
             KeeperSettings(
                 agent=blueprint.agent,
                 digest=blueprint.digest,
+                root=config.tree.name,
                 system_prompt=tree_of(config).prompt or config.prompt,
                 turn_timeout_s=config.limits.turn_timeout_s,
                 max_queue_per_conversation=config.limits.max_queue_per_conversation,
@@ -83,6 +85,10 @@ class KeeperActor(Actor):
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         with _unavailable():
             return await self._keeper.remaining(conversation_id, scopes, on_limit)
+
+    async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
+        with _unavailable():
+            return await self._keeper.grants(conversation_id, agent)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         with _unavailable():

@@ -36,6 +36,7 @@ from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.policy.book_file import FileGrantBook
+from mesh.policy.grants import Grant
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
 
 _PROBE_S = 2.0
@@ -134,6 +135,10 @@ class RemoteRecorder:
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.remaining(conversation_id, scopes, on_limit)
+
+    async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.grants(conversation_id, agent)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]

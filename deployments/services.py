@@ -66,6 +66,7 @@ KEEPER = Service(
         KeeperService.reserve: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.lose: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.remaining: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.grants: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.decisions: CallTerms(repeat_for_s=FOREVER, within_s=30),
     },
 )

@@ -109,7 +109,7 @@ def _call(config: "Config", name: str, arguments: dict[str, Any], node: str | No
     agent, planned = next((a, p) for a, p in callers_of(config) if p.node.name == caller)
     inline = _is_inline(planned)
     if name in tools:
-        return tool_call(config, agent, caller, tools[name], arguments, inline=inline)
+        return tool_call(agent, caller, tools[name], arguments, inline=inline)
     kind: Any = row["source"]
     destructive = row["destructiveHint"]
     return agent_call(kind, agent, caller, name, arguments, destructive=destructive, inline=inline)

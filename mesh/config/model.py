@@ -99,7 +99,8 @@ class ServerOptions(ConfigSection):
     session, ``max_result_bytes`` one result. The server gets ``env``, and of the mesh's own environment only
     HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may override. ``believe_checks``: what it says in
     ``_meta`` of its checks counts (`mesh.mcp.outcome_checks`). ``trust``: what it says there of the arguments
-    of its tools counts, by which rules about paths and commands hold (`mesh.mcp.meta`).
+    of its tools counts, by which rules about paths and commands hold (`mesh.mcp.meta`). ``previews`` are, by
+    the names of tools, the added arguments with which a call changes nothing and says what it would do.
     """
 
     command: Text | None = None
@@ -112,6 +113,7 @@ class ServerOptions(ConfigSection):
     max_result_bytes: Bytes = 1024 * 1024
     believe_checks: bool = False
     trust: bool = False
+    previews: dict[Text, dict[str, Any]] = {}
 
     @property
     def is_trusted(self) -> bool:

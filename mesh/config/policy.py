@@ -140,7 +140,7 @@ class PolicyOptions(ConfigSection):
     default: Default = "hints"
     hide: Many[PathGlob] = ()
     freeze: Many[PathGlob] = ()
-    grants: Remember = "conversation"
+    grants: Remember = "none"
     rules: Annotated[Many[RuleOptions], Field(max_length=MAX_RULES)] = ()
     ask_commands: Many[Text] = ASK_COMMANDS
 

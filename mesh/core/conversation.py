@@ -152,6 +152,7 @@ class Conversation:
         self.messages: list[MessageView] = []
         self.asked: set[str] = set()
         self.decided: dict[str, ApprovalResolved] = {}
+        self.granted: list[tuple[ApprovalRequired, ApprovalResolved]] = []
         self._shown: dict[str, int] = {}  # approval -> the event at which a client was told of it
         self.requests: dict[str, KeyedRequest] = {}
         self.pauses: list[int] = []  # the events at which a client may have been answered
@@ -362,6 +363,8 @@ class Conversation:
             case ApprovalResolved():
                 self.decided[event.uuid] = event
                 self.decisions.append(event)
+                if event.grant is not None:
+                    self.granted += [(asked, event) for asked in self._questions if asked.uuid == event.uuid]
                 if event.choice == "answer":
                     self._say("user", event.answer, event)
                 self.had_token = self.had_token or event.had_token

@@ -8,28 +8,32 @@ it, and asks for the next one.
     state      last event of the step       action
     ─────────────────────────────────────────────────────────────────────────────────────────────────────
     NEW        none                         the call cannot be made          Refuse
-                                            a person has to agree first      Ask
-                                            running it twice is harmless,
-                                            or its steps are durable         Run
-                                            otherwise                        Claim
+                                            it is itself a question          Ask
+                                            otherwise                        Judge
     WAITING    approval_required                                             Wait
     DECIDED    approval_resolved            rejected without a reason        Stop
                                             rejected with a reason           Refuse
                                             skipped                          Skip
                                             answered                         Answer
-                                            the callee had asked             Claim, to tell it the decision
                                             retry, and the callee may know   Recover
                                             approved: it cannot be made      Refuse
-                                                      the tool has changed   Ask
-                                                      its steps are durable  Run
-                                                      otherwise              Claim
+                                                      otherwise              Judge
     CLAIMED    tool_intent                                                   Recover
     DONE       tool_result                                                   Done
+
+No call is made without a verdict of the policy (`Judge`), which leads to (`action_after_verdict`)
+
+    denied, also if it was approved before                                   Refuse
+    ask, and nobody has approved it                                          Ask
+    or the callee has changed since it was approved                          Ask
+    otherwise: its steps are durable, or running it twice is harmless        Run
+               otherwise                                                     MakeClaim
 
 A claim that was made or recovered ends in one of these ways, and each leads to the next event:
 
     it returned, or failed                                                   tool_result
     it did not begin, and never will        `action_after_not_begun`: another claim, if that is still right
+    it found something else than previewed  `action_after_conflict`: who approved it is asked again
     nobody knows                            `action_after_unknown`: the callee's check is asked
                                               applied: tool_result, with what it found
                                               not_applied: another claim, as for one that did not begin
@@ -38,7 +42,7 @@ A claim that was made or recovered ends in one of these ways, and each leads to 
     the callee asks                         approval_required, with its question
 
 Where a call needs the bearer token of the turn and that was lost in a crash, an approval of the kind
-auth_required comes before Claim and Recover. Once it is granted, it is as if it had never been asked for.
+auth_required comes before MakeClaim and Recover. Once it is granted, it is as if it had never been asked for.
 
 Invariant: there is no way from WAITING to a claim. Only the keeper writes approval_resolved.
 """
@@ -59,6 +63,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
+from mesh.core.verdict import Verdict
 
 MESSAGE_REFUSED = "refused"
 """The question id of an approval that asks for a token because another agent refused the message."""
@@ -203,8 +208,9 @@ class Callee(Protocol):
         """Why it cannot be called with these arguments, for whoever wrote them; empty if it can."""
         ...
 
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        """What a person has to be asked before the first claim, if anything."""
+    @property
+    def is_question(self) -> bool:
+        """Whether it has no effect but to ask a person, and no policy decides about it."""
         ...
 
     def changes_since(self, asked: ApprovalRequired) -> str:
@@ -252,11 +258,28 @@ class Answer(msgspec.Struct, frozen=True):
     text: str
 
 
+class Judge(msgspec.Struct, frozen=True):
+    """The policy has to say what becomes of the call. ``is_approved``: a person has agreed to it; ``changes``
+    is how the callee differs from what was agreed to. ``was_claimed``: it is not run without a claim.
+    ``answers`` is the approval whose decision it tells the callee, which works on the task ``cancels``.
+    ``found`` as in `MakeClaim`."""
+
+    arguments: dict[str, Any]
+    is_approved: bool = False
+    changes: str = ""
+    was_claimed: bool = False
+    answers: str = ""
+    cancels: str = ""
+    found: Found | None = None
+
+
 class Ask(msgspec.Struct, frozen=True):
-    """A person has to be asked. ``changes``: how the callee differs from what was approved before."""
+    """A person has to be asked. ``verdict`` is the policy's, if it has one. ``changes``: how the callee
+    differs from what was approved before."""
 
     kind: ApprovalKindName
     arguments: dict[str, Any]
+    verdict: Verdict | None = None
     changes: str = ""
 
 
@@ -264,6 +287,7 @@ class Run(msgspec.Struct, frozen=True):
     """Make the call, without a claim."""
 
     arguments: dict[str, Any]
+    verdict: Verdict
 
 
 class MakeClaim(msgspec.Struct, frozen=True):
@@ -271,6 +295,7 @@ class MakeClaim(msgspec.Struct, frozen=True):
     ``found``: a check found that the claim before had no effect."""
 
     arguments: dict[str, Any]
+    verdict: Verdict
     answers: str = ""
     found: Found | None = None
 
@@ -296,15 +321,51 @@ class AskWhatToDo(msgspec.Struct, frozen=True):
     found: Found | None = None
 
 
-Action = Done | Wait | Stop | Refuse | Skip | Answer | Ask | Run | MakeClaim | Recover | Accept | AskWhatToDo
+Action = (
+    Done
+    | Wait
+    | Stop
+    | Refuse
+    | Skip
+    | Answer
+    | Judge
+    | Ask
+    | Run
+    | MakeClaim
+    | Recover
+    | Accept
+    | AskWhatToDo
+)
 
 
 def next_action(history: History, callee: Callee) -> Action:
     """What to do next with a call: see the table of the module."""
-    action = _wanted(history, callee)
-    if callee.lacks_token and isinstance(action, MakeClaim | Recover):
-        return Ask("auth_required", history.arguments(callee.arguments))
-    return action
+    match history.state:
+        case State.NEW:
+            return _begin(callee)
+        case State.WAITING:
+            return Wait()
+        case State.DECIDED:
+            return _decided(history, callee)
+        case State.CLAIMED:
+            return _recover(history, callee, Recover(history.last_claim))
+        case State.DONE:
+            assert history.result is not None  # that is what DONE means
+            return Done(history.result)
+
+
+def action_after_verdict(judged: Judge, verdict: Verdict, callee: Callee) -> Action:
+    """What to do next with a call about which the policy says this."""
+    arguments, may_have_begun = judged.arguments, judged.is_approved or judged.was_claimed
+    if verdict.decision == "denied":
+        return Refuse(verdict.told, was_allowed=may_have_begun, cancels=judged.cancels)
+    if judged.changes or (verdict.decision == "ask" and not judged.is_approved):
+        return Ask("tool_call", arguments, verdict, judged.changes)
+    if callee.is_durable or (callee.is_repeatable and not may_have_begun):
+        return Run(arguments, verdict)
+    if callee.lacks_token:
+        return Ask("auth_required", arguments)
+    return MakeClaim(arguments, verdict, judged.answers, judged.found)
 
 
 def action_after_not_begun(history: History, recovered: Recover, callee: Callee) -> Action:
@@ -315,10 +376,11 @@ def action_after_not_begun(history: History, recovered: Recover, callee: Callee)
     run.
     """
     if recovered.is_retry:
-        return MakeClaim(history.arguments(callee.arguments), recovered.claim.answers)
+        arguments = history.arguments(callee.arguments)
+        return Judge(arguments, is_approved=True, answers=recovered.claim.answers)
     match next_action(history.before(recovered.claim), callee):
-        case Run(arguments=arguments):
-            return MakeClaim(arguments)
+        case Judge() as judge:
+            return msgspec.structs.replace(judge, was_claimed=True)
         case Refuse(problem=problem) if problem:
             return Refuse(problem, was_allowed=True)
         case action:
@@ -333,31 +395,24 @@ def action_after_unknown(history: History, recovered: Recover, callee: Callee, f
     if found.outcome == "applied":
         return Accept(found)
     action = action_after_not_begun(history, recovered, callee)
-    return msgspec.structs.replace(action, found=found) if isinstance(action, MakeClaim) else action
+    return msgspec.structs.replace(action, found=found) if isinstance(action, Judge) else action
 
 
-def _wanted(history: History, callee: Callee) -> Action:
-    match history.state:
-        case State.NEW:
-            return _begin(callee)
-        case State.WAITING:
-            return Wait()
-        case State.DECIDED:
-            return _decided(history, callee)
-        case State.CLAIMED:
-            return Recover(history.last_claim)
-        case State.DONE:
-            assert history.result is not None  # that is what DONE means
-            return Done(history.result)
+def action_after_conflict(history: History, callee: Callee, why: str) -> Action:
+    """What to do next when a claimed call changed nothing, because what is there is not what was previewed.
+    Who approved it has to see what it would do now; a call that the policy allows is made again."""
+    is_approved = any(history.decision_on(asked) is not None for asked in history.approvals)
+    arguments = history.arguments(callee.arguments)
+    if is_approved:
+        return Judge(arguments, is_approved=True, changes=why)
+    return Judge(arguments, was_claimed=True)
 
 
 def _begin(callee: Callee) -> Action:
     arguments = callee.arguments
     if problem := callee.problem(arguments):
         return Refuse(problem)
-    if kind := callee.kind_of_approval():
-        return Ask(kind, arguments)
-    return Run(arguments) if callee.is_repeatable or callee.is_durable else MakeClaim(arguments)
+    return Ask("question", arguments) if callee.is_question else Judge(arguments)
 
 
 def _decided(history: History, callee: Callee) -> Action:
@@ -366,7 +421,7 @@ def _decided(history: History, callee: Callee) -> Action:
     assert decision is not None  # that is what DECIDED means
     is_denied_token = APPROVAL_KINDS[asked.kind].needs_token and decision.choice == "reject"
     if asked.remote_task_id and not is_denied_token:
-        return MakeClaim(arguments, asked.uuid)
+        return Judge(arguments, is_approved=True, answers=asked.uuid, cancels=asked.remote_task_id)
     match decision.choice:
         case "reject":
             cancels = asked.remote_task_id
@@ -376,7 +431,7 @@ def _decided(history: History, callee: Callee) -> Action:
         case "answer":
             return Answer(decision.answer)
         case "retry" if callee.may_know_later:
-            return Recover(history.last_claim, is_retry=True)
+            return _recover(history, callee, Recover(history.last_claim, is_retry=True))
         case _:
             return _approved(history, callee, arguments)
 
@@ -384,11 +439,22 @@ def _decided(history: History, callee: Callee) -> Action:
 def _approved(history: History, callee: Callee, arguments: dict[str, Any]) -> Action:
     if problem := callee.problem(arguments):
         return Refuse(problem, was_allowed=True)
-    if changes := callee.changes_since(history.asked):
-        return Ask("tool_call", arguments, changes)
-    if callee.is_durable:
-        return Run(arguments)
-    return MakeClaim(arguments, history.last_claim.answers if history.claims else "")
+    return Judge(
+        arguments,
+        is_approved=True,
+        changes=callee.changes_since(history.asked) or _edited(history.asked, arguments),
+        answers=history.last_claim.answers if history.claims else "",
+    )
+
+
+def _edited(asked: ApprovalRequired, arguments: dict[str, Any]) -> str:
+    """What a person saw is what happens: with other arguments, something else would."""
+    is_other = asked.preview is not None and arguments != asked.tool_args
+    return "a person changed the arguments; this is what it would do with them" if is_other else ""
+
+
+def _recover(history: History, callee: Callee, action: Recover) -> Action:
+    return Ask("auth_required", history.arguments(callee.arguments)) if callee.lacks_token else action
 
 
 def _is_granted(asked: ApprovalRequired, events: Sequence[AnyEvent]) -> bool:

@@ -100,8 +100,8 @@ class Artifact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that a call would change: lines ``added`` and ``removed``, and what identifies its content before
-    and after (a hash; empty: there is no file)."""
+    """A file that a call would change: how many lines are ``added`` and ``removed``, and what identifies its
+    content before and after (a hash; empty: there is no file)."""
 
     path: str
     added: int = 0
@@ -111,8 +111,8 @@ class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Preview(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call would do, as its tool says. ``cut``: there is more of the ``text``, from ``next_offset`` on.
-    ``expect`` identifies what is there now: the call is made only as long as it still is."""
+    """What a call would do, as its tool says. ``cut``: there is more of the ``text``, from ``next_offset``
+    on. ``expect`` identifies what is there now: the call is made only as long as it still is."""
 
     kind: Literal["diff", "text"]
     text: str
@@ -435,9 +435,9 @@ class ApprovalRequired(Event, frozen=True):
     root agent down to the one that asks. ``output_schema`` is that of the answer that is to be validated.
     ``found``: a check was asked before the person, and could not tell.
 
-    ``rule`` is the rule of the policy that asks, ``why`` its reason, and ``parts`` are what it says about each
-    command of a shell command. A decision may be remembered for as long as ``remember`` says; unless it is
-    edited, ``suggested_rule`` (`mesh.policy.rules.PolicyRule`) is then the rule that allows the same.
+    ``rule`` is the rule of the policy that asks, ``why`` its reason, and ``parts`` are what it says about
+    each command of a shell command. A decision may be remembered for as long as ``remember`` says; unless it
+    is edited, ``suggested_rule`` (`mesh.policy.rules.PolicyRule`) is then the rule that allows the same.
     ``preview`` is what the call would do.
     """
 

@@ -32,6 +32,15 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: tuple[Part, ...] = ()
     remember: Remember = "none"
 
+    @property
+    def told(self) -> str:
+        """The reason and the rule, for the model."""
+        return self.why if self.rule in self.why else f"{self.why} (rule {self.rule} of the policy)"
+
+
+ALLOWED = Verdict("allowed", "", "There is no policy.")
+"""What counts where there is no policy, for what asks nobody."""
+
 
 def strictness(decision: Decision) -> int:
     """The greater, the stricter."""

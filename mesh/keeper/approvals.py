@@ -16,6 +16,7 @@ from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, now
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
+from mesh.keeper.grants import remembered_rule
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
 from mesh.llm.outputs import problem_of_edit
@@ -90,6 +91,8 @@ class Approvals:
             reason=decision.reason,
             answer=decision.answer if choice == "answer" else "",
             had_token=bool(caller.token),
+            remember=decision.remember,
+            grant=remembered_rule(asked, decision),
         )
 
     async def _check_edited(

@@ -36,6 +36,7 @@ from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
+from mesh.keeper.grants import granted
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
@@ -79,6 +80,7 @@ from mesh.keeper.requests import (
 )
 from mesh.keeper.shard import Shard
 from mesh.keeper.transfer import exported_lines, imported_events
+from mesh.policy.grants import Grant
 from mesh.push.service import PushNotifications
 from mesh.tree.turn import Ack, Decisions, ReserveReply, Tree
 
@@ -87,10 +89,12 @@ _LISTEN_S = 20.0
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper needs to know of the agent, and its bounds (times in seconds)."""
+    """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
+    the root of its tree."""
 
     agent: str
     digest: str
+    root: str = ""
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
     unavailable_for_s: float = 120.0
@@ -190,6 +194,11 @@ class Keeper:
         """See `Recorder`."""
         budget_use = (await self._shard.get(conversation_id)).conversation.budget_use
         return remaining_of(budget_use, scopes, on_limit, now())
+
+    async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
+        """See `Recorder`."""
+        conversation = (await self._shard.get(conversation_id)).conversation
+        return granted(conversation, agent, self._settings.root)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""

@@ -9,7 +9,7 @@ connection breaks. A connection knows no queue and no deadline of a call. It is 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Literal, Protocol, cast
@@ -80,6 +80,8 @@ class ServerSpec(Protocol):
     def tells_truth(self) -> bool: ...
     @property
     def is_trusted(self) -> bool: ...
+    @property
+    def previews(self) -> Mapping[str, dict[str, Any]]: ...
 
 
 class McpTransport(Protocol):
@@ -143,6 +145,9 @@ class ReceivedTool(BaseModel):
             command=about.command,
             exe=about.exe,
             must_ask=about.must_ask,
+            preview=server.previews.get(self.name) or about.preview,
+            check=about.check,
+            rest=about.rest,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import mcp_types as types
 
 from mesh.core.events import Artifact
+from mesh.mcp.meta import is_conflict
 from mesh.mcp.port import ToolOutcome
 
 
@@ -23,7 +24,13 @@ def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
         return ToolOutcome(content=over_bound(size, max_bytes), is_error=True)
     files = tuple(file for part in result.content if (file := part_file(part)) is not None)
     truth = _truth(result.structured_content)
-    return ToolOutcome(content=content, is_error=bool(result.is_error), artifacts=files, truth=truth)
+    return ToolOutcome(
+        content=content,
+        is_error=bool(result.is_error),
+        artifacts=files,
+        truth=truth,
+        is_conflict=bool(result.is_error) and is_conflict(result.meta),
+    )
 
 
 def _truth(structured: Any) -> bool | None:

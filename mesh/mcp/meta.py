@@ -47,13 +47,17 @@ def tool_meta(meta: object) -> ToolMeta:
 class ArgumentMeta(msgspec.Struct, frozen=True):
     """What a trusted server says of a tool, for policies: how much it can do, the names of the arguments that
     are paths, the one that is a shell command, and the two that are a program and the list of its arguments.
-    ``must_ask``: a person is to be asked at every call."""
+    ``must_ask``: a person is to be asked at every call. ``preview``, ``check`` and ``rest`` as in
+    `mesh.mcp.port.Tool`."""
 
     risk: Risk | None = None
     paths: tuple[str, ...] = ()
     command: str = ""
     exe: tuple[str, str] | None = None
     must_ask: bool = False
+    preview: dict[str, Any] = {}
+    check: dict[str, Any] = {}
+    rest: str = ""
 
 
 def argument_meta(meta: object) -> ArgumentMeta:
@@ -74,7 +78,20 @@ def argument_meta(meta: object) -> ArgumentMeta:
         command if isinstance(command, str) else "",
         (exe[0], exe[1]) if is_exe and isinstance(exe, list) else None,
         about.get("ask") is True,
+        _arguments(about.get("preview")),
+        _arguments(about.get("check")),
+        rest if isinstance(rest := about.get("rest"), str) else "",
     )
+
+
+def _arguments(said: object) -> dict[str, Any]:
+    return {str(key): value for key, value in said.items()} if isinstance(said, Mapping) else {}
+
+
+def is_conflict(meta: object) -> bool:
+    """Whether the ``_meta`` of a result says that what the call expects is not there."""
+    about = meta.get(ABOUT) if isinstance(meta, Mapping) else None
+    return isinstance(about, Mapping) and about.get("conflict") is True
 
 
 def _path_argument(said: object) -> str:

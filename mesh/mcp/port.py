@@ -32,7 +32,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     never as a text.
 
     ``risk``, ``paths``, ``command``, ``exe`` and ``must_ask`` are what a trusted server says for policies:
-    see `mesh.mcp.meta.ArgumentMeta`.
+    see `mesh.mcp.meta.ArgumentMeta`. ``preview`` and ``check`` are the arguments that make a call one that
+    changes nothing, and tells what it would do, or whether it has been done; ``rest`` is the one that gives
+    more of a preview.
     """
 
     name: str
@@ -50,6 +52,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     exe: tuple[str, str] | None = None
     must_ask: bool = False
+    preview: dict[str, Any] = {}
+    check: dict[str, Any] = {}
+    rest: str = ""
 
     @property
     def is_harmless(self) -> bool:
@@ -80,13 +85,15 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``is_error``: the tool reported an error, or the protocol did before the tool ran. ``artifacts``: files
     that the tool returned, and that the text only mentions. ``truth``: the truth value that the tool returned
-    as structured content, if it did; a text that reads like one is none.
+    as structured content, if it did; a text that reads like one is none. ``is_conflict``: the server
+    says that the call changed nothing, because what it expects is not there.
     """
 
     content: str
     is_error: bool = False
     artifacts: tuple[Artifact, ...] = ()
     truth: bool | None = None
+    is_conflict: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True):

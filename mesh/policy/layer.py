@@ -115,6 +115,11 @@ class Policy:
     def __init__(self, agent: RuleSet, nodes: Sequence[RuleSet] = ()) -> None:
         self.layers = tuple(Layer(rules) for rules in (agent, *nodes))
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has written it: the hints decide."""
+        return all(layer.rule_set == RuleSet() for layer in self.layers)
+
     @classmethod
     def default(cls) -> "Policy":
         """The policy of a config without one: the hints decide."""

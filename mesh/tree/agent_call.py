@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 
 from mesh.core.durable_call import Ask, Refuse
-from mesh.core.events import AgentStarted, ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
+from mesh.core.events import AgentStarted, ApprovalRequired, ToolCall, ToolResult
 from mesh.core.messages import ToolSpec, accepted_mark
 from mesh.core.places import StepKey
 from mesh.mcp.schema import problems
+from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
     MOST_SHOWN,
@@ -36,6 +37,7 @@ from mesh.tree.calls import (
     too_deep,
 )
 from mesh.tree.children import not_ended
+from mesh.tree.judged_calls import agent_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import PassOutput, RunNode
@@ -147,10 +149,17 @@ class _AgentCall(CallDriver):
             return is_too_deep
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        agent = self._calls.called(self.call.name, self.call.arguments)
-        asks = agent is not None and agent.destructive and self._calls.settings.asks(self._steps.turn)
-        return "tool_call" if asks else None
+    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+        agent, settings = self._agent(arguments), self._calls.settings
+        return agent_call(
+            "agent",
+            settings.agent,
+            settings.name,
+            agent.name,
+            arguments,
+            destructive=agent.destructive,
+            inline=not settings.asks(self._steps.turn),
+        )
 
     # -- effects
 

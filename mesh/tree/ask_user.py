@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mesh.core.durable_call import Ask, Refuse
-from mesh.core.events import ApprovalKindName, ApprovalRequired, ToolCall, ToolResult
+from mesh.core.events import ApprovalRequired, ToolCall, ToolResult
 from mesh.core.messages import ToolSpec
 from mesh.core.places import StepKey
 from mesh.tree.calls import CallDriver, CallSettings, NotRun, bounded, run_call
@@ -44,15 +44,14 @@ class QuestionCalls(msgspec.Struct, frozen=True):
 class _QuestionCall(CallDriver):
     """One question. Its only effect is in the journal, so that nothing is ever claimed."""
 
+    is_question = True
+
     def __init__(self, calls: QuestionCalls, call: ToolCall) -> None:
         super().__init__(call)
         self._calls = calls
 
     def problem(self, arguments: dict[str, Any]) -> str:
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
-
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        return "question"
 
     def question(self, action: Ask) -> ApprovalRequired:
         return ApprovalRequired(

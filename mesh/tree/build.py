@@ -11,6 +11,7 @@ from typing import Any
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, Validator
+from mesh.config.node_policies import policy_of
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import ROOT
 from mesh.llm.parameters import Parameters
@@ -25,6 +26,7 @@ from mesh.tree.ask_user import QuestionCalls
 from mesh.tree.calls import NO_CALLS, CallSettings, NodeCalls
 from mesh.tree.children import Child, Children
 from mesh.tree.configured_limits import limits_of, limits_of_turn
+from mesh.tree.gate import Gate
 from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER, LlmSettings, LlmWork, Tools
 from mesh.tree.loop import Loop
 from mesh.tree.model_call import ModelCalls, ModelSettings
@@ -298,6 +300,8 @@ def _answering(tool: ToolSpec, schema: dict[str, Any] | None) -> ToolSpec:
 def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
     return CallSettings(
         name=planned.node.name,
+        agent=planned.agent_of(config),
+        gate=Gate(policy_of(config, planned.node.name)),
         root=config.tree.name,
         output_key=planned.node.output_key or "",
         approvals=planned.approvals,

@@ -1,7 +1,8 @@
 """Runs durable calls: does what `mesh.core.durable_call` says, and journals what comes of it.
 
     llm node, a2a node, tool node
-      └ `run_call`          the loop: next action, effect, event
+      └ `run_call`          the loop: next action, verdict, effect, event
+          ├ `Gate`          what the policy says (`mesh.tree.gate`)
           └ `CallDriver`    how one kind of call is made, recovered and described:
                             tools (`tool_call`), agents of the config (`agent_call`), other agents
                             (`remote_call`), the person (`ask_user`)
@@ -30,6 +31,7 @@ from mesh.core.durable_call import (
     AskWhatToDo,
     Done,
     History,
+    Judge,
     MakeClaim,
     Recover,
     Refuse,
@@ -37,8 +39,10 @@ from mesh.core.durable_call import (
     Skip,
     Stop,
     Wait,
+    action_after_conflict,
     action_after_not_begun,
     action_after_unknown,
+    action_after_verdict,
     next_action,
 )
 from mesh.core.events import (
@@ -46,6 +50,7 @@ from mesh.core.events import (
     ApprovalRequired,
     Artifact,
     Found,
+    Preview,
     SpentElsewhere,
     ToolCall,
     ToolIntent,
@@ -54,6 +59,9 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
+from mesh.core.verdict import Verdict
+from mesh.policy.policy_call import PolicyCall
+from mesh.tree.gate import NO_POLICY, Gate, Judged
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.plan import ApprovalRule
 from mesh.tree.steps import Steps
@@ -88,6 +96,12 @@ class NotRun(msgspec.Struct, frozen=True):
     by_decision: bool = False
 
 
+class Conflict(msgspec.Struct, frozen=True):
+    """It changed nothing, because what it would have changed is not what the preview was made of."""
+
+    why: str
+
+
 class NotBegun(msgspec.Struct, frozen=True):
     """It did not begin, and in the name of this claim it never will."""
 
@@ -106,7 +120,7 @@ class Stopped(msgspec.Struct, frozen=True):
     """It took the person's rejection, which had no reason: the turn ends."""
 
 
-Ended = Returned | NotRun | NotBegun | Unknown | Asks | Stopped
+Ended = Returned | NotRun | Conflict | NotBegun | Unknown | Asks | Stopped
 """How the attempt to make or recover a claimed call ended."""
 
 
@@ -114,6 +128,7 @@ class CallDriver:
     """One call of one kind, for one pass: a `Callee` with its effects and its words. The base class is a
     callee without effects; a kind of call that is claimed overrides the second part."""
 
+    is_question = False
     is_repeatable = False
     is_durable = False
     lacks_token = False
@@ -139,9 +154,9 @@ class CallDriver:
         """See `Callee`."""
         raise NotImplementedError
 
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        """See `Callee`."""
-        return None
+    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+        """The call with these arguments, as policies see it."""
+        raise NotImplementedError
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         """See `Callee`."""
@@ -150,6 +165,10 @@ class CallDriver:
     def attempt(self, kind: ApprovalKindName, history: History) -> int:
         """The number of the next approval of this kind in the step."""
         return history.next_attempt(kind)
+
+    async def preview(self, arguments: dict[str, Any]) -> Preview | Returned | None:
+        """What the call would do, or the error that it would return, if the callee can tell that."""
+        return None
 
     def question(self, action: Ask) -> ApprovalRequired:
         """The question that asks a person to agree, without what only the loop knows."""
@@ -161,8 +180,9 @@ class CallDriver:
 
     # -- kinds that claim their calls
 
-    async def claim(self, action: MakeClaim) -> ToolIntent | NotRun:
-        """The claim that is about to be journaled; ``run`` and ``attempt`` are the loop's."""
+    async def claim(self, action: MakeClaim) -> ToolIntent | NotRun | Returned:
+        """The claim that is about to be journaled; ``run`` and ``attempt`` are the loop's. Or why there is
+        none: it cannot be made, or is known to fail."""
         raise NotImplementedError
 
     async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
@@ -234,14 +254,17 @@ NO_CALLS: NodeCalls = _NoCalls()
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What calls of one node have in common. ``name`` and ``output_key`` are the node's, for its questions.
-    ``root`` is the name of the root agent, with which the paths of agents begin. ``approvals`` says whether
-    destructive tools wait for a person; ``expire_after_s`` how long, None for ever. ``max_result_bytes``
+    ``agent`` is the name of the agent that the node belongs to, and ``root`` that of the root agent, with
+    which the paths of agents begin. ``gate`` asks the policy. ``approvals`` says whether destructive tools
+    wait for a person; ``expire_after_s`` how long, None for ever. ``max_result_bytes``
     bounds the text of a result. ``on_limit`` is what follows at a limit of the budget: it says how much of
     what is left a callee may be told."""
 
     name: str = ""
+    agent: str = ""
     root: str = ""
     output_key: str = ""
+    gate: Gate = NO_POLICY
     approvals: ApprovalRule = ApprovalRule()
     expire_after_s: float | None = None
     max_result_bytes: int = 65_536
@@ -271,6 +294,7 @@ class _DurableCall:
         self._call = call
         self._settings = settings
         self._started: float | None = None  # when the effect began; None: nothing was called
+        self._judged: Judged | None = None  # what the policy has said in this pass
 
     @property
     def _history(self) -> History:
@@ -281,6 +305,7 @@ class _DurableCall:
         action = next_action(self._history, self._driver)
         is_retry = isinstance(action, Recover) and action.is_retry
         for _ in range(_MOST_CLAIMS + isinstance(action, Recover)):
+            action = await self._after_verdict(action)
             claim = await self._claim_of(action)
             if not isinstance(claim, ToolIntent):
                 return claim
@@ -291,6 +316,14 @@ class _DurableCall:
         why = f"the session of {self._call.name} ends again and again; it did not run"
         return self._not_run(NotRun(why))
 
+    async def _after_verdict(self, action: Action) -> Action:
+        """What to do, once the policy has been asked if it has to be."""
+        if not isinstance(action, Judge):
+            return action
+        call = self._driver.judged(action.arguments)
+        self._judged = await self._settings.gate.judged(call, self._steps.grants)
+        return action_after_verdict(action, self._judged.verdict, self._driver)
+
     async def _claim_of(self, action: Action) -> ToolIntent | ToolResult | PassEnd:
         """The claim that is to be made or recovered; otherwise what the call came to without one."""
         match action:
@@ -298,7 +331,7 @@ class _DurableCall:
                 return claim
             case MakeClaim():
                 made = await self._claim(action)
-                return self._not_run(made) if isinstance(made, NotRun) else made
+                return made if isinstance(made, ToolIntent) else self._recorded(made)
             case _:
                 return await self._act(action)
 
@@ -332,15 +365,40 @@ class _DurableCall:
             case Accept(found=found):
                 return self._record(applied(found), found=found)
             case Ask():
-                return self._ask(driver.question(action))
+                return await self._ask_first(action)
             case AskWhatToDo():
                 return self._ask(driver.question_about_unknown(action))
             case Run(arguments=arguments):
                 if driver.may_be_broken_off:
                     return await self._run(arguments)
                 return await run_to_completion(self._run_durably(arguments))
-            case MakeClaim() | Recover():
-                raise AssertionError("claims are made by run")
+            case Judge() | MakeClaim() | Recover():
+                raise AssertionError("run asks the policy and makes claims")
+
+    async def _ask_first(self, action: Ask) -> ToolResult | PassEnd:
+        """Asks a person to agree to a call, unless it would fail anyway."""
+        preview = None
+        if action.verdict is not None:
+            preview = await self._driver.preview(action.arguments)
+        if isinstance(preview, Returned):
+            return self._returned(preview)
+        return self._ask(self._with_reason(self._driver.question(action), action.verdict, preview))
+
+    def _with_reason(
+        self, question: ApprovalRequired, verdict: Verdict | None, preview: Preview | None
+    ) -> ApprovalRequired:
+        if verdict is None or not verdict.rule:
+            return msgspec.structs.replace(question, preview=preview)
+        suggestion = self._judged.suggested_rule if self._judged else None
+        return msgspec.structs.replace(
+            question,
+            rule=verdict.rule,
+            why=verdict.why,
+            parts=verdict.parts,
+            remember=verdict.remember,
+            suggested_rule=suggestion,
+            preview=preview,
+        )
 
     async def _run(self, arguments: dict[str, Any]) -> ToolResult | PassEnd:
         self._started = time.monotonic()
@@ -353,14 +411,18 @@ class _DurableCall:
         await self._steps.send_ahead()
         return recorded
 
-    async def _claim(self, action: MakeClaim) -> ToolIntent | NotRun:
+    async def _claim(self, action: MakeClaim) -> ToolIntent | NotRun | Returned:
         history = self._history
         prepared = await self._driver.claim(action)
-        if isinstance(prepared, NotRun):
+        if not isinstance(prepared, ToolIntent):
             return prepared
         attempt = history.last_claim.attempt + 1 if history.claims else 0
         claim = msgspec.structs.replace(
-            prepared, run=self._steps.turn.run, attempt=attempt, found=action.found
+            prepared,
+            run=self._steps.turn.run,
+            attempt=attempt,
+            found=action.found,
+            rule=action.verdict.rule,
         )
         history.check(claim)
         return await self._steps.claim(self._step, claim)
@@ -383,6 +445,8 @@ class _DurableCall:
                 if not isinstance(action, Accept | AskWhatToDo):
                     return action
                 recorded = await self._act(action)
+            case Conflict(why=why):
+                return action_after_conflict(self._history, self._driver, why)
             case _:
                 recorded = self._recorded(ended)
         await self._steps.send_ahead()
@@ -433,9 +497,17 @@ class _DurableCall:
         most = self._settings.max_result_bytes
         if self._driver.tells_arguments and not self._history.claims:
             more["arguments"] = self._call.arguments
-        result = result_of(self._call, content, most=most, duration_ms=duration_ms, **more)
+        result = result_of(self._call, content, most=most, duration_ms=duration_ms, rule=self._rule, **more)
         self._history.check(result)
         return self._steps.record(self._step, result)
+
+    @property
+    def _rule(self) -> str:
+        """The rule that let the call run, or denied it; empty if none was asked."""
+        if self._judged is not None:
+            return self._judged.verdict.rule
+        claims = self._history.claims
+        return claims[-1].rule if claims else ""
 
 
 def completed_question(

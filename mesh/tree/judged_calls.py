@@ -16,15 +16,12 @@ def callers_of(config: Config) -> Iterator[tuple[str, PlannedNode]]:
         yield from ((root.node.name, planned) for planned in root.walk())
 
 
-def tool_call(
-    config: Config, agent: str, node: str, tool: Tool, arguments: Mapping[str, Any], *, inline: bool
-) -> PolicyCall:
+def tool_call(agent: str, node: str, tool: Tool, arguments: Mapping[str, Any], *, inline: bool) -> PolicyCall:
     """The call of a tool of a server."""
-    python = {server.name for server in config.mcp_servers if server.python is not None}
     return PolicyCall(
         agent=agent,
         node=node,
-        kind="python" if tool.server in python else "mcp",
+        kind="python" if tool.tells_truth else "mcp",
         server=tool.server,
         tool=tool.name,
         hints=Hints(tool.destructive, tool.repeatable, tool.read_only),

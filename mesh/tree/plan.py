@@ -59,6 +59,11 @@ class PlannedNode:
         """The names of the placeholders in its prompt and its arguments, as far as these are no code."""
         return plain_placeholders(self.prompt) | placeholders_in(self.node.args)
 
+    def agent_of(self, config: Config) -> str:
+        """The name of the agent that it belongs to."""
+        root = self.path.partition(".")[0]
+        return config.tree.name if root == ROOT.path else root
+
     def walk(self) -> Iterator["PlannedNode"]:
         """This node and all below it, each before its children."""
         yield self

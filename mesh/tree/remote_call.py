@@ -40,6 +40,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import StepKey
+from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
     Asks,
@@ -56,6 +57,7 @@ from mesh.tree.calls import (
     run_call,
     too_deep,
 )
+from mesh.tree.judged_calls import agent_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
@@ -157,9 +159,17 @@ class _RemoteCall(CallDriver):
             return is_too_deep
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        asks = self._tool.destructive and self._calls.settings.asks(self._steps.turn)
-        return "tool_call" if asks else None
+    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+        settings = self._calls.settings
+        return agent_call(
+            "a2a",
+            settings.agent,
+            settings.name,
+            self.call.name,
+            arguments,
+            destructive=self._tool.destructive,
+            inline=not settings.asks(self._steps.turn),
+        )
 
     def attempt(self, kind: ApprovalKindName, history: History) -> int:
         # Journals number all questions of such a call together, whatever their kind.

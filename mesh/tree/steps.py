@@ -36,6 +36,7 @@ from mesh.core.events import (
     now,
 )
 from mesh.core.places import Place, StepKey
+from mesh.policy.grants import Grant
 from mesh.runtime.logs import fields
 from mesh.tree.turn import Ack, PassInput, PassOutput, Recorder, ReserveReply, RunNode
 
@@ -187,6 +188,10 @@ class Steps:
         if not turn.scopes:
             return Remaining()
         return await self._recorder.remaining(turn.conversation_id, turn.scopes, on_limit)
+
+    async def grants(self, agent: str) -> Sequence[Grant]:
+        """What is remembered for an agent. Raises `Unavailable`."""
+        return await self._recorder.grants(self.turn.conversation_id, agent)
 
     async def end_turn(self, step: StepKey, result: ToolResult) -> None:
         """Records a result that ends the turn; returns when it is durable. The keeper cancels what still

@@ -6,6 +6,7 @@ and then a person. A tool that is another by the time a person has decided is as
 
 import asyncio
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ from mesh.core.events import (
     ApprovalRequired,
     Artifact,
     Found,
+    Preview,
     ToolCall,
     ToolIntent,
     ToolProgress,
@@ -31,15 +33,19 @@ from mesh.core.places import StepKey
 from mesh.mcp.fingerprint import changes, fingerprint_of
 from mesh.mcp.outcome_checks import found, unknown, words_of
 from mesh.mcp.port import Claim, Tool, ToolOutcome
+from mesh.mcp.previews import EXPECT, preview_in
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.net.backoff import Backoff
+from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields
 from mesh.tree.calls import (
     MOST_SHOWN,
     CallDriver,
     CallSettings,
+    Conflict,
     Ended,
     NotBegun,
     NotRun,
@@ -53,10 +59,12 @@ from mesh.tree.calls import (
     result_of,
     run_call,
 )
+from mesh.tree.judged_calls import tool_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
 
+_log = logging.getLogger("mesh.tools")
 _CHECK_WITHIN_S = 60.0
 """Bounds a check, with its repetitions."""
 _MOST_CHECKS = 5
@@ -117,6 +125,8 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Found | None:
         """Returns what the check of a tool finds out about a call, or None if the tool has no check. Raises
         `Unavailable`."""
+        if tool is not None and tool.check:
+            return await self._asked(tool, arguments | tool.check, context)
         if tool is None or not tool.checked_by:
             return None
         check = self.toolbox.check_of(tool)
@@ -182,10 +192,10 @@ class _ToolCall(CallDriver):
     def problem(self, arguments: dict[str, Any]) -> str:
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        if self._tool is None or not self._tool.destructive:
-            return None
-        return "tool_call" if self._calls.settings.asks(self._steps.turn) else None
+    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+        settings = self._calls.settings
+        inline = not settings.asks(self._steps.turn)
+        return tool_call(settings.agent, settings.name, self._found, arguments, inline=inline)
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         if not asked.tool_fingerprint or self._tool is None:
@@ -198,17 +208,41 @@ class _ToolCall(CallDriver):
 
     # -- effects
 
-    async def claim(self, action: MakeClaim) -> ToolIntent | NotRun:
+    async def preview(self, arguments: dict[str, Any]) -> Preview | Returned | None:
+        """See `CallDriver`. A preview that cannot be made is none: a person is asked without it."""
         tool = self._found
+        if not tool.preview:
+            return None
+        try:
+            outcome = await self._calls.toolbox.call(
+                tool, arguments | tool.preview, context=self._context(self._remaining)
+            )
+        except ToolSessionError as problem:
+            _log.warning("event=no_preview tool=%s %s", tool.name, fields(message=problem))
+            return None
+        return self._returned(outcome, arguments) if outcome.is_error else preview_in(outcome)
+
+    async def claim(self, action: MakeClaim) -> ToolIntent | NotRun | Returned:
+        tool, arguments = self._found, action.arguments
         try:
             session = await self._calls.toolbox.identity(tool)
         except ToolSessionError as problem:
             return NotRun(f"{problem}; it did not run")
+        previewed = await self._previewed(arguments)
+        if isinstance(previewed, Returned):
+            return previewed
+        if previewed is not None and previewed.expect:
+            arguments = arguments | {EXPECT: previewed.expect}
         # Before the claim: what cannot be found out now must not interrupt a call that is claimed.
         self._remaining = await self._steps.remaining(self._calls.settings.on_limit)
-        return ToolIntent(
-            run=0, tool=tool.name, arguments=action.arguments, server=tool.server, session=session
-        )
+        return ToolIntent(run=0, tool=tool.name, arguments=arguments, server=tool.server, session=session)
+
+    async def _previewed(self, arguments: dict[str, Any]) -> Preview | Returned | None:
+        """What the person has seen who approved these arguments; otherwise what the call would do now."""
+        asked = self._steps.known(self._step, ApprovalRequired)
+        if asked is not None and asked.preview is not None and asked.tool_args == arguments:
+            return asked.preview
+        return await self.preview(arguments)
 
     async def run(self, arguments: dict[str, Any]) -> Returned:
         try:
@@ -236,14 +270,26 @@ class _ToolCall(CallDriver):
             if problem.may_have_run:
                 return await self.recover(claim, is_retry=False)
             return NotRun(str(problem))
-        return self._returned(outcome, claim.arguments)
+        return self._ended(outcome, claim)
 
     async def recover(self, claim: ToolIntent, *, is_retry: bool) -> Ended:
         try:
             outcome = await self._settled(claim)
         except ToolSessionError:
             return Unknown()
-        return NotBegun() if outcome is None else self._returned(outcome, claim.arguments)
+        return NotBegun() if outcome is None else self._ended(outcome, claim)
+
+    def _ended(self, outcome: ToolOutcome, claim: ToolIntent) -> Returned | Conflict:
+        if outcome.is_conflict and EXPECT in claim.arguments:
+            return Conflict(f"it would not change any more what the preview showed: {outcome.content}")
+        return self._returned(outcome, self._as_asked(claim.arguments))
+
+    def _as_asked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a claim, as they were asked for or approved."""
+        if self._tool is None or not self._tool.preview:
+            return arguments
+        own = {key: value for key, value in self.call.arguments.items() if key == EXPECT}
+        return {key: value for key, value in arguments.items() if key != EXPECT} | own
 
     async def settle(self, claim: ToolIntent) -> None:
         await self._settled(claim)

@@ -18,6 +18,7 @@ from mesh.core.events import (
 from mesh.core.execution import ExecutionContext, step_id, trace_id_of, valid_traceparent
 from mesh.core.messages import Message
 from mesh.core.places import ROOT, Place, StepKey
+from mesh.policy.grants import Grant
 
 
 class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,6 +200,11 @@ class Recorder(Protocol):
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         """What the newest turn may still use of these budgets, by their keys: see `remaining_of`. Raises
+        `Unavailable`."""
+        ...
+
+    async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
+        """What is remembered for an agent: in this conversation, and for always. Some may have ended. Raises
         `Unavailable`."""
         ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +18,7 @@ from mesh.core.durable_call import (
     Done,
     History,
     IllegalTransition,
+    Judge,
     MakeClaim,
     Recover,
     Refuse,
@@ -26,8 +27,10 @@ from mesh.core.durable_call import (
     State,
     Stop,
     Wait,
+    action_after_conflict,
     action_after_not_begun,
     action_after_unknown,
+    action_after_verdict,
     next_action,
 )
 from mesh.core.events import (
@@ -38,10 +41,12 @@ from mesh.core.events import (
     Choice,
     Found,
     Outcome,
+    Preview,
     RemoteQuestion,
     ToolIntent,
     ToolResult,
 )
+from mesh.core.verdict import Decision, Verdict
 
 ARGUMENTS = {"line": "a"}
 EDITED = {"line": "b"}
@@ -57,14 +62,16 @@ class Tool:
     lacks_token: bool = False
     may_know_later: bool = False
     wrong: str = ""
-    asks: ApprovalKindName | None = None
+    is_question: bool = False
+    policy: Decision = "allowed"
     changed: str = ""
 
     def problem(self, arguments: dict[str, Any]) -> str:
         return self.wrong
 
-    def kind_of_approval(self) -> ApprovalKindName | None:
-        return self.asks
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(self.policy, "prod", "Not now.")
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         return self.changed
@@ -89,22 +96,56 @@ WANTS_TOKEN = required("k", "auth_required", remote_question=RemoteQuestion("x",
 REFUSED_US = required("k", "auth_required", remote_question=RemoteQuestion("x", MESSAGE_REFUSED, "text"))
 
 
+ALLOWED, ASKED, DENIED = (Tool(policy=policy).verdict for policy in get_args(Decision))
+
+
+def judged(action: Action, tool: Tool) -> Action:
+    """The action, after the policy was asked if it has to be."""
+    return action_after_verdict(action, tool.verdict, tool) if isinstance(action, Judge) else action
+
+
 def action(events: Sequence[AnyEvent], tool: Tool | None = None) -> Action:
-    return next_action(History(events), tool or Tool())
+    tool = tool or Tool()
+    return judged(next_action(History(events), tool), tool)
 
 
 ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
     ("a call that cannot be made is refused", [], Tool(wrong="no"), Refuse("no")),
-    ("a call that cannot be made asks nobody", [], Tool(wrong="no", asks="tool_call"), Refuse("no")),
-    ("a person is asked first", [], Tool(asks="tool_call"), Ask("tool_call", ARGUMENTS)),
+    ("a call that cannot be made asks nobody", [], Tool(wrong="no", policy="ask"), Refuse("no")),
+    ("a person is asked first", [], Tool(policy="ask"), Ask("tool_call", ARGUMENTS, ASKED)),
     (
         "a person is asked also about what could be repeated",
         [],
-        Tool(is_repeatable=True, asks="tool_call"),
-        Ask("tool_call", ARGUMENTS),
+        Tool(is_repeatable=True, policy="ask"),
+        Ask("tool_call", ARGUMENTS, ASKED),
     ),
-    ("what may run twice is run", [], Tool(is_repeatable=True), Run(ARGUMENTS)),
-    ("what must not run twice is claimed", [], Tool(), MakeClaim(ARGUMENTS)),
+    ("what is denied is refused", [], Tool(policy="denied"), Refuse("Not now. (rule prod of the policy)")),
+    (
+        "what is denied by now is refused, although a person has approved it",
+        [required(), resolved("approve")],
+        Tool(policy="denied"),
+        Refuse("Not now. (rule prod of the policy)", was_allowed=True),
+    ),
+    (
+        "what is denied by now is not told the decision, and cancelled",
+        [claimed(), FROM_AGENT, resolved("approve", "r")],
+        Tool(policy="denied"),
+        Refuse("Not now. (rule prod of the policy)", was_allowed=True, cancels="t"),
+    ),
+    (
+        "a question is asked whatever the policy says",
+        [],
+        Tool(policy="denied", is_question=True),
+        Ask("question", ARGUMENTS),
+    ),
+    (
+        "other arguments than those that were previewed are asked about again",
+        [required(preview=Preview("diff", "+b")), resolved("approve", edited_args=EDITED)],
+        Tool(policy="ask"),
+        Ask("tool_call", EDITED, ASKED, "a person changed the arguments; this is what it would do with them"),
+    ),
+    ("what may run twice is run", [], Tool(is_repeatable=True), Run(ARGUMENTS, ALLOWED)),
+    ("what must not run twice is claimed", [], Tool(), MakeClaim(ARGUMENTS, ALLOWED)),
     ("an approval is waited for", [required()], Tool(), Wait()),
     ("a rejection without a reason stops", [required(), resolved("reject")], Tool(), Stop()),
     (
@@ -125,18 +166,23 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         Tool(),
         Answer("blue"),
     ),
-    ("what was approved is claimed", [required(), resolved("approve")], Tool(), MakeClaim(ARGUMENTS)),
+    (
+        "what was approved is claimed",
+        [required(), resolved("approve")],
+        Tool(),
+        MakeClaim(ARGUMENTS, ALLOWED),
+    ),
     (
         "what was approved is claimed even if it could be repeated",
         [required(), resolved("approve")],
         Tool(is_repeatable=True),
-        MakeClaim(ARGUMENTS),
+        MakeClaim(ARGUMENTS, ALLOWED),
     ),
     (
         "what was edited is claimed as it was edited",
         [required(), resolved("approve", edited_args=EDITED)],
         Tool(),
-        MakeClaim(EDITED),
+        MakeClaim(EDITED, ALLOWED),
     ),
     (
         "what was approved and cannot be made any more is refused",
@@ -148,13 +194,13 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         "a tool that has changed since is asked about again",
         [required(), resolved("approve")],
         Tool(changed="schema"),
-        Ask("tool_call", ARGUMENTS, "schema"),
+        Ask("tool_call", ARGUMENTS, ALLOWED, "schema"),
     ),
     (
         "a retry is claimed",
         [claimed(), required(kind="unknown_outcome"), resolved("retry")],
         Tool(),
-        MakeClaim(ARGUMENTS),
+        MakeClaim(ARGUMENTS, ALLOWED),
     ),
     (
         "a retry asks first whom can tell by now",
@@ -175,9 +221,14 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         "the decision is told to who asked",
         [claimed(), FROM_AGENT, resolved("approve", "r")],
         Tool(),
-        MakeClaim(ARGUMENTS, "r"),
+        MakeClaim(ARGUMENTS, ALLOWED, "r"),
     ),
-    ("a rejection, too", [claimed(), FROM_AGENT, resolved("reject", "r")], Tool(), MakeClaim(ARGUMENTS, "r")),
+    (
+        "a rejection, too",
+        [claimed(), FROM_AGENT, resolved("reject", "r")],
+        Tool(),
+        MakeClaim(ARGUMENTS, ALLOWED, "r"),
+    ),
     (
         "a token that is refused to a task cancels it",
         [claimed(), required(kind="auth_required", remote_task_id="t"), resolved("reject")],
@@ -207,7 +258,7 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         "a message that was refused for want of a token is sent again",
         [claimed(answers="r"), REFUSED_US, resolved("approve", "k")],
         Tool(),
-        MakeClaim(ARGUMENTS, "r"),
+        MakeClaim(ARGUMENTS, ALLOWED, "r"),
     ),
 ]
 
@@ -225,28 +276,28 @@ NOT_BEGUN: list[tuple[str, list[AnyEvent], Recover, Tool, Action]] = [
         [required(), resolved("approve", edited_args=EDITED), claimed()],
         Recover(claimed()),
         Tool(),
-        MakeClaim(EDITED),
+        MakeClaim(EDITED, ALLOWED),
     ),
     (
         "earlier claims have not begun either",
         [required(), resolved("approve"), claimed(0), claimed(1)],
         Recover(claimed(1)),
         Tool(),
-        MakeClaim(ARGUMENTS),
+        MakeClaim(ARGUMENTS, ALLOWED),
     ),
     (
         "a tool that is destructive by now is asked about",
         [claimed()],
         Recover(claimed()),
-        Tool(asks="tool_call"),
-        Ask("tool_call", ARGUMENTS),
+        Tool(policy="ask"),
+        Ask("tool_call", ARGUMENTS, ASKED),
     ),
     (
         "what was claimed once is not run without a claim",
         [claimed()],
         Recover(claimed()),
         Tool(is_repeatable=True),
-        MakeClaim(ARGUMENTS),
+        MakeClaim(ARGUMENTS, ALLOWED),
     ),
     (
         "what cannot be made any more says that it was not run",
@@ -265,8 +316,8 @@ NOT_BEGUN: list[tuple[str, list[AnyEvent], Recover, Tool, Action]] = [
             resolved("retry"),
         ],
         Recover(claimed(0, "r"), is_retry=True),
-        Tool(may_know_later=True, asks="tool_call"),
-        MakeClaim(ARGUMENTS, "r"),
+        Tool(may_know_later=True, policy="ask"),
+        MakeClaim(ARGUMENTS, ASKED, "r"),
     ),
 ]
 
@@ -279,7 +330,7 @@ NOT_BEGUN: list[tuple[str, list[AnyEvent], Recover, Tool, Action]] = [
 def test_what_follows_a_claim_that_never_began(
     events: list[AnyEvent], recovered: Recover, tool: Tool, expected: Action
 ) -> None:
-    assert action_after_not_begun(History(events), recovered, tool) == expected
+    assert judged(action_after_not_begun(History(events), recovered, tool), tool) == expected
 
 
 def found(outcome: Outcome) -> Found:
@@ -299,7 +350,7 @@ UNKNOWN: list[tuple[str, list[AnyEvent], Found | None, Tool, Action]] = [
         "what was applied is the result",
         [required(), resolved("approve"), claimed()],
         found("applied"),
-        Tool(asks="tool_call"),
+        Tool(policy="ask"),
         Accept(found("applied")),
     ),
     (
@@ -313,29 +364,29 @@ UNKNOWN: list[tuple[str, list[AnyEvent], Found | None, Tool, Action]] = [
         "what was not applied is claimed again, as it was approved",
         [required(), resolved("approve", edited_args=EDITED), claimed()],
         found("not_applied"),
-        Tool(asks="tool_call"),
-        MakeClaim(EDITED, found=found("not_applied")),
+        Tool(policy="ask"),
+        MakeClaim(EDITED, ASKED, found=found("not_applied")),
     ),
     (
         "what was not applied is claimed again after a retry, too",
         [claimed(), required(kind="unknown_outcome"), resolved("retry"), claimed(1)],
         found("not_applied"),
-        Tool(asks="tool_call"),
-        MakeClaim(ARGUMENTS, found=found("not_applied")),
+        Tool(policy="ask"),
+        MakeClaim(ARGUMENTS, ASKED, found=found("not_applied")),
     ),
     (
         "what was not applied and is destructive by now is asked about",
         [claimed()],
         found("not_applied"),
-        Tool(asks="tool_call"),
-        Ask("tool_call", ARGUMENTS),
+        Tool(policy="ask"),
+        Ask("tool_call", ARGUMENTS, ASKED),
     ),
     (
         "what was not applied is asked about again if its tool has changed",
         [required(), resolved("approve"), claimed()],
         found("not_applied"),
         Tool(changed="schema"),
-        Ask("tool_call", ARGUMENTS, "schema"),
+        Ask("tool_call", ARGUMENTS, ALLOWED, "schema"),
     ),
     (
         "what was not applied and cannot be made any more was not run",
@@ -349,7 +400,7 @@ UNKNOWN: list[tuple[str, list[AnyEvent], Found | None, Tool, Action]] = [
         [claimed()],
         found("not_applied"),
         Tool(is_repeatable=True),
-        MakeClaim(ARGUMENTS, found=found("not_applied")),
+        MakeClaim(ARGUMENTS, ALLOWED, found=found("not_applied")),
     ),
 ]
 
@@ -361,7 +412,19 @@ def test_what_follows_a_claim_of_which_nobody_knows_what_came(
     events: list[AnyEvent], told: Found | None, tool: Tool, expected: Action
 ) -> None:
     history = History(events)
-    assert action_after_unknown(history, Recover(history.last_claim), tool, told) == expected
+    assert judged(action_after_unknown(history, Recover(history.last_claim), tool, told), tool) == expected
+
+
+def test_who_approved_what_has_changed_meanwhile_is_asked_again() -> None:
+    history = History([required(), resolved("approve"), claimed()])
+    tool = Tool(policy="ask")
+    follows = judged(action_after_conflict(history, tool, "changed"), tool)
+    assert follows == Ask("tool_call", ARGUMENTS, ASKED, "changed")
+
+
+def test_what_a_policy_allows_is_made_again_if_it_has_changed_meanwhile() -> None:
+    follows = judged(action_after_conflict(History([claimed()]), Tool(), "changed"), Tool())
+    assert follows == MakeClaim(ARGUMENTS, ALLOWED)
 
 
 def test_no_two_approvals_of_a_step_and_kind_have_the_same_number() -> None:
@@ -429,7 +492,7 @@ TOOLS = st.builds(
     lacks_token=st.booleans(),
     may_know_later=st.booleans(),
     wrong=st.sampled_from(["", "wrong"]),
-    asks=st.sampled_from([None, "tool_call"]),
+    policy=st.sampled_from(["allowed", "ask", "denied"]),
     changed=st.sampled_from(["", "changed"]),
 )
 
@@ -440,7 +503,7 @@ def test_whatever_the_journal_has_there_is_a_next_action_and_it_may_be_recorded(
     events: list[AnyEvent], tool: Tool
 ) -> None:
     history = History(events)
-    match next_action(history, tool):
+    match judged(next_action(history, tool), tool):
         case MakeClaim():
             history.check(claimed())
         case Ask():
@@ -468,10 +531,17 @@ def test_nothing_is_claimed_while_a_person_is_asked(events: list[AnyEvent], tool
 def test_a_callee_that_needs_a_person_is_never_claimed_without_one(
     events: list[AnyEvent], tool: Tool
 ) -> None:
-    tool.asks = "tool_call"
+    tool.policy = "ask"
     history = History(events)
-    if isinstance(next_action(history, tool), MakeClaim | Run):
+    if isinstance(judged(next_action(history, tool), tool), MakeClaim | Run):
         assert any(history.decision_on(asked) is not None for asked in history.approvals)
+
+
+@settings(deadline=None)
+@given(EVENTS, TOOLS)
+def test_what_the_policy_denies_is_never_run_and_never_claimed(events: list[AnyEvent], tool: Tool) -> None:
+    tool.policy = "denied"
+    assert not isinstance(judged(next_action(History(events), tool), tool), MakeClaim | Run)
 
 
 FOUND = st.one_of(st.none(), st.sampled_from(["applied", "not_applied", "unknown"]).map(found))
@@ -486,7 +556,7 @@ def test_whatever_the_journal_and_the_check_say_a_claim_follows_only_what_was_no
     recovering = next_action(history, tool)
     if not isinstance(recovering, Recover):
         return
-    follows = action_after_unknown(history, recovering, tool, told)
+    follows = judged(action_after_unknown(history, recovering, tool, told), tool)
     assert isinstance(follows, AskWhatToDo) == (told is None or told.outcome == "unknown")
     assert isinstance(follows, Accept) == (told is not None and told.outcome == "applied")
     match follows:
@@ -508,10 +578,10 @@ def test_with_a_check_that_knows_the_truth_a_call_has_its_effect_once_and_nobody
     fates: list[Fate], tool: Tool
 ) -> None:
     """The life of a call that was approved, with a session that dies at any point, driven by hand."""
-    tool.wrong, tool.changed, tool.lacks_token = "", "", False
+    tool.wrong, tool.changed, tool.lacks_token, tool.policy = "", "", False, "ask"
     events: list[AnyEvent] = [required(), resolved("approve")]
     effects = 0
-    action = next_action(History(events), tool)
+    action = judged(next_action(History(events), tool), tool)
     for fate in [*fates, "runs"]:
         assert isinstance(action, MakeClaim)
         claim = claimed(sum(isinstance(e, ToolIntent) for e in events))
@@ -523,7 +593,7 @@ def test_with_a_check_that_knows_the_truth_a_call_has_its_effect_once_and_nobody
         recovering = next_action(History(events), tool)
         assert recovering == Recover(claim)
         truth = found("applied" if effects else "not_applied")
-        action = action_after_unknown(History(events), recovering, tool, truth)
+        action = judged(action_after_unknown(History(events), recovering, tool, truth), tool)
         if isinstance(action, Accept):
             break
     assert effects == 1

@@ -33,6 +33,7 @@ from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.net.http_status import retry_after_of, status_of
 from mesh.policy.book import MemoryGrantBook
+from mesh.policy.grants import Grant
 from mesh.push.delivery import RetryPolicy
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
@@ -170,7 +171,11 @@ class LocalMesh:
         self.ledger = Ledger()
         self.config = parse(config, "test.yaml", {})
         self.settings = KeeperSettings(
-            agent="test", digest=self.config.digest, system_prompt=self.config.prompt, **settings
+            agent="test",
+            digest=self.config.digest,
+            root=self.config.tree.name,
+            system_prompt=self.config.prompt,
+            **settings,
         )
         self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self, agent_for)
         self.push_store = push_store or MemoryPushStore()
@@ -229,6 +234,9 @@ class LocalMesh:
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         return await self.keeper.remaining(conversation_id, scopes, on_limit)
+
+    async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
+        return await self.keeper.grants(conversation_id, agent)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         return await self.keeper.decisions(conversation_id, turn, run, after)

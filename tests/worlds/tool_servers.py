@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,6 +51,7 @@ class Spec:
     believes_checks: bool = False
     tells_truth: bool = False
     is_trusted: bool = False
+    previews: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def hostile(*args: str, **options: Any) -> Spec:
