@@ -46,7 +46,7 @@ def example(kind: type[Event]) -> Event:
             case msgspec.inspect.UnionType(types=types):
                 return some(next(t for t in types if not isinstance(t, msgspec.inspect.NoneType)))
             case msgspec.inspect.LiteralType(values=literals):
-                return literals[-1]
+                return literals[0]
             case msgspec.inspect.StructType(cls=cls, fields=fields):
                 return cls(**{field.name: some(field.type) for field in fields})
             case msgspec.inspect.TupleType(item_types=items):
