@@ -46,7 +46,7 @@ def example(kind: type[Event]) -> Event:
             case msgspec.inspect.UnionType(types=types):
                 return some(next(t for t in types if not isinstance(t, msgspec.inspect.NoneType)))
             case msgspec.inspect.LiteralType(values=literals):
-                return literals[0]
+                return literals[-1]
             case msgspec.inspect.StructType(cls=cls, fields=fields):
                 return cls(**{field.name: some(field.type) for field in fields})
             case msgspec.inspect.TupleType(item_types=items):
@@ -59,7 +59,14 @@ def example(kind: type[Event]) -> Event:
                 return values[type(of).__name__.removesuffix("Type").lower()]
 
     fields = msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
-    return kind(**{field.name: some(field.type) for field in fields})
+    return kind(**{field.name: other_than_default(field) for field in fields})
+
+
+def other_than_default(field: msgspec.inspect.Field) -> Any:
+    """A default is not written, so that it would not be shown."""
+    if isinstance(field.type, msgspec.inspect.LiteralType):
+        return next(value for value in field.type.values if value != field.default)
+    return some(field.type)
 
 
 def test_every_event_is_documented_and_nothing_else() -> None:
