@@ -58,15 +58,13 @@ def example(kind: type[Event]) -> Event:
             case _:
                 return values[type(of).__name__.removesuffix("Type").lower()]
 
+    def given(field: msgspec.inspect.Field) -> object:  # a default would not be shown
+        is_literal = isinstance(field.type, msgspec.inspect.LiteralType)
+        values = field.type.values if is_literal else [some(field.type)]  # type: ignore[union-attr]
+        return next(value for value in values if value != field.default)
+
     fields = msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
-    return kind(**{field.name: other_than_default(field) for field in fields})
-
-
-def other_than_default(field: msgspec.inspect.Field) -> Any:
-    """A default is not written, so that it would not be shown."""
-    if isinstance(field.type, msgspec.inspect.LiteralType):
-        return next(value for value in field.type.values if value != field.default)
-    return some(field.type)
+    return kind(**{field.name: given(field) for field in fields})
 
 
 def test_every_event_is_documented_and_nothing_else() -> None:
