@@ -13,11 +13,15 @@ SYSTEM = (
 @dataclass(frozen=True)
 class Covered:
     """Paths of the host, without links, that rules cover; each with whether it is a folder. ``above`` are the
-    folders between these and the roots: if they could be renamed, so could what is in them."""
+    folders between these and the roots: if they could be renamed, so could what is in them. ``absent`` are
+    the first ones that are missing of paths that rules name without wildcards. ``names`` are all paths that
+    rules cover by their name, links included."""
 
     hidden: tuple[tuple[str, bool], ...] = ()
     frozen: tuple[tuple[str, bool], ...] = ()
     above: tuple[str, ...] = ()
+    absent: tuple[tuple[str, bool], ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

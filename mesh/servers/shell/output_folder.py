@@ -26,8 +26,8 @@ class OutputFile:
         return "/".join((*PLACE, self.name))
 
     def create(self) -> BinaryIO:
-        """Raises `OSError`. No link is followed on the way: a command may have put one there."""
-        folder = _made(self.root)
+        """Raises `OSError`."""
+        folder = folder_of_server(self.root, PLACE)
         try:
             _remove_oldest(folder)
             return os.fdopen(os.open(self.name, _WRITE, 0o600, dir_fd=folder), "wb")
@@ -45,13 +45,15 @@ def output_files(root: Root) -> tuple[OutputFile, OutputFile]:
     return OutputFile(root, f"{stem}.stdout.txt"), OutputFile(root, f"{stem}.stderr.txt")
 
 
-def _made(root: Root) -> int:
-    for end in range(1, len(PLACE) + 1):
-        with root.opened(PLACE[: end - 1], FOLDER) as parent, suppress(FileExistsError):
-            os.mkdir(PLACE[end - 1], 0o700, dir_fd=parent)
+def folder_of_server(root: Root, place: tuple[str, ...]) -> int:
+    """A folder in a root that is the server's, opened; it is made if it is missing. Raises `OSError`. No link
+    is followed on the way: a command may have put one there."""
+    for end in range(1, len(place) + 1):
+        with root.opened(place[: end - 1], FOLDER) as parent, suppress(FileExistsError):
+            os.mkdir(place[end - 1], 0o700, dir_fd=parent)
             if end == 1:
                 _ignore(parent)
-    return root.open_(root.folder, PLACE, FOLDER)
+    return root.open_(root.folder, place, FOLDER)
 
 
 def _ignore(parent: int) -> None:

@@ -6,7 +6,8 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,10 +18,12 @@ from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import Box, Covered, Covers
 from mesh.servers.shell.command_records import Record, Records
-from mesh.servers.shell.covered import also_hiding, covered_in
+from mesh.servers.shell.covered import Paths, covered_in, with_more
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.order import End
 from mesh.servers.shell.output_folder import OutputFile, output_files
+from mesh.servers.shell.placeholders import Placeholders
+from mesh.servers.shell.refused_files import taken_away
 from mesh.servers.shell.request import Request
 from mesh.servers.shell.sandbox import Sandbox
 from mesh.servers.shell.stream_output import MOST_IN_FILE, Output
@@ -47,25 +50,31 @@ class Commands:
     home: str
     shell: str
     records: Records
+    placeholders: Placeholders = field(default_factory=Placeholders)
 
     async def run(self, request: Request, record: Record, tell: Tell) -> str:
         """Runs a command to its end, and returns the result of the call as JSON. Raises `FileRefusal` and
         `LauncherGone`."""
-        box = await self._box()
+        covered = await self._covered()
         files = output_files(request.root)
         outputs = [Output(file.create) for file in files]
         await self._begin(record)
         began = time.monotonic()
         end = End(None, "it was cancelled, or who watched over it was killed")
-        try:
-            async with _telling(outputs, tell):
-                with self.sandbox.order(box, request.argv, request.cwd, request.timeout_s) as order:
-                    end = await self.launcher.run(order, outputs[0].add, outputs[1].add)
-        finally:
-            for output in outputs:
-                output.close()
-            result = _result(end, time.monotonic() - began, outputs, files)
-            record.result = json.dumps(_short(result), ensure_ascii=False)
+        result: dict[str, Any] = {}
+        with self.placeholders.standing(covered.absent, self.roots) as made:
+            try:
+                box = self._box(covered, made)
+                async with _telling(outputs, tell):
+                    with self.sandbox.order(box, request.argv, request.cwd, request.timeout_s) as order:
+                        end = await self.launcher.run(order, outputs[0].add, outputs[1].add)
+            finally:
+                for output in outputs:
+                    output.close()
+                result = _result(end, time.monotonic() - began, outputs, files)
+                with anyio.CancelScope(shield=True):
+                    result |= await self._taken_away(covered)
+                record.result = json.dumps(_short(result), ensure_ascii=False)
         return json.dumps(result, ensure_ascii=False)
 
     async def _begin(self, record: Record) -> None:
@@ -76,27 +85,29 @@ class Commands:
                 f"it was not run, because no record of it can be kept: {error.strerror}"
             ) from None
 
-    async def _box(self) -> Box:
+    def _box(self, covered: Covered, placeholders: Paths) -> Box:
         where = tuple(root.where for root in self.roots)
-        covered = await self._covered()
-        return Box(
-            where,
-            self.read,
-            also_hiding(covered, where, str(self.records.folder)),
-            self.covers,
-            self.network,
-            self.home,
-            "",
-        )
+        own = ((str(self.records.folder), True),)
+        covered = with_more(covered, where, hidden=own, frozen=placeholders)
+        return Box(where, self.read, covered, self.covers, self.network, self.home, "")
 
     async def _covered(self) -> Covered:
         if self.sandbox.kind == "none":
             return Covered()
         stop = TimeLimit(LOOK_WITHIN_S)
         try:
-            return await anyio.to_thread.run_sync(covered_in, self.roots, stop, abandon_on_cancel=True)
+            look = partial(covered_in, self.roots, stop, self.placeholders)
+            found = await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
         finally:
             stop.cancel()
+        # Landlock has no mounts, so that placeholders would be of no use.
+        return found if self.sandbox.kind == "bubblewrap" else replace(found, absent=())
+
+    async def _taken_away(self, covered: Covered) -> dict[str, Any]:
+        if self.sandbox.kind == "none":
+            return {}
+        look = partial(taken_away, self.roots, covered, self.placeholders, TimeLimit(LOOK_WITHIN_S))
+        return await anyio.to_thread.run_sync(look)
 
 
 @asynccontextmanager

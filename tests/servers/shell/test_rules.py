@@ -1,5 +1,6 @@
 """What ``hide`` and ``freeze`` cover is covered, whatever a command does."""
 
+import asyncio
 import os
 from dataclasses import replace
 
@@ -77,6 +78,91 @@ async def test_what_is_frozen_is_not_written(ruled: World, command: str) -> None
     assert (git / "hooks" / "sample").read_text() == "#!/bin/sh\n"
     assert [each.name for each in (git / "hooks").iterdir()] == ["sample"]
     assert list((ruled.ws / ".mesh").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mkdir -p .git/hooks; echo bad > .git/hooks/pre-commit",
+        "mkdir x; mkdir x/hooks; echo bad > x/hooks/pre-commit; mv x .git",
+        "mkdir -p sub/hooks; echo bad > sub/hooks/pre-commit; ln -s sub .git",
+        "mkdir .mesh; echo bad > .mesh/grants.jsonl; echo bad > .env; echo bad > sub.pem",
+        "ln -s free .env; mkdir -p a/b; echo bad > a/b/.env.local",
+        "git init -q; git config alias.x '!bad'",
+    ],
+)
+async def test_what_does_not_exist_yet_is_hidden_and_frozen_too(world: World, command: str) -> None:
+    (world.ws / "free").write_text("kept")
+    world.ruled(hide=(".env*", "*.pem"), freeze=(".git/hooks/**", ".git/config"))
+    await world.run(command)
+    found = [path.relative_to(world.ws) for path in world.ws.rglob("*")]
+    left = [path for path in found if path.parts[0] != ".mcp-shell"]
+    assert not [each for each in left if each.name.startswith((".env", "grants")) or each.suffix == ".pem"]
+    assert not (world.ws / ".git" / "hooks").exists()
+    assert not (world.ws / ".git" / "config").exists()
+    assert not (world.ws / ".mesh").exists()
+    assert (world.ws / "free").read_text() == "kept"
+
+
+async def test_what_was_made_under_such_a_name_is_moved_and_that_is_told(world: World) -> None:
+    world.ruled(hide=("*.pem",))
+    found = await world.run("mkdir deep; echo mine > deep/a.pem; echo fine > deep/b")
+    (moved,) = found["refused"]
+    assert (moved["root"], moved["path"]) == ("ws", "deep/a.pem")
+    assert "hide or freeze" in found["refused_because"]
+    assert (world.ws / moved["moved_to"]).read_text() == "mine\n"
+    assert (world.ws / "deep" / "b").read_text() == "fine\n"
+    assert "refused" not in await world.run("true")
+
+
+async def test_it_is_moved_also_if_the_command_is_cancelled(world: World) -> None:
+    world.ruled(hide=("*.pem",))
+    call = asyncio.create_task(world.run("echo mine > a.pem; touch up; sleep 300"))
+    await world.made("up")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not (world.ws / "a.pem").exists()
+
+
+async def test_bubblewrap_does_not_let_it_be_made_at_all(world: World) -> None:
+    """Not even while the command runs; what stands in its place is gone afterwards, also with commands that
+    run at the same time."""
+    if world.commands.sandbox.kind != "bubblewrap":
+        pytest.skip("only mounts can do that")
+    (world.ws / ".git").mkdir()
+    world.ruled(freeze=(".git/hooks/**", ".git/config", "new/one"))
+    first = asyncio.create_task(
+        world.run("touch up; until [ -e go ]; do sleep 0.02; done; mkdir .git/hooks/x")
+    )
+    await world.made("up")
+    second = await world.run(
+        "mkdir -p .git/hooks/x; echo bad > .git/config; touch new/one; mkdir .mesh/x; touch go"
+    )
+    assert second["stderr"].count("Read-only file system") == 4
+    assert "Read-only file system" in (await first)["stderr"]
+    assert sorted(each.name for each in world.ws.iterdir()) == [".git", "go", "up"]
+    assert list((world.ws / ".git").iterdir()) == []
+
+
+async def test_what_somebody_else_makes_there_meanwhile_stays(world: World) -> None:
+    if world.commands.sandbox.kind != "bubblewrap":
+        pytest.skip("Landlock has no placeholders, and nobody knows who made it")
+    world.ruled(freeze=(".git/hooks/**", "config"))
+    call = asyncio.create_task(world.run("touch up; until [ -e go ]; do sleep 0.02; done"))
+    await world.made("up")
+    (world.ws / ".git" / "hooks").mkdir()
+    (world.ws / ".git" / "hooks" / "sample").touch()
+    (world.ws / "go").touch()
+    assert "refused" not in await call
+    assert (world.ws / ".git" / "hooks" / "sample").exists()
+
+
+async def test_no_placeholder_is_made_beyond_a_link(world: World) -> None:
+    (world.ws / ".git").symlink_to(world.outside)
+    world.ruled(freeze=(".git/hooks/**",))
+    await world.run("true")
+    assert [each.name for each in world.outside.iterdir()] == ["secret"]
 
 
 async def test_what_is_frozen_can_be_read_and_the_rest_be_written(ruled: World) -> None:
