@@ -27,11 +27,12 @@ from mesh.agents.plain_data import AgentProblem
 from mesh.config.call_lines import CallLines, lines_of_names, refused_arguments
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
+from mesh.processes.code import import_code
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.describe import import_problem
 from mesh.tools.file import ToolFile
-from mesh.tools.module import enter_folder, import_code
+from mesh.tools.module import enter_folder
 
 EXPECTED = 'expected a line such as agent = Agent(name="shop", prompt="You help customers.")'
 EXPECTED_SETTINGS = "expected a line such as settings = Settings(port=8080)"

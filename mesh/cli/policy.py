@@ -1,6 +1,7 @@
 """``mesh policy``."""
 
 import json
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,17 +50,33 @@ def explain(
     with errors_as_lines():
         import asyncio
 
-        from mesh.config.node_policies import policy_of
-        from mesh.policy.call_command import command_of_call
-        from mesh.policy.explain import explained
-
         agent = loaded(config)
         call = _call(agent, tool, _arguments(arguments or []), node)
-        parsed = asyncio.run(command_of_call(call))
-        found = explained(policy_of(agent, call.node), call, parsed=parsed)
+        found = asyncio.run(_explained(agent, call))
         _print(agent, call, found)
     codes = {"allowed": 0, "ask": ASKS, "denied": DENIED}
     raise typer.Exit(codes[found.verdict.decision])
+
+
+async def _explained(config: "Config", call: "PolicyCall") -> "Explanation":
+    """What is decided about a call: by the rules, by what is remembered for good, by the custom function."""
+    from datetime import UTC, datetime
+
+    from mesh.config.custom_policy import custom_of
+    from mesh.config.data_dirs import data_dirs_of
+    from mesh.config.node_policies import policy_of
+    from mesh.policy.book_file import FileGrantBook
+    from mesh.policy.call_command import command_of_call
+    from mesh.policy.custom import PolicyContext, judged_by_custom
+    from mesh.policy.explain import after_custom, explained
+    from mesh.policy.grants import in_force
+
+    parsed = await command_of_call(call)
+    kept = await FileGrantBook(data_dirs_of([config], os.environ)[0]).grants(call.agent)
+    grants = in_force(kept, call.agent, datetime.now(UTC))
+    found = explained(policy_of(config, call.node), call, grants, parsed)
+    context = PolicyContext(verdict=found.verdict, command=parsed, agent_path=(call.agent,))
+    return after_custom(found, await judged_by_custom(custom_of(config), call, context))
 
 
 def _arguments(given: list[str]) -> dict[str, Any]:
@@ -137,11 +154,14 @@ def _is_inline(planned: "PlannedNode") -> bool:
 
 def _print(config: "Config", call: "PolicyCall", found: "Explanation") -> None:
     from mesh.config.node_policies import rules_of
+    from mesh.policy.custom import CUSTOM
 
     at = {(owner, loc[-1]): config.location(*loc) for loc, owner, _ in rules_of(config)}
     lines = {key: where.partition(": ")[0] for key, where in at.items()}
     verdict = found.verdict
     deciding = next((lines[n.owner, n.index] for n in found.notes if n.rule == verdict.rule), "")
+    if verdict.rule == CUSTOM:
+        deciding = config.location("policy", CUSTOM).partition(": ")[0]
     typer.echo(f"{verdict.decision} by {verdict.rule}{f' ({deciding})' if deciding else ''}: {verdict.why}")
     typer.echo(f"  called by {call.node} of {call.agent}; kind {call.kind}; {_said(call)}")
     for index, part in enumerate(verdict.parts):

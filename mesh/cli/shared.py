@@ -27,6 +27,7 @@ def loaded(path: Path, *, runs: bool = True) -> "Config":
     """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and,
     if the agent ``runs``, of its Python files, which are run to see what they have."""
     from mesh.config.agent_file import load
+    from mesh.config.custom_policy import custom_problems
     from mesh.config.python_problems import python_problems
     from mesh.config.validating_agents import validating_problems
     from mesh.core.errors import ConfigError
@@ -41,7 +42,9 @@ def loaded(path: Path, *, runs: bool = True) -> "Config":
         *placeholder_problems(config),
         *budget_problems(config),
     ]
-    if problems := [*problems, *(python_problems(config) if runs else ())]:
+    if runs:
+        problems += [*python_problems(config), *custom_problems(config)]
+    if problems:
         raise ConfigError(problems)
     return config
 

@@ -3,6 +3,7 @@
     python: tools/shop.py                  ──►  the text of the file
     output_schema: schemas/order.json      ──►  the schema in the file
     output_schema: tools/shop.py:Order     ──►  the schema of a type in the file
+    custom: policies:judge                 ──►  the text of policies.py, if it is there
 
 A path is relative to the folder of the config. What was read is kept by its location in the config
 (`Config.files`): it belongs to the digest, and other processes, later ones too, get it instead of reading the
@@ -40,6 +41,11 @@ Problem = tuple[Loc, str]
 
 _BARE_NAME = re.compile(r"[A-Za-z_]\w*([.:][A-Z]\w*)*")
 """A type as code names it: ``Order``, ``shop.Order``."""
+
+
+CUSTOM: Loc = ("policy", "custom")
+CUSTOM_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.(?!py:)[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+"""A function of a module: ``policies:judge``."""
 
 
 class FileText(NamedTuple):
@@ -107,6 +113,14 @@ class Files:
         """Returns the file that the reference at ``loc`` names. Raises `UnusableFile`."""
         return self._known(loc, lambda: self._read(reference))
 
+    def module(self, loc: Loc, name: str) -> None:
+        """Takes in the file of a module, if it is in the folder; else it is an installed one. Raises
+        `UnusableFile`."""
+        path = f"{name.replace('.', '/')}.py"
+        is_here = os.path.exists(_path(self._folder, path))  # noqa: PTH110 - as for schemas
+        if is_here if self._kept is None else spelled(loc) in self._kept:
+            self.text(loc, path)
+
     def schema(self, loc: Loc, reference: str) -> dict[str, Any]:
         """Returns the JSON Schema that the reference at ``loc`` names: that of a JSON file, or of a type of a
         Python file (``tools/shop.py:Order``). It is an object; whether it is a schema is not checked here.
@@ -151,6 +165,7 @@ def resolve(data: Any, files: Files) -> Iterator[Problem]:
         if isinstance(server, dict) and "python" in server:
             yield from _resolve_python(server, ("mcp_servers", index, "python"), files)
     if isinstance(data, dict):
+        yield from _resolve_custom(data.get("policy"), files)
         for loc, holder, key in _schemas(data):
             yield from _resolve_schema(holder, key, (*loc, key), files)
 
@@ -184,6 +199,16 @@ def _resolve_schema(holder: dict[str, Any], key: str, loc: Loc, files: Files) ->
     except UnusableFile as problem:
         yield loc, str(problem)
         holder[key] = {}
+
+
+def _resolve_custom(policy: Any, files: Files) -> Iterator[Problem]:
+    """The file of the operator's own code stays what the policy names; its text is kept beside."""
+    reference = policy.get("custom") if isinstance(policy, dict) else None
+    if isinstance(reference, str) and CUSTOM_REFERENCE.fullmatch(reference):
+        try:
+            files.module(CUSTOM, reference.partition(":")[0])
+        except UnusableFile as problem:
+            yield CUSTOM, str(problem)
 
 
 def _resolve_python(server: dict[str, Any], loc: Loc, files: Files) -> Iterator[Problem]:

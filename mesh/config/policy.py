@@ -7,6 +7,7 @@ import msgspec
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from mesh.config.files import CUSTOM_REFERENCE
 from mesh.config.section import ConfigSection
 from mesh.config.values import Many, Name, Text
 from mesh.core.verdict import Remember
@@ -57,6 +58,15 @@ Glob = Annotated[Pattern, _usable(checked)]
 PathGlob = Annotated[Pattern, _usable(checked_path_glob)]
 CommandPattern = Annotated[Pattern, _usable(checked_command)]
 Argument = Annotated[Any, AfterValidator(_argument)]
+
+
+def _reference(text: str) -> str:
+    if not CUSTOM_REFERENCE.fullmatch(text):
+        raise PydanticCustomError("custom", "expected module:function, such as policies:judge")
+    return text
+
+
+CustomReference = Annotated[str, Field(max_length=200), AfterValidator(_reference)]
 
 
 class HintOptions(ConfigSection):
@@ -134,7 +144,8 @@ class PolicyOptions(ConfigSection):
 
     No tool reads or writes what ``hide`` names, and none writes what ``freeze`` names. ``grants`` bounds for
     how long a person's decision may be remembered. ``ask_commands`` are programs that ask unless a rule
-    decides about them.
+    decides about them. ``custom`` is a function of the operator's own, ``module:function``, which is asked
+    after the rules (`mesh.policy.custom`).
     """
 
     default: Default = "hints"
@@ -143,6 +154,7 @@ class PolicyOptions(ConfigSection):
     grants: Remember = "none"
     rules: Annotated[Many[RuleOptions], Field(max_length=MAX_RULES)] = ()
     ask_commands: Many[Text] = ASK_COMMANDS
+    custom: CustomReference | None = None
 
     def rule_set(self) -> RuleSet:
         """The policy as `mesh.policy` takes it."""

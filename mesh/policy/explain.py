@@ -53,6 +53,15 @@ def explained(
     return Explanation(verdict_of(rulings, parts), tuple(notes), part)
 
 
+def after_custom(found: Explanation, verdict: Verdict) -> Explanation:
+    """The explanation of a verdict that the custom function may have changed."""
+    if verdict == found.verdict:
+        return found
+    later = f"it holds, but {verdict.rule} decides after it"
+    notes = (note if note.why else msgspec.structs.replace(note, why=later) for note in found.notes)
+    return msgspec.structs.replace(found, verdict=verdict, notes=tuple(notes))
+
+
 def _notes(layer: Layer, seen: Seen, decided: str) -> list[RuleNote]:
     first = ruling_of(layer, seen).rule
     found = []

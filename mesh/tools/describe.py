@@ -27,12 +27,13 @@ from typing import Any, is_typeddict
 from pydantic import BaseModel, TypeAdapter
 
 from mesh.core.spelling import meant
+from mesh.processes.code import import_code
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.arguments import UnusableArgument, WithoutTitles, check_type
 from mesh.tools.declare import WrongDeclaration
 from mesh.tools.file import ToolFile
-from mesh.tools.module import enter_folder, hidden_file, import_code
+from mesh.tools.module import enter_folder, hidden_file
 from mesh.tools.results import without_half_characters
 
 TRACEBACK_LINES = 6

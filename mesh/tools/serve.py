@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.processes.code import import_code
 from mesh.processes.own_stdio import detached_stdio
 from mesh.tools import step_output
 from mesh.tools.file import ToolFile
-from mesh.tools.module import enter_folder, import_code
+from mesh.tools.module import enter_folder
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -16,8 +16,8 @@ from mesh.config.call_lines import CallLines
 from mesh.config.model import parse
 from mesh.config.yaml_text import yaml_text
 from mesh.config.yaml_tree import canonical, compose
+from mesh.processes.code import import_code
 from mesh.tools.file import ToolFile
-from mesh.tools.module import import_code
 
 CODE = '''
 from pydantic import BaseModel

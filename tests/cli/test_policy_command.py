@@ -1,9 +1,13 @@
 """``mesh policy explain``: verdict, rule and line, why no other rule decided, and the exit code."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from mesh.policy.book_file import FileGrantBook
+from mesh.policy.grants import Grant
+from mesh.policy.rules import PolicyRule
 from tests.cli.test_cli import mesh
 
 CONFIG = """\
@@ -74,6 +78,47 @@ def test_a_wrong_use_is_told_in_a_line(path: Path, arguments: tuple[str, ...], p
     run = mesh("policy", "explain", path, *arguments)
     assert run.exit_code == 2
     assert problem in run.stderr
+
+
+CUSTOM = """
+from mesh.policy.custom import allow, deny
+
+async def judge(call, context):
+    if context.verdict.rule == "default":
+        return allow("Small enough.") if call.arguments.get("value", 0) < 100 else deny("Too much.")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("name=db-1", "value=10"), 0, "allowed by small (PATH:12): "),
+        (("name=db-1", "value=11"), 0, "allowed by custom (PATH:15): Small enough."),
+        (("name=db-1", "value=100"), 4, "denied by custom (PATH:15): Too much."),
+        (("name=prod-1", "value=11"), 4, "denied by production (PATH:13): Not there."),
+    ],
+)
+def test_the_custom_function_is_asked_after_the_rules(
+    path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    (path.parent / "judge_of_explain.py").write_text(CUSTOM)
+    path.write_text(path.read_text() + "  custom: judge_of_explain:judge\n")
+    run = mesh("policy", "explain", path, "resources_add", *arguments)
+    assert (run.exit_code, run.stdout.startswith(said.replace("PATH", str(path)))) == (code, True), run.output
+
+
+def test_what_is_remembered_for_good_is_counted(path: Path) -> None:
+    path.write_text(f"data_dir: {path.parent}\n{path.read_text()}  grants: always\n")
+    rule = PolicyRule(name="add", decide="allow", tools=("resources_add",), args={"name": "db-*"})
+    grant = Grant(id="g", agent="worker", rule=rule, by="ann", remember="always")
+    asyncio.run(FileGrantBook(path.parent).add(grant))
+    run = mesh("policy", "explain", path, "resources_add", "name=db-1", "value=11")
+    assert (run.exit_code, run.stdout.splitlines()[0]) == (
+        0,
+        "allowed by grant.g: ann has allowed it before.",
+    ), run.output
+    assert mesh("policy", "explain", path, "resources_add", "name=x", "value=11").exit_code == 3
+    assert mesh("policy", "explain", path, "resources_add", "name=prod-db-1", "value=11").exit_code == 4
 
 
 def test_an_example_that_is_wrong_is_a_problem_of_the_config(path: Path) -> None:

@@ -29,7 +29,7 @@ def call(tool: str, node: str) -> PolicyCall:
     ("rule", "problem"),
     [
         ("{decide: ask}", "name: is missing; it is required"),
-        ("{name: r, decide: alow}", "decide: is none of the choices; expected 'allow', 'ask' or 'deny'"),
+        ("{name: r, decide: alow}", "decide: is none of the choices; did you mean allow?"),
         ("{name: r, decide: ask, tool: x}", "tool: unknown key; did you mean tools?"),
         (
             "{name: hide, decide: ask}",
