@@ -25,6 +25,12 @@ def is_open(host: str) -> bool:
     return host in ALL_INTERFACES
 
 
+def url_of(host: str, port: int) -> str:
+    """Where a mesh that listens on a host is reached from its machine."""
+    reached = "127.0.0.1" if is_open(host) else host
+    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port}"
+
+
 def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
     """Sets the variables that are not set: what the person who starts the mesh has set wins.
 

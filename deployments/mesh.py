@@ -218,8 +218,7 @@ class Mesh:
 
     @property
     def _edge(self) -> str:
-        host = "127.0.0.1" if edge.is_open(self._host) else self._host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return edge.url_of(self._host, self._port)
 
     def _print_ready(self, seconds: float) -> None:
         if self._is_again:

@@ -1,17 +1,15 @@
 """A node of the tree as an actor."""
 
-import asyncio
-
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.remote import RemoteNode, RemoteRecorder, as_one, replicas_of
 from deployments.services import NODE
-from mesh.core.errors import ToolSessionError
 from mesh.core.events import ToolCall, ToolResult
 from mesh.llm.routing import provider_for
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import all_nodes
+from mesh.tree.ready_node import ReadyNode
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, UnsettledCall
 
 
@@ -22,44 +20,30 @@ class NodeActor(Actor):
         await self._begin()
         config = blueprint.config()
         planned = next(planned for planned in all_nodes(config) if planned.path == path)
-        self._recorder = RemoteRecorder(blueprint)
         sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
         environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path).run)
-        self._built = build_node(config, planned, environment)
-        self._started = asyncio.create_task(self._start())
+        self._node = ReadyNode(build_node(config, planned, environment), RemoteRecorder(blueprint))
+        self._node.begin()
         leaves = blueprint.leaves or not planned.node.replicas
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
         self._serve(NODE, self, blueprint)
 
     async def run(self, turn: PassInput) -> PassOutput:
         with self._idle:
-            try:
-                await self.ready()
-            except ToolSessionError as problem:
-                return PassOutput("interrupted", str(problem))
-            return await self._built.node.run(turn, self._recorder)
+            return await self._node.run(turn)
 
     async def problems(self, call: ToolCall) -> str:
         with self._idle:
-            await self.ready()
-            return self._built.calls.problems(call)
+            return await self._node.problems(call)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         with self._idle:
-            await self.ready()
-            return await self._built.calls.settle(call)
+            return await self._node.settle(call)
 
     async def cancel(self, task: AbandonedTask) -> None:
         with self._idle:
-            await self._built.calls.cancel(task)
+            await self._node.cancel(task)
 
     async def ready(self) -> None:
         """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
-        if self._started.done() and self._started.exception():
-            self._started = asyncio.create_task(self._start())
-        # Shielded: one caller that leaves must not stop the start that others wait for.
-        await asyncio.shield(self._started)
-
-    async def _start(self) -> None:
-        if self._built.toolbox is not None:
-            await self._built.toolbox.start()
+        await self._node.ready()

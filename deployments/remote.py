@@ -8,13 +8,11 @@ node      `RemoteRecorder`                ──►  keepers
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from deployments import addresses
@@ -22,14 +20,13 @@ from deployments.addresses import keeper_stub, mcp_session_stub, node_stub, sess
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService, ToolSessionService
-from mesh.config.files import FileText
+from mesh.config import kept_versions
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
-from mesh.disk import atomic
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
@@ -222,22 +219,8 @@ class RemoteTree:
     def _version(self, digest: str) -> Blueprint:
         """Raises `ConfigError` when it is not known any more, or cannot run here."""
         if digest not in self._versions:
-            path = _source_path(self._blueprint.data_dir, digest)
-            if not path.exists():
-                raise ConfigError(
-                    [
-                        f"this conversation began with version {digest} of agent {self._blueprint.agent}, "
-                        f"which is not known here any more; start a new conversation"
-                    ]
-                )
-            version = replace(
-                self._blueprint,
-                digest=digest,
-                source=path.read_text(),
-                files=kept_files(path),
-                origin=path.name,
-                leaves=True,
-            )
+            kept = kept_versions.kept(self._blueprint.data_dir, digest, self._blueprint.agent)
+            version = replace(self._blueprint, digest=digest, leaves=True, **kept._asdict())
             self._versions[digest] = replace(version, nodes=placements(version.config()))
         return self._versions[digest]
 
@@ -342,36 +325,3 @@ def replicas_of(blueprint: Blueprint, server: McpServer, timeout_s: float) -> li
 def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:
     """The sessions with one server as the nodes see them."""
     return ReplicatedSession(replicas[0].server, replicas) if len(replicas) > 1 else replicas[0]
-
-
-def keep_source(blueprint: Blueprint) -> None:
-    """Keeps the config's text and its files under its digest, so that a conversation can go on with them. As
-    durable as the conversations: one that waits for a person cannot go on without them."""
-    path = _source_path(blueprint.data_dir, blueprint.digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if blueprint.files:
-        _keep(_files_path(path), json.dumps(blueprint.files, sort_keys=True).encode())
-    # Last: a version whose text is there is complete.
-    _keep(path, blueprint.source.encode())
-    atomic.sync_folder(blueprint.data_dir)
-
-
-def _keep(path: Path, content: bytes) -> None:
-    if not path.exists() or path.read_bytes() != content:
-        atomic.replace(path, content, synced=True)
-        atomic.sync_folder(path.parent)
-
-
-def kept_files(source: Path) -> dict[str, FileText]:
-    """The files of the config whose text was kept at a path."""
-    path = _files_path(source)
-    kept = json.loads(path.read_bytes()) if path.exists() else {}
-    return {loc: FileText(*file) for loc, file in kept.items()}
-
-
-def _source_path(data_dir: Path, digest: str) -> Path:
-    return data_dir / "configs" / f"{digest}.yaml"
-
-
-def _files_path(source: Path) -> Path:
-    return source.with_suffix(".files.json")

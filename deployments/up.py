@@ -5,8 +5,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +15,8 @@ from deployments import edge
 from deployments.restarts import RestartPolicy
 from deployments.supervisor import Supervisor
 from mesh.config.model import Config
+from mesh.config.several_agents import path_of
+from mesh.disk.holder import Holder, held
 from mesh.processes.descendants import adopt_orphans
 from mesh.processes.watchdog import Watchdog
 from mesh.runtime.log_relay import LogRelay
@@ -28,6 +30,7 @@ def up(config: Config, console: Console, *others: Config, options: RunOptions) -
     differ in name and ``data_dir``. Raises `MeshError` if one of them cannot start, or Ray dies too often."""
     stop = threading.Event()
     with (
+        _data_dirs_held((config, *others)),
         tempfile.TemporaryDirectory(prefix="mesh-", ignore_cleanup_errors=True) as scratch,
         _signals(stop),
         Watchdog(Path(scratch)) as watchdog,
@@ -47,6 +50,19 @@ def up(config: Config, console: Console, *others: Config, options: RunOptions) -
             supervisor.run()
         finally:
             relay.flush(_FLUSH_WITHIN_S)
+
+
+@contextmanager
+def _data_dirs_held(configs: Sequence[Config]) -> Iterator[None]:
+    """Holds the data directory of each agent. A cluster that is joined has one set of keepers, whichever of
+    several meshes on it has made them. Raises `MeshError`."""
+    address = edge.url_of(configs[0].host, configs[0].port)
+    shared = bool(os.environ.get("RAY_ADDRESS"))
+    with ExitStack() as stack:
+        for config in configs:
+            url = f"{address}{path_of(config.name, alone=len(configs) == 1)}".rstrip("/")
+            stack.enter_context(held(config.data_dir, Holder("mesh up", url), shared=shared))
+        yield
 
 
 @contextmanager

@@ -8,9 +8,11 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+import httpx2
 import msgspec
 from rich.console import Console
 
@@ -20,21 +22,42 @@ from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Notice
 from mesh.client.rest import ClientError, MeshClient, RequestRefused
-from mesh.core.errors import ConfigError
+from mesh.core.errors import ConfigError, MeshError
 from mesh.core.events import encode
 from mesh.display.text import clean, one_line
 from mesh.journal.portable import bounded, read_lines, renumbered
 
 _TERMINATED = 143
 _NO_KEY = 401
+_HERE = "http://localhost"
+"""The mesh in this process: no request leaves it."""
+_TAKEN_OVER = "another mesh has taken over these conversations; this chat has ended"
 _PROBE_S = 2.0
 _NO_MESSAGES = (
     "nothing was said: write one message per line to stdin, as in: echo 'list all resources' | mesh chat"
 )
 
 
+class OwnMesh(Protocol):
+    """A mesh in the process of the chat."""
+
+    @property
+    def transport(self) -> httpx2.AsyncBaseTransport:
+        """Leads to its REST API."""
+        ...
+
+    async def ready(self) -> None:
+        """Returns when its tools are known. Raises `MeshError`."""
+        ...
+
+
+StartOwnMesh = Callable[[Callable[[], None]], AbstractAsyncContextManager[OwnMesh]]
+"""Runs a mesh in this process. What it is given is called if another mesh takes its place."""
+
+
 class ChatOptions(msgspec.Struct, frozen=True):
-    """The options of the command line. With ``url`` None the chat starts a mesh of its own."""
+    """The options of the command line. With ``url`` None the chat starts a mesh of its own: in this process,
+    or with ``ray`` in others."""
 
     url: str | None
     config: Path
@@ -42,26 +65,34 @@ class ChatOptions(msgspec.Struct, frozen=True):
     yes: bool
     token: str
     key: str
+    ray: bool = False
 
     def __repr__(self) -> str:
         return f"ChatOptions({self.url}, {self.config}, {self.resume})"
 
 
-def run(options: ChatOptions) -> int:
+class _Place(NamedTuple):
+    """Where the mesh is that is talked to. ``own`` is set if it is in this process."""
+
+    url: str
+    own: OwnMesh | None = None
+
+
+def run(options: ChatOptions, start_own: StartOwnMesh) -> int:
     """Runs the chat and returns its exit status. Raises `MeshError` if it cannot begin."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    return asyncio.run(_run(options))
+    return asyncio.run(_run(options, start_own))
 
 
-async def _run(options: ChatOptions) -> int:
+async def _run(options: ChatOptions, start_own: StartOwnMesh) -> int:
     loop = asyncio.get_running_loop()
     me = asyncio.current_task()
     assert me is not None
-    ended: list[int] = []
+    ended: list[int | MeshError] = []
 
-    def end(status: int) -> None:
-        ended.append(status)
+    def end(how: int | MeshError) -> None:
+        ended.append(how)
         me.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -70,26 +101,36 @@ async def _run(options: ChatOptions) -> int:
         signal.SIGINT, end, ExitStatus.INTERRUPTED
     )  # until there is a chat that handles it
     try:
-        async with _mesh(options) as url, MeshClient(url, options.token, _user(), options.key) as client:
-            return await _chat(options, client, end)
+        async with _mesh(options, start_own, lambda: end(MeshError(_TAKEN_OVER))) as place:
+            transport = place.own.transport if place.own else None
+            async with MeshClient(place.url, options.token, _user(), options.key, transport) as client:
+                return await _chat(options, client, end, place.own)
     except asyncio.CancelledError:
         if not ended:
             raise
+        if isinstance(ended[0], MeshError):
+            raise ended[0] from None
         return ended[0]
 
 
 @asynccontextmanager
-async def _mesh(options: ChatOptions) -> AsyncIterator[str]:
-    """Yields the URL of the mesh to talk to."""
+async def _mesh(
+    options: ChatOptions, start_own: StartOwnMesh, on_fenced: Callable[[], None]
+) -> AsyncIterator[_Place]:
+    """Yields the mesh to talk to."""
     if options.url is not None:
-        yield options.url.rstrip("/")
+        yield _Place(options.url.rstrip("/"))
+        return
+    if not options.ray:
+        async with start_own(on_fenced) as own:
+            yield _Place(_HERE, own)
         return
     await _refuse_second_mesh(options.config, options.key)
     progress = _Progress()
     try:
         async with embedded(options.config, progress.say) as url:
             progress.clear()
-            yield url
+            yield _Place(url)
     finally:
         progress.clear()
 
@@ -115,7 +156,9 @@ async def _refuse_second_mesh(path: Path, key: str) -> None:
         raise ConfigError([f"this agent runs already: talk to it with mesh chat --url {url}"])
 
 
-async def _chat(options: ChatOptions, client: MeshClient, end: Callable[[int], None]) -> int:
+async def _chat(
+    options: ChatOptions, client: MeshClient, end: Callable[[int | MeshError], None], own: OwnMesh | None
+) -> int:
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     terminal = (
         _interactive(options) if interactive else PipeTerminal(sys.stdin.fileno(), sys.stdout, sys.stderr)
@@ -123,7 +166,7 @@ async def _chat(options: ChatOptions, client: MeshClient, end: Callable[[int], N
     tree = await client.tree()
     trees = [tree, *await client.trees_of_called_agents()]
     names = {node.path: node.name for one in trees for node in one.walk()}
-    where = f"--url {options.url}" if options.url else f"--config {options.config}"
+    where = f"--url {options.url}" if options.url else f"--config {options.config}{' --ray' * options.ray}"
     chat = Chat(client, terminal, names, f"mesh chat {clean(where)} --resume", yes=options.yes)
     if interactive:
         chat.notify(
@@ -138,7 +181,32 @@ async def _chat(options: ChatOptions, client: MeshClient, end: Callable[[int], N
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted)
     conversation = await _resumed(options, client, terminal)
-    return await (_talk if interactive else _answer)(chat, conversation)
+    if not interactive:
+        if own is not None:
+            await own.ready()
+        return await _answer(chat, conversation)
+    async with _starting(own, chat):
+        return await _talk(chat, conversation)
+
+
+@asynccontextmanager
+async def _starting(own: OwnMesh | None, chat: Chat) -> AsyncIterator[None]:
+    """While the first message is written, the tools of the mesh in this process start. What goes wrong with
+    that is shown; a turn that needs them tries again."""
+
+    async def started() -> None:
+        try:
+            if own is not None:
+                await own.ready()
+        except MeshError as problem:
+            chat.notify(Notice(f"✗ {clean(str(problem))}", "bad"))
+
+    starting = asyncio.create_task(started())
+    try:
+        yield
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
 
 
 async def _talk(chat: Chat, conversation: str) -> int:

@@ -2,25 +2,34 @@
 
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mesh.cli.journal_source import ApiKeyOption, check_secrets
-from mesh.cli.shared import DEFAULT_CONFIG, INTERRUPTED, WRONG_USE, errors_as_lines, exit_with
+from mesh.cli.shared import DEFAULT_CONFIG, FAILED, INTERRUPTED, WRONG_USE, errors_as_lines, exit_with, loaded
+
+if TYPE_CHECKING:
+    from mesh.local.one_process import LocalMesh
 
 
 def chat(
     url: Annotated[
         str | None,
         typer.Option(
-            envvar="MESH_URL", help="The URL of a running mesh. Without it, a mesh is started for this chat."
+            envvar="MESH_URL", help="The URL of a running mesh. Without it, the agent runs in this process."
         ),
     ] = None,
     config: Annotated[
-        Path, typer.Option(metavar="CONFIG", help="The agent to start if there is no --url.")
+        Path, typer.Option(metavar="CONFIG", help="The agent to run if there is no --url.")
     ] = DEFAULT_CONFIG,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run it on Ray, as mesh up does, instead of in this process.")
+    ] = False,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -49,10 +58,27 @@ def chat(
         from mesh.chat.run import ChatOptions, run
 
         try:
-            status = run(ChatOptions(url=url, config=config, resume=resume, yes=yes, token=token, key=key))
+            options = ChatOptions(
+                url=url, config=config, resume=resume, yes=yes, token=token, key=key, ray=ray
+            )
+            status = run(options, partial(_own_mesh, config))
         except EmbeddedMeshFailed as problem:
             exit_with(problem.problems, problem.status)
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  the interpreter flushes stdout when it exits
             status = INTERRUPTED
         raise typer.Exit(status)
+
+
+def _own_mesh(path: Path, on_fenced: Callable[[], None]) -> "AbstractAsyncContextManager[LocalMesh]":
+    """The agent of a config, in this process. Raises `MeshError`."""
+    from mesh.cli.preflight import obstacles_here
+    from mesh.config.several_agents import with_one_address
+    from mesh.local.one_process import local_mesh
+    from mesh.runtime.logs import set_up_file
+
+    (config,) = with_one_address([loaded(path)], os.environ)
+    if found := obstacles_here(config, os.environ):
+        exit_with(found, FAILED)
+    set_up_file(config.data_dir / "chat.log")
+    return local_mesh(config, "mesh chat", on_fenced)

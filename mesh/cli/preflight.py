@@ -23,13 +23,18 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
     """
     found = [] if env.get("RAY_ADDRESS") else [*_port_taken(agents[0])]
     for agent in agents:
-        found += [*_unwritable(agent), *missing_programs(agent), *_missing_key(agent, env)]
+        found += obstacles_here(agent, env)
     return found
+
+
+def obstacles_here(agent: Config, env: Mapping[str, str]) -> list[str]:
+    """Returns everything that would keep an agent from starting in this process."""
+    return [*_unwritable(agent), *missing_programs(agent), *_missing_key(agent, env)]
 
 
 def missing_programs(config: Config) -> Iterator[str]:
     """Yields the MCP servers whose program is not on this machine."""
-    from mesh.mcp.stdio import find_binary
+    from mesh.mcp.programs import find_binary
 
     for index, server in enumerate(config.servers):
         if server.command is None or find_binary(server.command, server.env):

@@ -110,10 +110,18 @@ class MeshClient:
     """A client of the mesh at a URL.
 
     ``token`` is sent as a bearer token. ``user`` is sent as the name of the user; a mesh with keys ignores it
-    and takes the name of the key. ``key`` is an API key of the mesh.
+    and takes the name of the key. ``key`` is an API key of the mesh. ``transport`` leads to a mesh in the
+    same process, instead of the network.
     """
 
-    def __init__(self, url: str, token: str = "", user: str = "", key: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        user: str = "",
+        key: str = "",
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
         parts = urlsplit(url)
         self._shown_url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         headers = {"X-User": quote(user, safe="@ .-_")[:128]} if user else {}
@@ -125,7 +133,8 @@ class MeshClient:
             base_url=url,
             headers=headers,
             timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
-            trust_env=parts.hostname not in _LOOPBACK,
+            transport=transport,
+            trust_env=transport is None and parts.hostname not in _LOOPBACK,
             follow_redirects=False,  # a redirect could send the key anywhere
         )
 

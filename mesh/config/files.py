@@ -35,7 +35,7 @@ MAX_BYTES = 256 * 1024
 DESCRIBE_TIMEOUT_S = 30.0
 MAX_DESCRIPTION = 8 * 1024 * 1024
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""The variables that an MCP server inherits; see `mesh.mcp.stdio.server_environment`."""
+"""The variables that an MCP server inherits; see `mesh.mcp.programs.server_environment`."""
 
 Problem = tuple[Loc, str]
 

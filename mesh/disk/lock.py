@@ -53,17 +53,18 @@ class FileLock:
         finally:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
-    def acquire(self, timeout_s: float) -> bool:
-        """Acquires the exclusive lock and keeps it until `close`. Returns False if another process holds it
-        for all of ``timeout_s`` seconds.
+    def acquire(self, timeout_s: float, *, shared: bool = False) -> bool:
+        """Acquires the lock and keeps it until `close`. Returns False if another process holds it for all of
+        ``timeout_s`` seconds.
 
         Polls, because a blocking ``flock`` has no timeout: only a signal would interrupt it, and signals
         reach the main thread.
         """
         deadline = time.monotonic() + timeout_s
+        mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
             try:
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.fd, mode | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return False

@@ -3,8 +3,6 @@
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from mesh.a2a.server import routes as a2a
 from mesh.access.keyring import keys_of
@@ -13,10 +11,8 @@ from mesh.config.model import Config
 from mesh.http import openapi
 from mesh.http.access_check import OPEN, AccessCheck
 from mesh.http.backend import Backend, BoundedBackend
-from mesh.http.events import EventRoutes
 from mesh.http.landing_page import LandingPage, Links
-from mesh.http.policy import PolicyRoutes
-from mesh.http.rest import RestApi
+from mesh.http.rest_app import refused, rest_routes
 from mesh.http.sessions import SessionApi
 from mesh.http.streams import Streams
 from mesh.http.utf8 import Utf8Only
@@ -35,27 +31,15 @@ def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Lin
     bounded = BoundedBackend(backend, config.limits.max_ongoing_requests)
     streams = Streams(bounded, config.limits.max_streams)
     app.router.routes += [
-        *EventRoutes(bounded, streams, config).routes(),
+        *rest_routes(bounded, streams, config, secret),
         *LandingPage(bounded, config, links).routes(),
-        *PolicyRoutes(bounded).routes(),
-        *RestApi(bounded, streams, config, secret).routes(),
         *SessionApi(bounded, streams, config, secret).routes(),
         *a2a.routes(bounded, streams, config, secret),
     ]
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(HTTPException, refused)
     app.add_middleware(Utf8Only)
     # A card with a public part is for everybody to see.
     open_paths = OPEN if config.card.public_skills is None else (*OPEN, *a2a.CARDS)
     # Added last, and so the first that sees a request.
     app.add_middleware(AccessCheck, rules=rules_of([config]), keys=keys_of([config]), open_paths=open_paths)
     return app
-
-
-async def _refused(request: Request, problem: Exception) -> JSONResponse:
-    """Unknown paths and methods, in the form of every other error."""
-    assert isinstance(problem, HTTPException)
-    return JSONResponse(
-        {"error": f"{request.method} {request.url.path}: {problem.detail}"},
-        problem.status_code,
-        problem.headers,
-    )

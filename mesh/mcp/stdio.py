@@ -12,13 +12,11 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from subprocess import PIPE
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -26,10 +24,10 @@ from typing import Any, TypeAlias
 import anyio
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from mesh.core.errors import ToolSessionError
+from mesh.mcp.programs import find_binary, server_environment
 from mesh.mcp.session_file import SessionFile
 from mesh.mcp.stderr import StderrLog
 from mesh.processes import guard
@@ -48,20 +46,6 @@ _SAMPLED = 8192
 """Bytes of garbage that are redacted before they are cut to what is logged."""
 
 Inbox: TypeAlias = MemoryObjectSendStream[SessionMessage | Exception]
-
-
-def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns what a server inherits (the SDK's short list of safe variables, such as PATH and HOME) and its
-    own."""
-    return get_default_environment() | dict(env)
-
-
-def find_binary(command: str, env: Mapping[str, str] | None = None) -> str | None:
-    """Returns the absolute path of ``command`` on the PATH that a server gets, or else beside this Python,
-    where the console scripts of the same virtual environment are; None if there is none."""
-    path = server_environment(env or {}).get("PATH")
-    found = shutil.which(command, path=path) or shutil.which(command, path=str(Path(sys.executable).parent))
-    return os.path.abspath(found) if found else None  # noqa: PTH100 - a symlink must stay one
 
 
 def parse(line: bytes) -> SessionMessage | None:

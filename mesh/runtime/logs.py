@@ -9,9 +9,13 @@ journal, which has them. `docs/decisions/logs.md` says why structlog does not fo
 import ast
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any
 
 from mesh.core.events import (
@@ -26,6 +30,7 @@ from mesh.core.events import (
     now,
 )
 
+_MAX_FILE = 4 * 1024 * 1024
 _log = logging.getLogger("mesh.events")
 _PAIR = re.compile(r"""([^\s="']+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)""")
 
@@ -48,11 +53,30 @@ class LogfmtFormatter(logging.Formatter):
 
 def set_up(level: int = logging.INFO) -> None:
     """Sends the log of the mesh to stderr. Further calls in the same process do nothing."""
+    # Not sys.stderr, which Ray Serve replaces in its processes with a log of its own.
+    _send_to(logging.StreamHandler(sys.__stderr__), level)
+
+
+def set_up_file(path: Path) -> None:
+    """Sends the log to a file, of a process whose terminal is for something else: that of the mesh, and what
+    the libraries warn of. It is bounded: the file before it is kept as ``.1``."""
+    handler = _OwnersFile(path, maxBytes=_MAX_FILE, backupCount=1)
+    _send_to(handler, logging.INFO)
+    logging.getLogger().addHandler(handler)
+
+
+class _OwnersFile(RotatingFileHandler):
+    """A file that only its owner may read."""
+
+    def _open(self) -> TextIOWrapper:
+        fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return os.fdopen(fd, "a", encoding="utf-8", errors="replace")
+
+
+def _send_to(handler: logging.Handler, level: int) -> None:
     logger = logging.getLogger("mesh")
     if any(isinstance(handler.formatter, LogfmtFormatter) for handler in logger.handlers):
         return
-    # Not sys.stderr, which Ray Serve replaces in its processes with a log of its own.
-    handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(LogfmtFormatter())
     logger.addHandler(handler)
     logger.setLevel(level)

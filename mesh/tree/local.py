@@ -1,5 +1,6 @@
 """A whole tree in this process: `Tree` without actors."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -7,6 +8,7 @@ import msgspec
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
+from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolResult
 from mesh.core.places import Place
 from mesh.llm.port import Llm
@@ -14,6 +16,7 @@ from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
 from mesh.tree.plan import all_nodes
+from mesh.tree.ready_node import ReadyNode
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 T = TypeVar("T")
@@ -31,7 +34,6 @@ class LocalTree:
         recorder: Recorder,
         agent_for: AgentFor = reach,
     ) -> None:
-        self._recorder = recorder
         self._agents: list[RemoteAgent] = []
 
         def kept_agent(agent: A2aAgent) -> RemoteAgent:
@@ -39,41 +41,50 @@ class LocalTree:
             return self._agents[-1]
 
         environment = Environment(sessions, llm_for, kept_agent, lambda _: self.run)
-        self._nodes: dict[str, BuiltNode] = {
+        self._built: dict[str, BuiltNode] = {
             planned.path: build_node(config, planned, environment) for planned in all_nodes(config)
         }
+        self._nodes = {path: ReadyNode(built, recorder) for path, built in self._built.items()}
 
     @property
     def toolboxes(self) -> list[Toolbox]:
         """Those of its nodes that have one."""
-        return [built.toolbox for built in self._nodes.values() if built.toolbox is not None]
+        return [built.toolbox for built in self._built.values() if built.toolbox is not None]
 
     async def start(self) -> None:
-        """Learns the tools."""
-        for toolbox in self.toolboxes:
-            await toolbox.start()
+        """Learns the tools. Raises what went wrong with them; what needs them tries again."""
+        outcomes = await asyncio.gather(
+            *(node.ready() for node in self._nodes.values()), return_exceptions=True
+        )
+        for problem in outcomes:
+            if problem is not None:
+                raise problem
 
     async def close(self) -> None:
         """Stops watching the tools, and closes the clients of other agents."""
-        for toolbox in self.toolboxes:
-            await toolbox.close()
+        for node in self._nodes.values():
+            await node.close()
         for agent in self._agents:
             await agent.close()
 
     async def run(self, turn: PassInput) -> PassOutput:
-        node = self._nodes[turn.place.path].node
-        output = await node.run(_received(turn), self._recorder)
-        return _received(output)
+        return _received(await self._nodes[turn.place.path].run(_received(turn)))
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
-        return self._nodes[Place(node).path].calls.problems(ToolCall(id="", name=tool, arguments=arguments))
+        call = ToolCall(id="", name=tool, arguments=arguments)
+        try:
+            return await self._nodes[Place(node).path].problems(call)
+        except ToolSessionError as problem:
+            raise Unavailable(str(problem)) from problem
 
     async def cancel(self, task: AbandonedTask) -> None:
-        await self._nodes[Place(task.node).path].calls.cancel(_received(task))
+        await self._nodes[Place(task.node).path].cancel(_received(task))
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
-        calls = self._nodes[call.intent.place.path].calls
-        return _received(await calls.settle(_received(call)))
+        try:
+            return _received(await self._nodes[call.intent.place.path].settle(_received(call)))
+        except ToolSessionError as problem:
+            raise Unavailable(str(problem)) from problem
 
 
 def _received(value: T) -> T:

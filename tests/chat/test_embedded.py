@@ -1,4 +1,4 @@
-"""A chat without --url has a mesh of its own, which is gone when the chat is, come what may."""
+"""A chat with --ray has a mesh of its own, which is gone when the chat is, come what may."""
 
 import os
 import signal
@@ -134,7 +134,7 @@ def test_an_agent_that_runs_already_is_not_started_beside_itself(tmp_path: Path)
         config = tmp_path / "agent.yaml"
         config.write_text(f"name: test\nport: {mesh.port}\nllm: {{model: offline}}\n")
         done = subprocess.run(
-            [str(MESH), "chat", "--config", str(config)],
+            [str(MESH), "chat", "--ray", "--config", str(config)],
             input="hi",
             capture_output=True,
             text=True,
@@ -156,7 +156,7 @@ def test_a_person_talks_to_an_agent_on_ray_with_one_command(tmp_path: Path) -> N
     )
     env = chat_env(tmp_path)
     del env["PYTHONWARNINGS"]  # Ray's own processes warn
-    with Screen("--config", config, env=env, cwd=tmp_path) as screen:
+    with Screen("--ray", "--config", config, env=env, cwd=tmp_path) as screen:
         screen.ready(within_s=180)
         screen.say("add resource web-1 with value 42")
         screen.asked()
@@ -165,6 +165,6 @@ def test_a_person_talks_to_an_agent_on_ray_with_one_command(tmp_path: Path) -> N
         screen.ready()
         screen.press(CTRL_D)
         assert screen.ended(within_s=25) == 0
-        assert f"go on with it: mesh chat --config {config} --resume " in screen.text.replace("\n", "")
+        assert f"go on with it: mesh chat --config {config} --ray --resume " in screen.text.replace("\n", "")
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     assert left == []

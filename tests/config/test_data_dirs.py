@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.blueprint import blueprint_of
-from deployments.remote import keep_source
 from mesh.config.data_dirs import data_dirs_of
+from mesh.config.kept_versions import keep
 from mesh.config.model import Config, parse
 
 
@@ -20,8 +19,7 @@ def started(*agents: Config) -> list[Path]:
     """Their homes, in which each of them now has run. Every run is later than those before."""
     found = data_dirs_of(agents, {})
     for config, home in zip(agents, found, strict=True):
-        blueprint = blueprint_of(config.model_copy(update={"data_dir": home}), one_machine=True)
-        keep_source(blueprint)
+        keep(home, config.digest, config.source, config.files)
         kept = home / "configs" / f"{config.digest}.yaml"
         clock = sum(1 for _ in config.data_dir.rglob("*.yaml"))
         os.utime(kept, (clock, clock))
@@ -96,10 +94,9 @@ def test_no_two_agents_share_a_home(tmp_path: Path, count: int) -> None:
 @pytest.mark.parametrize("left", [b"", b"\0" * 60, b"name: a\npro"])
 def test_a_config_that_a_crash_left_half_written_is_kept_again(tmp_path: Path, left: bytes) -> None:
     config = agent("a", tmp_path)
-    blueprint = blueprint_of(config, one_machine=True)
     kept = tmp_path / "configs" / f"{config.digest}.yaml"
     kept.parent.mkdir()
     kept.write_bytes(left)
-    keep_source(blueprint)
-    assert kept.read_text() == blueprint.source
+    keep(tmp_path, config.digest, config.source, config.files)
+    assert kept.read_text() == config.source
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deployments.blueprint import blueprint_of
-from deployments.remote import keep_source, kept_files
+from mesh.config.kept_versions import keep, kept
 from mesh.config.model import parse
 
 
@@ -35,10 +35,9 @@ def test_a_version_is_kept_with_the_files_that_it_names(tmp_path: Path) -> None:
     text = "name: a\ndata_dir: data\nmcp_servers: [{name: shop, python: shop.py}]\n"
     config = parse(text, str(tmp_path / "agent.yaml"), {})
     blueprint = replace(blueprint_of(config, one_machine=True), data_dir=tmp_path / "data")
-    keep_source(blueprint)
+    keep(blueprint.data_dir, blueprint.digest, blueprint.source, blueprint.files)
     (tmp_path / "shop.py").write_text("x = 2\n")
-    source = tmp_path / "data/configs" / f"{config.digest}.yaml"
-    version = replace(blueprint, source=source.read_text(), files=kept_files(source), origin=source.name)
+    version = replace(blueprint, **kept(blueprint.data_dir, config.digest, "a")._asdict())
     assert (version.config().servers, version.config().digest) == (config.servers, config.digest)
     newer = blueprint_of(parse(text, str(tmp_path / "agent.yaml"), {}), one_machine=True)
     assert newer.digest != config.digest

@@ -225,7 +225,7 @@ async def test_nobody_waits_for_the_call_of_a_node_whose_process_died(kind: str)
     else:
         tree, called, most, path = llm("main", agents=["dies", "other"]), agents, 5300, "dies"
     async with mesh(model, tree, *called, budget={"max_total_tokens": most, "on_limit": "stop"}) as world:
-        node = world.tree._nodes[path].node
+        node = world.tree._built[path].node
         run = node.run
 
         async def dies_once(turn: PassInput, recorder: Recorder) -> PassOutput:

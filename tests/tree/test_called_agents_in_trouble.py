@@ -241,7 +241,7 @@ async def test_a_branch_that_is_decided_while_it_pauses_goes_on_beside_its_sibli
     model.gates["slow"] = asyncio.Event()
     deciding: list[asyncio.Task[Any]] = []
     async with mesh(model, llm("adder"), llm("asker"), llm("slow")) as world:
-        node = world.tree._nodes["adder"].node
+        node = world.tree._built["adder"].node
         run = node.run
 
         async def decided_on_the_way_back(turn: PassInput, recorder: Recorder) -> PassOutput:

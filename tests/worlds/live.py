@@ -10,63 +10,33 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import msgspec
 import uvicorn
 
 from mesh.core.events import Event, LlmCall, TextDelta, ToolCallDelta
 from mesh.gateway.app import http_app
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
-from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.llm.port import Llm, LlmRequest
+from mesh.local import local_backend
 from mesh.mcp.memory import progress
+from mesh.mcp.port import Catalogue
 from mesh.mcp.progress import Progress
 from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm
 from tests.worlds.ports import free_port
 
 _WITHIN_S = 30.0
 T = TypeVar("T")
-R = TypeVar("R")
 
 
-def travelled(message: Any, kind: Any) -> Any:
-    """A message as it arrives in another process."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind)
-
-
-class LocalBackend:
-    """`Backend` over a keeper in this process; what is asked of it travels as it does between processes."""
-
-    shards = 1
+class LocalBackend(local_backend.LocalBackend):
+    """What asks the keeper of a mesh, whichever it has then."""
 
     def __init__(self, mesh: LocalMesh) -> None:
-        self._mesh = mesh
-        self.grant_book = mesh.grant_book
+        async def catalogues() -> list[Catalogue]:
+            return [await mesh.ledger.offered.catalogue()]
 
-    async def ask(self, owner: str, request: RequestFor[R]) -> R:
-        asked: Request = travelled(request, Request)
-        reply = travelled(await self._mesh.keeper.handle(asked), Reply)
-        return cast(R, raise_for_refusal(reply))
-
-    async def ask_all(self, request: RequestFor[R]) -> list[R]:
-        return [await self.ask("", request)]
-
-    async def watch(self, request: Watch) -> WatchedEvents:
-        reply = await self._mesh.keeper.watch(travelled(request, Watch))
-        seen: WatchedEvents = raise_for_refusal(travelled(reply, WatchReply))
-        return seen
-
-    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
-        found: FollowedEvents = travelled(await self._mesh.keeper.follow(request), FollowedEvents)
-        return found
-
-    async def tools(self) -> list[dict[str, Any]]:
-        return [tool.shown() for tool in (await self._mesh.ledger.offered.catalogue()).tools]
-
-    async def unready(self) -> list[str]:
-        return []
+        super().__init__(mesh.keepers, catalogues, mesh.grant_book)
 
 
 class Spoken(ScriptedLlm):

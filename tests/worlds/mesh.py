@@ -185,7 +185,12 @@ class LocalMesh:
         self.fenced = asyncio.Event()
         self.passes = 0
         self.newest_run = 0
-        self.keeper = self._new_keeper()
+        self.keepers = [self._new_keeper()]
+
+    @property
+    def keeper(self) -> Keeper:
+        """The one there is now."""
+        return self.keepers[0]
 
     def _new_keeper(self) -> Keeper:
         hosts, fenced = self.config.card.push_hosts, self.fenced.set
@@ -250,13 +255,13 @@ class LocalMesh:
         self.keeper._shard.abandon()
         keeper = self._new_keeper()
         await keeper.start()
-        self.keeper = keeper  # not before: nobody can ask an actor that does not know its shard yet
+        self.keepers[0] = keeper  # not before: nobody can ask an actor that does not know its shard yet
 
     async def lose_keeper(self) -> None:
         """Another keeper takes over; passes that run go on, and know nothing of it."""
         keeper = self._new_keeper()
         await keeper.start()
-        self.keeper = keeper
+        self.keepers[0] = keeper
 
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
         """The reply as REST shows it: status and body."""

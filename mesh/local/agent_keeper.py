@@ -1,0 +1,47 @@
+"""The keeper of one shard of an agent's conversations, as its config says it: in an actor, or in the process
+of a chat."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from mesh.config.model import Config
+from mesh.core.events import AnyEvent
+from mesh.journal.port import Journal
+from mesh.keeper.keeper import Keeper, KeeperSettings
+from mesh.push.port import EventNotifications, PushStore
+from mesh.push.sender import WebhookSender
+from mesh.push.service import PushNotifications
+from mesh.push.webhook import A2aVersion
+from mesh.tree.plan import tree_of
+from mesh.tree.turn import Tree
+
+
+def agent_keeper(
+    config: Config,
+    shard: int,
+    journal: Journal,
+    tree: Tree,
+    push_store: PushStore,
+    sender: WebhookSender,
+    on_fenced: Callable[[], None],
+) -> Keeper:
+    """The keeper of shard ``shard``. It does nothing before it is started."""
+    settings = KeeperSettings(
+        agent=config.name,
+        digest=config.digest,
+        root=config.tree.name,
+        system_prompt=tree_of(config).prompt or config.prompt,
+        turn_timeout_s=config.limits.turn_timeout_s,
+        max_queue_per_conversation=config.limits.max_queue_per_conversation,
+    )
+    push = PushNotifications(
+        shard, push_store, journal, sender, _render, config.card.push_hosts, on_fenced=on_fenced
+    )
+    return Keeper(shard, config.cluster.keepers, journal, tree, settings, push, on_fenced)
+
+
+def _render(events: Iterable[AnyEvent], after: int, version: A2aVersion) -> Iterator[EventNotifications]:
+    # Imported on first use: a keeper serves every protocol, and the types of A2A are a tenth of a second and
+    # several MB that keepers without webhooks are spared.
+    from mesh.a2a.server.notifications import notifications
+
+    return notifications(events, after, version)

@@ -1,0 +1,75 @@
+"""`Backend` over keepers in this process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from mesh.core.ids import shard_of
+from mesh.keeper.keeper import Keeper
+from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
+from mesh.keeper.requests import Follow, Request, RequestFor, Watch
+from mesh.mcp.port import Catalogue
+from mesh.policy.book import GrantBook
+
+R = TypeVar("R")
+
+
+class LocalBackend:
+    """Asks ``keepers``, one of each shard. What is asked of them travels as it does between processes, so
+    that nobody gets an object that a keeper goes on with. ``catalogues``
+    returns the present tools of the agent's servers."""
+
+    def __init__(
+        self,
+        keepers: Sequence[Keeper],
+        catalogues: Callable[[], Awaitable[Sequence[Catalogue]]],
+        grant_book: GrantBook,
+    ) -> None:
+        self._keepers = keepers
+        self._catalogues = catalogues
+        self.grant_book = grant_book
+
+    @property
+    def shards(self) -> int:
+        return len(self._keepers)
+
+    async def ask(self, owner: str, request: RequestFor[R]) -> R:
+        return await self._ask(self._keeper(owner), request)
+
+    async def ask_all(self, request: RequestFor[R]) -> list[R]:
+        return await asyncio.gather(*(self._ask(keeper, request) for keeper in self._keepers))
+
+    async def watch(self, request: Watch) -> WatchedEvents:
+        reply = await self._keeper(request.id).watch(travelled(request, Watch))
+        seen: WatchedEvents = raise_for_refusal(travelled(reply, WatchReply))
+        return seen
+
+    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
+        found: FollowedEvents = travelled(await self._keepers[shard].follow(request), FollowedEvents)
+        return found
+
+    async def tools(self) -> list[dict[str, Any]]:
+        return [
+            tool.shown()
+            for catalogue in await self._catalogues()
+            for tool in catalogue.tools
+            if not tool.is_check
+        ]
+
+    async def unready(self) -> list[str]:
+        """Nothing: who asks is in this process, and whoever needs a tool waits for it."""
+        return []
+
+    async def _ask(self, keeper: Keeper, request: RequestFor[R]) -> R:
+        asked: Awaitable[Reply] = keeper.handle(travelled(request, Request))
+        return cast(R, raise_for_refusal(travelled(await asked, Reply)))
+
+    def _keeper(self, owner: str) -> Keeper:
+        return self._keepers[shard_of(owner, len(self._keepers))]
+
+
+def travelled(message: Any, kind: Any) -> Any:
+    """A message as it arrives in another process."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind)
