@@ -14,6 +14,7 @@
     S10 a tool in a Python file beside one of a server written by hand, four replicas of a server beside one,
         a check of an answer by its schema, a tool beside others that do harm
     S11 a verdict of a policy of 200 rules, with and without a shell command
+    S13 a command in each sandbox of mcp-shell
     up  time to start, CPU when idle, memory
 
 `bench.compare` measures two checkouts beside each other.
@@ -37,6 +38,7 @@ from rich.table import Table
 from bench.a2a import s8
 from bench.agents import s9
 from bench.answers import answers
+from bench.commands import commands
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
 from bench.harmful_tools import harmful_tools
@@ -179,6 +181,8 @@ def main() -> None:
     if bench.wants("S11"):
         s11(bench)
         shell_commands(bench)
+    if bench.wants("S13"):
+        commands(bench)
     with tempfile.TemporaryDirectory(prefix="mesh-bench-") as scratch:
         if any(bench.wants(name) for name in ("up", *(name for name, _, _ in PLAIN))):
             plain(bench, Path(scratch))

@@ -43,12 +43,12 @@ class Client:
             "capabilities": {},
             "clientInfo": {"name": "b", "version": "1"},
         }
-        self._ask("initialize", about)
+        self.ask("initialize", about)
         self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        self._ask("tools/list", {})
+        self.ask("tools/list", {})
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
-        result = self._ask("tools/call", {"name": tool, "arguments": arguments})
+        result = self.ask("tools/call", {"name": tool, "arguments": arguments})
         assert not result.get("isError"), result
         return str(result["content"][0]["text"])
 
@@ -56,12 +56,15 @@ class Client:
         found = psutil.Process(self._process.pid).cpu_times()
         return float(found.user + found.system)
 
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self._process.pid).children()
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
 
-    def _ask(self, method: str, params: dict[str, Any]) -> Any:
+    def ask(self, method: str, params: dict[str, Any]) -> Any:
         self._id += 1
         self._send({"jsonrpc": "2.0", "id": self._id, "method": method, "params": params})
         assert self._process.stdout is not None

@@ -2,9 +2,11 @@
 
 import io
 import os
+import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given as on
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.shell.box import Box, Covered, Covers
 from mesh.servers.shell.bubblewrap import wrapped
 from mesh.servers.shell.order import CommandLimits, End, Order, Restriction, end_of, order_of
-from mesh.servers.shell.shell_settings import loaded
+from mesh.servers.shell.shell_settings import ShellSettings, loaded
 from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE, Output
 from mesh.servers.shell.variables import inherited
 
@@ -134,3 +136,15 @@ def test_paths_of_the_configuration_are_relative_to_its_folder(tmp_path: Path) -
     settings = loaded(tmp_path / "shell.yaml")
     assert settings.roots[0].path == str(tmp_path / "ws")
     assert settings.readable == (os.path.realpath(tmp_path / "ws"),)
+
+
+def test_the_page_about_it_lists_every_key_with_its_default(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "shell.md").read_text()
+    text = textwrap.dedent(page.partition("```yaml\n")[2].partition("```")[0])
+    (tmp_path / "work").mkdir()
+    (tmp_path / "shell.yaml").write_text(text.replace('["~/.cache/uv"]', "[]"))
+    settings = loaded(tmp_path / "shell.yaml")
+    assert set(yaml.safe_load(text)) == set(ShellSettings.model_fields)
+    lists = {"roots", "read", "env", "hide", "freeze"}
+    usual = ShellSettings(roots=settings.roots)
+    assert settings.model_dump(exclude=lists) == usual.model_dump(exclude=lists)
