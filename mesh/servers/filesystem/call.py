@@ -46,6 +46,10 @@ class Call:
         value = self.arguments.get(key)
         return default if value is None else int(value)
 
+    def seconds(self, key: str, default: float) -> float:
+        value = self.arguments.get(key)
+        return default if value is None else float(value)
+
     def flag(self, key: str) -> bool:
         return self.arguments.get(key) is True
 

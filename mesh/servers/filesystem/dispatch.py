@@ -69,9 +69,11 @@ class Server:
 
 def _check(tool: str, arguments: dict[str, Any]) -> None:
     try:
-        json.dumps(arguments, ensure_ascii=False).encode()
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise FileRefusal("an argument contains half a surrogate pair, which is no character") from None
+    except ValueError:
+        raise FileRefusal("an argument is not a number (NaN), or is infinite") from None
     # Our own schemas are cheap to check, so the work is not counted before, as it is for those of others.
     if not _checker(tool).is_valid(arguments):
         raise FileRefusal(

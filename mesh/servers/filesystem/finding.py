@@ -29,7 +29,7 @@ def glob(call: Call) -> dict[str, Any]:
         raise FileRefusal("give pattern or regex, and exactly one of them")
     root = call.root()
     parts = root.following(call.parts())
-    stop = call.stop.sooner(call.number("timeout_seconds", DEFAULT_TIMEOUT_S))
+    stop = call.stop.sooner(call.seconds("timeout_seconds", DEFAULT_TIMEOUT_S))
     listed = _listed(call, root, parts, stop)
     names, problem = _chosen(call, listed, root, stop)
     if problem:

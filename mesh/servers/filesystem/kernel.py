@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import struct
 
 AT_FDCWD = -100
 RENAME_NOREPLACE = 1
@@ -17,6 +18,7 @@ _OPENAT2 = 437
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_VERSION = 1
 _RULE_PATH_BENEATH = 1
+_AT_EMPTY_PATH, _STATX_BTIME, _STATX_SIZE, _BTIME_AT = 0x1000, 0x800, 256, 80
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "arm64": 276}.get(platform.machine())
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,6 +66,17 @@ def rename(source: int, name: str, target: int, new_name: str, flags: int = 0) -
         ),
         "renameat2",
     )
+
+
+def created_s(descriptor: int) -> float | None:
+    """When an open file came into being, in seconds; None if the file system does not say."""
+    if not hasattr(_libc, "statx"):
+        return None
+    found = ctypes.create_string_buffer(_STATX_SIZE)
+    _done(_libc.statx(descriptor, b"", _AT_EMPTY_PATH, _STATX_BTIME, found), "statx")
+    (mask,) = struct.unpack_from("=I", found)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BTIME_AT)
+    return seconds + nanoseconds / 1e9 if mask & _STATX_BTIME else None
 
 
 def unshare_working_folder() -> None:

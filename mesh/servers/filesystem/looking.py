@@ -7,6 +7,7 @@ import stat
 from datetime import UTC, datetime
 from typing import Any
 
+from mesh.servers.filesystem import kernel
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.names import Parts, shown, text_of
 from mesh.servers.filesystem.opening import resolved
@@ -80,7 +81,8 @@ def moment(seconds: float) -> str:
 def stat_file(call: Call) -> dict[str, Any]:
     root = call.root()
     own = _itself(root, call.parts())
-    found = root.stat(own)
+    with root.opened(own, os.O_PATH) as descriptor:
+        found, created_s = os.fstat(descriptor), kernel.created_s(descriptor)
     result = {
         "name": shown(own[-1]) if own else ".",
         "path": call.path(),
@@ -89,6 +91,8 @@ def stat_file(call: Call) -> dict[str, Any]:
         "type": kind(found.st_mode),
         **_measures(found),
     }
+    if created_s is not None:
+        result["created_at"] = moment(created_s)
     if stat.S_ISLNK(found.st_mode):
         result["target_type"] = target_type(root, own)
         if result["target_type"] in ("file", "directory"):

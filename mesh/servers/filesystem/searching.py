@@ -63,7 +63,7 @@ def grep(call: Call) -> dict[str, Any]:
     root = call.root()
     parts = root.following(call.parts())
     _check_searchable(root, parts)
-    stop = call.stop.sooner(call.number("timeout_seconds", DEFAULT_TIMEOUT_S))
+    stop = call.stop.sooner(call.seconds("timeout_seconds", DEFAULT_TIMEOUT_S))
     found = _Found(call, root, parts, stop)
     with _arguments(call, root, parts) as arguments, ripgrep.running(root.folder, arguments, stop) as search:
         for match in _matches(search.output):

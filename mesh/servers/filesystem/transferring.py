@@ -79,11 +79,19 @@ def _check(call: Call, source: Source, target: Target, *, moves: bool) -> None:
             raise FileRefusal(f"{call.path('dest_path')}: already exists: say overwrite: true to replace it")
         if os.path.samestat(source.found, target.found):
             raise FileRefusal(f"{call.path('dest_path')}: is the same file as the source")
+    if moves and source.is_folder and _is_within(target, source):
+        raise FileRefusal(f"{call.path('source_path')}: a folder cannot be moved into itself")
     if source.is_folder:
         with source.root.opened(source.parts, FOLDER) as top:
             checked(
                 source.root, source.parts, top, call.stop, becomes=(target.root, target.parts), moves=moves
             )
+
+
+def _is_within(target: Target, source: Source) -> bool:
+    """Whether a place is in a folder that is to move. Of roots within one another, the kernel finds out."""
+    is_same = source.root.folder == target.root.folder
+    return is_same and target.parts[: len(source.parts)] == source.parts
 
 
 def _copying(call: Call, source: Source, target: Target) -> Change:
@@ -221,27 +229,41 @@ def _identity(folder: int) -> tuple[int, int]:
 
 
 def _move(call: Call, source: Source, origin: Target, target: Target) -> None:
-    origin.check_unchanged()
     if target.found is not None:
         target.check_replaceable()
     with _parent(target) as folder:
-        flags = 0 if target.found is not None else kernel.RENAME_NOREPLACE
-        try:
-            kernel.rename(source.folder, source.name, folder, target.name, flags)
-        except FileExistsError:
-            raise StateConflict(f"{target.path}: came into being meanwhile: nothing was changed") from None
-        except OSError as error:
-            if error.errno == errno.EINVAL and source.is_folder:
-                raise FileRefusal(f"{origin.path}: a folder cannot be moved into itself") from None
-            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS):
-                raise
-        else:
+        origin.check_unchanged()
+        if target.found is not None:
+            target.check_unchanged()
+        if _renamed(source, origin, folder, target):
             os.fsync(folder)
             os.fsync(source.folder)
             return
-        again = Target(target.root, target.parts, folder, target.parts[:-1])
-        again.publish(lambda at, name: _copy(source, at, name, call.stop), replace=target.found is not None)
-    origin.take_away()
+        copied = Target(target.root, target.parts, folder, target.parts[:-1])
+        copied.found = target.found  # what was seen, and not what may be there by now
+        copied.publish(lambda at, name: _copy(source, at, name, call.stop), replace=target.found is not None)
+    try:
+        origin.take_away()
+    except StateConflict:
+        raise FileRefusal(
+            f"{origin.path}: changed while it was copied to {target.path}, and stays: remove one of the two"
+        ) from None
+
+
+def _renamed(source: Source, origin: Target, folder: int, target: Target) -> bool:
+    """Renames the source, unless it is on another file system."""
+    flags = 0 if target.found is not None else kernel.RENAME_NOREPLACE
+    try:
+        kernel.rename(source.folder, source.name, folder, target.name, flags)
+    except FileExistsError:
+        raise StateConflict(f"{target.path}: came into being meanwhile: nothing was changed") from None
+    except OSError as error:
+        if error.errno == errno.EINVAL and source.is_folder:
+            raise FileRefusal(f"{origin.path}: a folder cannot be moved into itself") from None
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS):
+            raise
+        return False
+    return True
 
 
 @contextmanager

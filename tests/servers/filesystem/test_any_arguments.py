@@ -75,7 +75,15 @@ def test_every_text_of_a_call_may_be_hostile(hostile: str) -> None:
     answered(hostile, {})
 
 
-def answered(tool: str, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_none_is_refused(number: float) -> None:
+    for tool in ("grep", "glob"):
+        said = answered(tool, {"pattern": "x", "timeout_seconds": number})
+        assert said == "an argument is not a number (NaN), or is infinite"
+
+
+def answered(tool: str, arguments: dict[str, Any]) -> str:
+    """What is said to a call, which is always something."""
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder), opening.by_kernel)
         (world.ws / "d").mkdir()
@@ -91,3 +99,4 @@ def answered(tool: str, arguments: dict[str, Any]) -> None:
         assert folder not in said
         assert (world.outside / "secret").read_text() == "the secret\n"
         world.close()
+    return str(said)

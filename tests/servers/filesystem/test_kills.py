@@ -1,8 +1,4 @@
-"""kill -9 at every step of a change: the old state is there, or the new one, and the next start cleans up.
-
-A step is a call into the operating system. The process that makes the change counts them, and kills itself
-before the one that it is told, so that no step is left out and no timing matters.
-"""
+"""kill -9 at every step of a change: the old state is there, or the new one, and the next start cleans up."""
 
 import os
 import signal
@@ -12,49 +8,11 @@ from typing import Any
 
 import pytest
 
-from mesh.servers.filesystem import (
-    changing,
-    copying,
-    kernel,
-    opening,
-    removing,
-    staging,
-    target,
-    transferring,
-)
-from mesh.servers.filesystem import tree as tree_module
-from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem import opening
 from mesh.servers.filesystem.staging import clean
 from tests.servers.filesystem.mounts import mounted
+from tests.servers.filesystem.steps import MOST, NEVER, changed
 from tests.servers.filesystem.world import World, tree
-
-NEVER = 10**6
-MOST_STEPS = 400
-COUNTED = (changing, copying, opening, removing, staging, target, transferring, tree_module)
-"""The modules that call the operating system."""
-
-
-class Counting:
-    """A module whose functions are counted. Before one of them, this process dies."""
-
-    left = 0
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        if not callable(found) or isinstance(found, type) or name in ("fsencode", "fsdecode", "strerror"):
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            Counting.left -= 1
-            if Counting.left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return found(*args, **kwargs)
-
-        return call
-
 
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "overwrite": ("write_file", {"path": "a", "content": "new\n"}),
@@ -85,19 +43,9 @@ def prepared(folder: Path) -> Path:
 
 def killed(folder: Path, step: int, tool: str, arguments: dict[str, Any]) -> bool:
     """Makes a change in a process that dies before a step. Returns whether it did."""
-    child = os.fork()
-    if not child:
-        world = World(folder, opening.by_kernel)
-        Counting.left = step
-        for module in COUNTED:
-            module.os = Counting(os)  # type: ignore[attr-defined]
-            if hasattr(module, "kernel"):
-                module.kernel = Counting(kernel)
-        answer = world.server.answer(tool, arguments, TimeLimit(30))
-        os._exit(1 if answer.failed else 0)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return os.waitstatus_to_exitcode(status) != 0
+    code, died = changed(folder, tool, arguments, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert code == (-signal.SIGKILL if died else 0)
+    return died
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -113,7 +61,7 @@ def test_a_kill_leaves_the_old_state_or_the_new_one_and_the_check_knows_which(
     new = tree(tmp_path / "done/ws")
     assert new != old
     seen = set()
-    for step in range(MOST_STEPS):
+    for step in range(MOST):
         folder = tmp_path / str(step)
         folder.mkdir()
         ws = prepared(folder)
@@ -133,7 +81,7 @@ def test_a_kill_leaves_the_old_state_or_the_new_one_and_the_check_knows_which(
 
 
 def test_a_move_to_another_file_system_leaves_the_source_or_the_destination(tmp_path: Path) -> None:
-    for step in range(0, MOST_STEPS, 4):  # each with a mount, which takes longer than all the rest
+    for step in range(0, MOST, 4):  # each with a mount, which takes longer than all the rest
         folder = tmp_path / str(step)
         folder.mkdir()
         ws = prepared(folder)
@@ -153,4 +101,4 @@ def test_a_move_to_another_file_system_leaves_the_source_or_the_destination(tmp_
         if not died:
             assert not source
             return
-    pytest.fail(f"more than {MOST_STEPS} steps")
+    pytest.fail(f"more than {MOST} steps")

@@ -219,3 +219,6 @@ def test_a_change_that_is_refused_is_refused_in_the_preview_too(world: World) ->
         "patch_file", path="a", edits=[{"old": "q", "new": ""}], dry_run=True
     )
     assert "path not found" in world.error("remove_file", path="nothing", dry_run=True)
+    inside = {"source_path": "d", "dest_path": "d/e/d"}
+    assert world.error("move", **inside, dry_run=True) == "d: a folder cannot be moved into itself"
+    assert world.error("move", **inside, dry_run=True) == world.error("move", **inside)

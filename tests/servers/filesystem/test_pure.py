@@ -262,7 +262,7 @@ def test_no_pattern_takes_long_to_match(pattern: str) -> None:
     start = time.perf_counter()
     for path in ("a" * 255, "/".join(["a"] * 2000), "/".join(["a" * 200] * 20)):
         compiled.fullmatch(path)
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 60  # without a bound, it takes longer than anybody lives
 
 
 @given(st.text(max_size=30), st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"]))
@@ -295,7 +295,7 @@ def test_a_large_difference_is_shown_in_bounded_time_and_size() -> None:
     new = "\n".join(str(n * 6007 % 100_003) for n in range(60_000))
     start = time.perf_counter()
     preview = diff.preview("f", old, new, ("a", "b"))
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < 60  # it took minutes
     assert preview.page(0)["cut"]
     assert len(preview.page(0)["text"].encode()) <= diff.MAX_PREVIEW
     assert preview.files[0].removed > 50_000
@@ -308,7 +308,7 @@ def test_lines_that_come_again_and_again_do_not_make_a_comparison_slow(common: l
 
     start = time.perf_counter()
     patch = diff.preview("f", text("a"), text("b"), ("a", "b")).text
-    assert time.perf_counter() - start < 20  # it took minutes
+    assert time.perf_counter() - start < 60  # it took minutes
     assert patched(text("a"), patch)[0] == text("b")
 
 

@@ -6,6 +6,7 @@ not, it is made again. The judge is a second folder, in which nobody was killed.
 """
 
 import json
+import logging
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ from tests.servers.filesystem.world import long, tree
 
 NAMES = ("a", "b", "d/a", "d/e/b", "f/c")
 FOLDERS = ("d", "d/e", "f", "g/h")
+_log = logging.getLogger("chaos")
 
 
 class Served(Protocol):
@@ -207,6 +209,8 @@ def attempts(start: Callable[[Path], Served], folder: Path, kills: int) -> dict[
     client.close()
     calm.close()
     assert tree(folder / "killed") == tree(folder / "calm"), seed
+    text = "%d kills during %d changes: %d were applied, %d were not; 0 lost, 0 made twice, 0 questions"
+    _log.info(text, kills, number, client.found["applied"], client.found["not_applied"])
     return client.found
 
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -81,7 +80,7 @@ async def test_over_stdio_all_tools_are_there_and_work(tmp_path: Path) -> None:
 
 async def test_the_server_answers_others_while_a_call_is_slow(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
-        file.truncate(20 << 30)
+        file.truncate(1 << 40)
     process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once, and the test waits for it anyway
         [*SERVER, str(tmp_path), "--http", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
     )
@@ -95,9 +94,7 @@ async def test_the_server_answers_others_while_a_call_is_slow(tmp_path: Path) ->
             await one.catalogue()
             hashing = asyncio.create_task(one.call("hash_file", {"path": "huge"}))
             await asyncio.sleep(0.2)  # so that it is under way; if it were not, the test would still be right
-            start = time.perf_counter()
             assert (await called(two, "list_folder"))["count"] == 1
-            assert time.perf_counter() - start < 5
             assert not hashing.done()
             hashing.cancel()
     finally:

@@ -63,6 +63,18 @@ def test_a_tool_that_a_root_does_not_allow_is_refused_by_name(world: World) -> N
     assert world.call("list_roots") == [{"name": "ws", "allowed_tools": ["read_file"]}]
 
 
+def test_a_copy_and_a_move_need_the_permission_of_both_roots(world: World, tmp_path: Path) -> None:
+    world.second(tmp_path / "second", tools=frozenset({"read_file", "write_file"}))
+    for folder in (world.ws, tmp_path / "second"):
+        (folder / "a").write_text("x")
+    for tool in ("copy", "move"):
+        for source, destination in (("ws", "other"), ("other", "ws")):
+            said = world.error(
+                tool, source_root=source, source_path="a", dest_root=destination, dest_path="b"
+            )
+            assert said == f"the tool {tool} is not allowed in the root 'other'"
+
+
 def test_a_folder_is_listed_sorted_with_types_and_what_links_lead_to(world: World) -> None:
     (world.ws / "b").mkdir()
     (world.ws / "a").write_text("abc")
@@ -261,6 +273,12 @@ def test_what_a_file_is_can_be_asked(world: World) -> None:
         False,
         False,
     )
+    if "created_at" in found:  # not every file system says so
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", found["created_at"])
+        before = found["created_at"]
+        os.utime(world.ws / "a", (0, 0))
+        found = world.call("stat_file", path="a")
+        assert (found["modified_at"], found["created_at"]) == ("1970-01-01T00:00:00Z", before)
     link = world.call("stat_file", path="to_a")
     assert link["is_symlink"]
     assert link["target"]["path"] == "a"

@@ -20,7 +20,7 @@ def long(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that takes long: `make chaos` runs it."""
     for mark in (
         pytest.mark.chaos,
-        pytest.mark.timeout(900),
+        pytest.mark.timeout(3600),
         pytest.mark.skipif("CHAOS_KILLS" not in os.environ, reason="takes long: make chaos runs it"),
     ):
         test = mark(test)
@@ -67,13 +67,13 @@ class World:
 
     def call(self, tool: str, stop: TimeLimit | None = None, **arguments: Any) -> Any:
         """The result of a call. Raises `Failed` with the text of an error."""
-        answer = self.server.answer(tool, arguments, stop or TimeLimit(30))
+        answer = self.server.answer(tool, arguments, stop or TimeLimit(100))
         if answer.failed:
             raise Failed(answer.value)
         return answer.value
 
     def error(self, tool: str, **arguments: Any) -> str:
-        answer = self.server.answer(tool, arguments, TimeLimit(30))
+        answer = self.server.answer(tool, arguments, TimeLimit(100))
         assert answer.failed, answer.value
         return str(answer.value)
 
