@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mesh.servers.filesystem import diff
 from mesh.servers.filesystem.bounds import MAX_CONTENT, TimeLimit
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.diff import Preview
+from mesh.servers.filesystem.diff import ChangePreview
 from mesh.servers.filesystem.expectations import ABSENT, Expected, check_after, check_before, outcome, parsed
 from mesh.servers.filesystem.expectations import FOLDER as A_FOLDER
 from mesh.servers.filesystem.paging import read
@@ -30,7 +30,7 @@ class Change(NamedTuple):
     """A change that is ready: the states before and after it, what it would show, and how to apply it."""
 
     states: tuple[str, str]
-    preview: Callable[[], Preview]
+    preview: Callable[[], ChangePreview]
     apply: Callable[[], None]
     result: dict[str, Any]
 
@@ -147,7 +147,7 @@ def _written(
     after = _hash(content)
     form = form_of(content, is_whole=True)
 
-    def preview() -> Preview:
+    def preview() -> ChangePreview:
         states = (before.state, after)
         if form is None or (before.text is None and before.state != ABSENT):
             said = f"{before.size} bytes are replaced by {len(content)}, which are not text"
@@ -201,7 +201,7 @@ def remove_file(call: Call) -> dict[str, Any]:
 def _removal(call: Call, target: Target) -> Change:
     state = state_of(target, call.stop) if call.wants_states else ""
 
-    def preview() -> Preview:
+    def preview() -> ChangePreview:
         assert target.found is not None
         if stat.S_ISREG(target.found.st_mode):
             before = present(target, call.stop, hashed=True)
@@ -243,7 +243,7 @@ def _created(call: Call, missing: Target | None) -> dict[str, Any]:
     if call.flag("check"):
         return outcome(state, Expected(ABSENT, A_FOLDER), call.path())
 
-    def preview() -> Preview:
+    def preview() -> ChangePreview:
         text = f"the folder {call.path()} {'is created' if missing else 'exists already'}"
         return diff.told(text, call.path(), (state, A_FOLDER))
 
@@ -274,7 +274,7 @@ def _folder_removal(call: Call, target: Target, total: TreeSize) -> Change:
     state = state_of(target, call.stop) if call.wants_states else ""
     counts = {"files": total.files, "folders": total.folders, "links": total.links, "bytes": total.size}
 
-    def preview() -> Preview:
+    def preview() -> ChangePreview:
         text = (
             f"the folder {call.path()} is removed, with {total.files} files, {total.folders} folders and "
             f"{total.links} links in it, {total.size} bytes in all"

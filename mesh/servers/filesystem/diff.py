@@ -28,7 +28,7 @@ class File(NamedTuple):
     removed: int = 0
 
 
-class Preview(NamedTuple):
+class ChangePreview(NamedTuple):
     """What a person sees of a change before it is made: a diff, or a text if it is not one of lines."""
 
     kind: Literal["diff", "text"]
@@ -44,19 +44,19 @@ class Preview(NamedTuple):
         return found | ({"cut": True, "next_offset": end} if end < len(self.text) else {"cut": False})
 
 
-def preview(path: str, before: str | None, after: str | None, states: tuple[str, str]) -> Preview:
+def preview(path: str, before: str | None, after: str | None, states: tuple[str, str]) -> ChangePreview:
     """The preview of a changed file. None stands for a file that is not there."""
     if any(text is not None and text.count("\n") > MOST_LINES for text in (before, after)):
         return told(f"{path}: a text of more than {MOST_LINES} lines, which are not compared", path, states)
     diff = list(unified(path, before, after))
     added = sum(line.startswith("+") for line in diff[2:])
     removed = sum(line.startswith("-") for line in diff[2:])
-    return Preview("diff", "".join(diff), (File(path, *states, added, removed),))
+    return ChangePreview("diff", "".join(diff), (File(path, *states, added, removed),))
 
 
-def told(text: str, path: str, states: tuple[str, str]) -> Preview:
+def told(text: str, path: str, states: tuple[str, str]) -> ChangePreview:
     """The preview of a change that is not one of lines."""
-    return Preview("text", text, (File(path, *states),))
+    return ChangePreview("text", text, (File(path, *states),))
 
 
 def unified(path: str, before: str | None, after: str | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.changing import Change, carried_out, present, state_of
 from mesh.servers.filesystem.copying import copy_file, copy_tree
-from mesh.servers.filesystem.diff import File, Preview
+from mesh.servers.filesystem.diff import ChangePreview, File
 from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
 from mesh.servers.filesystem.names import Parts
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
@@ -131,7 +131,7 @@ def _change(
         own, there = _state(source.root, source.parts, call.stop), state_of(target, call.stop)
     left = own if leaves_source else ABSENT
 
-    def preview() -> Preview:
+    def preview() -> ChangePreview:
         shown = _replaced(call, source, target, (there, own))
         if shown is None:
             text = f"the {kind(source.found.st_mode)} {paths[0]} is {verb} to {paths[1]}"
@@ -141,7 +141,7 @@ def _change(
     return Change((_pair(own, there), _pair(left, own)), preview, apply, result)
 
 
-def _replaced(call: Call, source: Source, target: Target, states: tuple[str, str]) -> Preview | None:
+def _replaced(call: Call, source: Source, target: Target, states: tuple[str, str]) -> ChangePreview | None:
     """What becomes of a file that is there; None if there is none."""
     if target.found is None:
         return None

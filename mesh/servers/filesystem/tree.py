@@ -15,7 +15,7 @@ from mesh.servers.filesystem.root import FOLDER, Root, kind
 CHILD = FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """``path`` is relative to the top of the walk; ``folder`` is the open folder that the entry is in, until
     the walk goes on."""
 
@@ -31,7 +31,7 @@ def walk(
     *,
     max_depth: int | None = None,
     enters: Callable[[str, int], bool] | None = None,
-) -> Iterator[Entry]:
+) -> Iterator[TreeEntry]:
     """All that is below an open folder, each folder before its content, sorted within a folder. Ends silently
     when ``stop`` is over.
 
@@ -53,7 +53,7 @@ def walk(
                 continue
             name, mode = found
             path = prefix + name
-            yield Entry(path, name, mode, folder)
+            yield TreeEntry(path, name, mode, folder)
             if mode != stat.S_IFDIR or (max_depth is not None and len(open_folders) >= max_depth):
                 continue
             child = _entered(folder, path, name, enters)
