@@ -11,12 +11,15 @@ from deployments.services import KEEPER
 from mesh.config.kept_versions import keep
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.events import AnyEvent
+from mesh.core.verdict import Verdict
 from mesh.journal.files import FileJournal
 from mesh.keeper.recorder import KeeperRecorder
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
 from mesh.keeper.requests import Follow, Request, Watch
 from mesh.local.agent_keeper import agent_keeper
+from mesh.policy.book_file import FileGrantBook
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 from mesh.push.files import FilePushStore
 from mesh.push.sender import WebhookSender
 from mesh.tree.turn import Ack, Decisions, ReserveReply
@@ -36,8 +39,9 @@ class KeeperActor(Actor):
         self._sender = WebhookSender(config.card.push_hosts)
         self._push_store = FilePushStore(blueprint.data_dir / "push")
         tree = RemoteTree(blueprint)
+        book = FileGrantBook(blueprint.data_dir)
         self._keeper = agent_keeper(
-            config, shard, journal, tree, self._push_store, self._sender, on_fenced=_exit
+            config, shard, journal, tree, self._push_store, self._sender, book, on_fenced=_exit
         )
         self._recorder = KeeperRecorder(lambda _: self._keeper)
         await self._keeper.start()
@@ -68,6 +72,9 @@ class KeeperActor(Actor):
 
     async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
         return await self._recorder.grants(conversation_id, agent)
+
+    async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
+        return await self._recorder.denial(conversation_id, call)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         return await self._recorder.decisions(conversation_id, turn, run, after)

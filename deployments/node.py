@@ -1,12 +1,16 @@
 """A node of the tree as an actor."""
 
+from collections.abc import Sequence
+
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.remote import RemoteNode, RemoteRecorder, as_one, replicas_of
 from deployments.services import NODE
-from mesh.core.events import ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.verdict import Verdict
 from mesh.llm.routing import provider_for
+from mesh.policy.grants import Grant
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
@@ -35,6 +39,14 @@ class NodeActor(Actor):
     async def problems(self, call: ToolCall) -> str:
         with self._idle:
             return await self._node.problems(call)
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        with self._idle:
+            return await self._node.verdict(call, grants)
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        with self._idle:
+            return await self._node.preview(call, offset)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         with self._idle:

@@ -24,9 +24,10 @@ from mesh.config import kept_versions
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
-from mesh.core.events import AnyEvent, ToolCall, ToolResult
+from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
+from mesh.core.verdict import Verdict
 from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
@@ -34,6 +35,7 @@ from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.policy.book_file import FileGrantBook
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
 
 _PROBE_S = 2.0
@@ -137,6 +139,10 @@ class RemoteRecorder:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.grants(conversation_id, agent)
 
+    async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
+        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
+        return await keeper.denial(conversation_id, call)
+
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.decisions(conversation_id, turn, run, after)
@@ -158,6 +164,18 @@ class RemoteNode:
             return await self._next().problems(call)
         except ToolSessionError as problem:
             # The node does not know its tools yet, as while a server starts again.
+            raise Unavailable(str(problem)) from problem
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        try:
+            return await self._next().verdict(call, grants)
+        except ToolSessionError as problem:
+            raise Unavailable(str(problem)) from problem
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        try:
+            return await self._next().preview(call, offset)
+        except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
@@ -197,6 +215,12 @@ class RemoteTree:
             return str(problem)
         return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
 
+    async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        return await self._asking(digest, node).verdict(call, grants)
+
+    async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
+        return await self._asking(digest, node).preview(call, offset)
+
     async def cancel(self, task: AbandonedTask) -> None:
         try:
             node = self._node(task.digest, Place(task.node).path)
@@ -210,6 +234,12 @@ class RemoteTree:
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
         return await node.settle(call)
+
+    def _asking(self, digest: str, node: str) -> RemoteNode:
+        try:
+            return self._node(digest, Place(node).path)
+        except ConfigError as problem:
+            raise Unavailable(str(problem)) from None
 
     def _node(self, digest: str, path: str) -> RemoteNode:
         if (digest, path) not in self._nodes:

@@ -5,15 +5,18 @@ restart of an actor shows as a delay. The others are not: `NodeService.run` is f
 tool call may have run.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from deployments.rpc import FOREVER, CallTerms, Service
-from mesh.core.events import ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
+from mesh.core.verdict import Verdict
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
 from mesh.keeper.requests import Follow, Request, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.progress import Progress
+from mesh.policy.grants import Grant
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 
@@ -44,6 +47,14 @@ class NodeService(Protocol):
         """What is wrong with a tool call that this node is about to make; empty if nothing."""
         ...
 
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`."""
+        ...
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        """See `Tree.preview`."""
+        ...
+
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         """See `Tree.settle`."""
         ...
@@ -67,6 +78,7 @@ KEEPER = Service(
         KeeperService.lose: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.remaining: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.grants: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.denial: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.decisions: CallTerms(repeat_for_s=FOREVER, within_s=30),
     },
 )
@@ -76,6 +88,8 @@ NODE = Service(
     {
         NodeService.run: CallTerms(cancels=True),
         NodeService.problems: CallTerms(),
+        NodeService.verdict: CallTerms(),
+        NodeService.preview: CallTerms(),
         NodeService.settle: CallTerms(),
         NodeService.cancel: CallTerms(),
     },

@@ -132,6 +132,7 @@ class Conversation:
         self.budget: dict[str, float] = {}  # of the request that opened the newest turn
         self.depth = 0  # of the agent that sent it, and its path
         self.called_by: tuple[str, ...] = ()
+        self.by = ""
         self.traceparent = ""
         self.budget_use = BudgetUse()
         # What an agent returned to the user: the open turn ends by it.
@@ -306,6 +307,7 @@ class Conversation:
         self.turn, self.turn_open, self.paused = event.turn, True, False
         self.llm_calls, self.returned, self.budget = 0, None, event.budget
         self.depth, self.called_by, self.traceparent = event.depth, event.called_by, event.traceparent
+        self.by = event.by
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_started_at = event.time
         self.turn_session_id = event.session_id or self.session_id

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mesh.config.model import Config
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
-from mesh.core.events import Choice
+from mesh.core.events import Choice, FileChange, Preview
 from mesh.core.spending import SpendReport, Spent, SpentByAgent, SpentByModel
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
@@ -120,6 +120,11 @@ _TYPES = (
 )
 _AT, _SINCE = "2026-01-01T12:00:00.000Z", "2026-01-01T12:00:00.100Z"
 _ID, _UUID = "9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d", "5f0c3f7e-7e86-4f7e-9a43-54f27f9b3c1d"
+_PREVIEW = Preview(
+    "diff",
+    "--- a/docs/run.md\n+++ b/docs/run.md\n@@ -1 +1 @@\n-Runn it.\n+Run it.\n",
+    (FileChange("docs/run.md", 1, 1, "sha256:…", "sha256:…"),),
+)
 _APPROVAL = PendingApproval(
     uuid=_UUID,
     conversation_id=_ID,
@@ -388,6 +393,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         errors=(*_BAD, 404, *_BUSY, 502),
         conflict=f"approval … was decided already: approve by ann at {_AT}",
         accepts_async=True,
+    ),
+    ("GET", "/approvals/{uuid}/preview"): Operation(
+        "approvals",
+        "What a call would do that waits for an approval: the part of a preview that was cut, too",
+        Preview,
+        {"preview": _PREVIEW},
+        about="The preview, from the offset on",
+        parameters=(_parameter("offset", about="next_offset of the part before"),),
+        errors=(*_BAD, 404, *_BUSY, 502),
+        conflict="what approval … is about has changed since it asked",
     ),
     ("GET", "/conversations/{conversation_id}/events"): Operation(
         "events",

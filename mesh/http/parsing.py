@@ -27,6 +27,7 @@ _ACTIONS: dict[str, Choice] = {
     "skip": "skip",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
+_MOST_DIGITS = 12
 CHUNK_WITHIN_S = 30.0
 """How long the next chunk of a body is waited for."""
 
@@ -98,6 +99,14 @@ def _remembered_in(body: dict[str, Any], choice: Choice) -> tuple[Remember, dict
     if rule is not None and (remember == "none" or not isinstance(rule, dict)):
         raise BadRequest('"rule" is a rule of a policy, and goes with "remember": "conversation" or "always"')
     return remember, rule
+
+
+def offset_in(request: Request) -> int:
+    """The ``offset`` of a query; 0 if there is none."""
+    given = request.query_params.get("offset", "0")
+    if not _is_number(given) or len(given) > _MOST_DIGITS:
+        raise BadRequest('"offset" is a number of characters, such as 65536')
+    return int(given)
 
 
 def _choice_in(body: dict[str, Any]) -> Choice:

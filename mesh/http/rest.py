@@ -21,13 +21,14 @@ from mesh.http.parsing import (
     json_object,
     listing_query,
     message_in,
+    offset_in,
     read_request,
 )
 from mesh.http.request_budget import RequestBudgets
 from mesh.http.responses import error_response, json_response, route, turn_response
 from mesh.http.streams import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
-from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, SendMessage, Show
+from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, SendMessage, Show, ShowPreview
 from mesh.tree.inventory import inventory
 from mesh.tree.outline import agents
 
@@ -60,6 +61,7 @@ class RestApi:
             route("POST", f"{conversation}/complete", self._complete),
             route("POST", f"{conversation}/cancel", self._cancel),
             route("POST", "/approvals/{uuid}", self._decide),
+            route("GET", "/approvals/{uuid}/preview", self._preview),
         ]
 
     async def _health(self, request: Request) -> Response:
@@ -125,6 +127,11 @@ class RestApi:
     async def _cancel(self, request: Request) -> Response:
         conversation_id = request.path_params["conversation_id"]
         return turn_response(await self._backend.ask(conversation_id, Cancel(conversation_id)))
+
+    async def _preview(self, request: Request) -> Response:
+        uuid = request.path_params["uuid"]
+        reply = await self._backend.ask(uuid, ShowPreview(uuid, offset_in(request)))
+        return json_response(reply.preview)
 
     async def _decide(self, request: Request) -> Response:
         return await self._turn(request, self._decided(request))

@@ -13,16 +13,18 @@ from mesh.core.approvals import APPROVAL_KINDS, Decision, kind_of
 from mesh.core.budget import problem_of_raise
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
-from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, now
+from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, Preview, ToolCall, now
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
-from mesh.keeper.grants import remembered_rule
+from mesh.keeper.grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
 from mesh.llm.outputs import problem_of_edit
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.turn import Tree
 
+GRANTED = "a grant"
+"""Who approves what a decision about another approval covers."""
 # In characters. Both are told to a model and kept for ever; an answer may quote a document.
 _MAX_REASON = 4_000
 _MAX_ANSWER = 64_000
@@ -32,11 +34,16 @@ class Approvals:
     """The approvals of a keeper. ``get`` finds a conversation, ``tree`` knows the schemas of its tools."""
 
     def __init__(
-        self, get: Callable[[str], Awaitable[LoadedConversation]], tree: Tree, driver: Driver
+        self,
+        get: Callable[[str], Awaitable[LoadedConversation]],
+        tree: Tree,
+        driver: Driver,
+        grants: Grants,
     ) -> None:
         self._get = get
         self._tree = tree
         self._driver = driver
+        self._grants = grants
         self._expiry = Expiry(self._expire)
 
     def expire_at(self, conversation_id: str, deadlines: list[str]) -> None:
@@ -65,6 +72,25 @@ class Approvals:
             if await self._resolve(loaded, asked, resolved):
                 return
 
+    async def preview(self, loaded: LoadedConversation, uuid: str, offset: int) -> Preview:
+        """What the call would do that a pending approval is about. Raises `NotFound`, and `Conflict` when it
+        would not do any more what the approval shows."""
+        asked, conversation = _asked(loaded.conversation, uuid), loaded.conversation
+        if asked.preview is None:
+            raise NotFound(f"approval {asked.uuid} has no preview")
+        if offset == 0:
+            return asked.preview
+        call = ToolCall(asked.call_id, asked.tool_name, asked.tool_args)
+        found = await self._tree.preview(conversation.digest, asked.node, call, offset)
+        if found is None:
+            raise NotFound(f"there is no more of the preview of approval {asked.uuid}")
+        if found.expect != asked.preview.expect:
+            raise Conflict(
+                f"what approval {asked.uuid} is about has changed since it asked; if you approve it, nothing "
+                "is changed, and it asks again"
+            )
+        return found
+
     async def authorize(self, loaded: LoadedConversation, caller: Caller) -> None:
         """Approves everything that waits for a bearer token: this caller brought one."""
         waiting = [asked for asked in loaded.conversation.pending if APPROVAL_KINDS[asked.kind].needs_token]
@@ -92,7 +118,7 @@ class Approvals:
             answer=decision.answer if choice == "answer" else "",
             had_token=bool(caller.token),
             remember=decision.remember,
-            grant=remembered_rule(asked, decision),
+            grant=await self._grants.check(asked, decision),
         )
 
     async def _check_edited(
@@ -135,8 +161,21 @@ class Approvals:
         )
         if won:
             failpoint("approval.resolved")
+            if any(each.grant is not None for each in resolved):
+                await self._remember(loaded, resolved)
             self._driver.start(loaded)
         return won
+
+    async def _remember(self, loaded: LoadedConversation, resolved: Sequence[ApprovalResolved]) -> None:
+        """Keeps what decisions leave behind, and approves what waits and is covered by it."""
+        conversation, decided = loaded.conversation, {each.uuid for each in resolved}
+        await self._grants.keep(conversation)
+        failpoint("approval.remembered")
+        for asked in await self._grants.covered(conversation, decided):
+            granted = ApprovalResolved(
+                turn=asked.turn, step=asked.step, uuid=asked.uuid, choice="approve", by=GRANTED
+            )
+            await self._resolve(loaded, [asked], [granted])
 
     async def _expire(self, conversation_id: str) -> None:
         """Rejects the approvals of a conversation whose time has run out."""

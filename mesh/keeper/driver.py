@@ -50,11 +50,13 @@ class _Trouble:
 
 
 class Driver:
-    """Runs the turns of a keeper's conversations. ``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how
+    """Runs the turns of a keeper's conversations. ``digest`` is the newest version of the agent;
+    ``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how
     long passes may be lost in a row before the turn fails."""
 
-    def __init__(self, tree: Tree, turn_timeout_s: float, unavailable_for_s: float) -> None:
+    def __init__(self, tree: Tree, digest: str, turn_timeout_s: float, unavailable_for_s: float) -> None:
         self._tree = tree
+        self._digest = digest
         self._turn_timeout_s = turn_timeout_s
         self._unavailable_for_s = unavailable_for_s
 
@@ -125,7 +127,8 @@ class Driver:
         if loaded.ends_now:
             raise EndsNow
         latest = moment(timedelta(seconds=self._turn_timeout_s))
-        turn = msgspec.structs.replace(await loaded.begin_pass(), deadline=latest)
+        is_older = loaded.conversation.digest != self._digest
+        turn = msgspec.structs.replace(await loaded.begin_pass(), deadline=latest, is_older=is_older)
         output = await self._output(loaded, turn)
         failpoint("keeper.pass_returned")
         abandoned = _abandoned_tasks(loaded)

@@ -1,17 +1,85 @@
-"""What decisions of people leave behind: rules that allow the same from now on. Pure."""
+"""What decisions of people leave behind: rules that allow the same from now on.
 
-from collections.abc import Mapping
+One that holds for a conversation is in its journal alone. One that holds for always is in the book, too: the
+journal has it first, so that of two decisions only one that counted gets there, and a keeper that finds it in
+an open turn writes it again, which changes nothing if it is there.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from mesh.core.approvals import Decision
 from mesh.core.conversation import Conversation
-from mesh.core.errors import BadRequest
-from mesh.core.events import ApprovalRequired, ApprovalResolved
+from mesh.core.errors import BadRequest, JournalError, Unavailable
+from mesh.core.events import ApprovalRequired, ApprovalResolved, ToolCall
 from mesh.core.verdict import reaches
+from mesh.policy.book import MAX_GRANTS, GrantBook
 from mesh.policy.grants import Grant, problem_of
 from mesh.policy.rules import PolicyRule
+from mesh.runtime.logs import fields
+from mesh.tree.turn import Tree
+
+_log = logging.getLogger("mesh.keeper")
+
+
+class Grants:
+    """The grants of a keeper's conversations. ``root`` is the name of the root agent."""
+
+    def __init__(self, tree: Tree, book: GrantBook, root: str) -> None:
+        self._tree = tree
+        self._book = book
+        self._root = root
+
+    async def of(self, conversation: Conversation, agent: str) -> Sequence[Grant]:
+        """What is remembered for an agent in a conversation, and for always. Some may have ended."""
+        return [*granted(conversation, agent, self._root), *await self._book.grants(agent)]
+
+    async def check(self, asked: ApprovalRequired, decision: Decision) -> dict[str, Any] | None:
+        """The rule that a decision adds; None if it adds none. Raises `BadRequest`."""
+        rule = remembered_rule(asked, decision)
+        if rule is not None and decision.remember == "always":
+            agent = asking_agent(asked, self._root)
+            if len(await self._book.grants(agent)) >= MAX_GRANTS:
+                raise BadRequest(f"{agent} has {MAX_GRANTS} grants already: revoke some (mesh policy grants)")
+        return rule
+
+    async def keep(self, conversation: Conversation) -> None:
+        """Writes into the book what holds for always. What cannot be written now is tried again when a keeper
+        recovers the turn."""
+        for asked, resolved in conversation.granted:
+            if resolved.remember != "always":
+                continue
+            try:
+                await self._book.add(grant_of(asked, resolved, self._root))
+            except (JournalError, BadRequest) as problem:
+                about = fields(conversation=conversation.id, approval=asked.uuid, message=problem)
+                _log.error("event=not_remembered %s", about)
+
+    async def covered(self, conversation: Conversation, decided: Collection[str]) -> list[ApprovalRequired]:
+        """The approvals that wait, and are not needed any more since these were decided."""
+        agents = {
+            asking_agent(asked, self._root) for asked, _ in conversation.granted if asked.uuid in decided
+        }
+        found = []
+        for asked in conversation.pending:
+            agent = asking_agent(asked, self._root)
+            may_be = asked.remember != "none" and agent in agents
+            if may_be and await self._is_covered(conversation, asked, agent):
+                found.append(asked)
+        return found
+
+    async def _is_covered(self, conversation: Conversation, asked: ApprovalRequired, agent: str) -> bool:
+        call = ToolCall(asked.call_id, asked.tool_name, asked.tool_args)
+        try:
+            grants = await self.of(conversation, agent)
+            verdict = await self._tree.verdict(conversation.digest, asked.node, call, grants)
+        except Unavailable as problem:  # it goes on waiting, for a person
+            _log.warning("event=not_settled %s", fields(approval=asked.uuid, message=problem))
+            return False
+        return verdict.decision == "allowed"
 
 
 def granted(conversation: Conversation, agent: str, root: str) -> list[Grant]:

@@ -13,7 +13,7 @@ every turn that was left open (`Recovery`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -31,12 +31,13 @@ from mesh.core.events import (
 )
 from mesh.core.execution import valid_traceparent
 from mesh.core.places import Place
+from mesh.core.verdict import Verdict
 from mesh.core.view import view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
-from mesh.keeper.grants import granted
+from mesh.keeper.grants import Grants
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
@@ -46,6 +47,7 @@ from mesh.keeper.replies import (
     FollowedEvents,
     JournalLines,
     NothingTaken,
+    PreviewReply,
     RecentConversations,
     Reply,
     TurnAccepted,
@@ -76,11 +78,14 @@ from mesh.keeper.requests import (
     SendMessage,
     SetWebhook,
     Show,
+    ShowPreview,
     Watch,
 )
 from mesh.keeper.shard import Shard
 from mesh.keeper.transfer import exported_lines, imported_events
+from mesh.policy.book import GrantBook
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 from mesh.push.service import PushNotifications
 from mesh.tree.turn import Ack, Decisions, ReserveReply, Tree
 
@@ -114,6 +119,8 @@ class Keeper:
         tree: Tree,
         settings: KeeperSettings,
         push: PushNotifications,
+        book: GrantBook,
+        denial: Callable[[PolicyCall], Awaitable[Verdict | None]],
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
@@ -123,9 +130,11 @@ class Keeper:
             shard, shards, journal, settings.max_loaded, on_fenced, self._appended, self._unloaded
         )
         self._feeds = EventFeeds(journal)
-        self._driver = Driver(tree, settings.turn_timeout_s, settings.unavailable_for_s)
-        self._approvals = Approvals(self._shard.get, tree, self._driver)
-        self._recovery = Recovery(self._shard, self._driver, settings.max_recovering)
+        self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
+        self._grants = Grants(tree, book, settings.root)
+        self._denial = denial
+        self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants)
+        self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
@@ -198,7 +207,11 @@ class Keeper:
     async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
         """See `Recorder`."""
         conversation = (await self._shard.get(conversation_id)).conversation
-        return granted(conversation, agent, self._settings.root)
+        return await self._grants.of(conversation, agent)
+
+    async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
+        """See `Recorder`."""
+        return await self._denial(call)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""
@@ -223,8 +236,8 @@ class Keeper:
                 return await self._find_first_reply(request)
             case Complete():
                 return await self._complete(request)
-            case Show():
-                return conversation_reply((await self._flushed(request.id)).conversation)
+            case Show() | ShowPreview():
+                return await self._show(request)
             case Page() | Recent():
                 return await self._list(request)
             case Cancel():
@@ -237,6 +250,12 @@ class Keeper:
                 return await self._webhooks(request)
 
     # -- conversations
+
+    async def _show(self, request: Show | ShowPreview) -> ConversationReply | PreviewReply:
+        if isinstance(request, ShowPreview):
+            loaded = await self._shard.with_approval(request.uuid)
+            return PreviewReply(await self._approvals.preview(loaded, request.uuid, request.offset))
+        return conversation_reply((await self._flushed(request.id)).conversation)
 
     async def _create(self, request: Create) -> TurnReply | ConversationReply:
         if request.id in self._shard.index:

@@ -204,6 +204,7 @@ class LoadedConversation:
             started_at=held.time if held else conversation.turn_started_at,
             depth_above=held.depth if held else conversation.depth,
             called_by=held.called_by if held else conversation.called_by,
+            by=held.by if held else conversation.by,
             budget=held.budget if held else conversation.budget,
         )
 

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import JournalError, NotFound, Unavailable
 from mesh.core.events import AnyEvent
+from mesh.core.verdict import Verdict
 from mesh.keeper.keeper import Keeper
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 from mesh.tree.turn import Ack, Decisions, ReserveReply
 
 
@@ -39,6 +41,9 @@ class KeeperRecorder:
     async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
         with _unavailable():
             return await self._keeper_of(conversation_id).grants(conversation_id, agent)
+
+    async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
+        return await self._keeper_of(conversation_id).denial(conversation_id, call)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         with _unavailable():

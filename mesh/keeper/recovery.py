@@ -6,6 +6,7 @@ import logging
 
 from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch
 from mesh.keeper.driver import Driver
+from mesh.keeper.grants import Grants
 from mesh.keeper.shard import Shard
 from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields
@@ -18,9 +19,10 @@ class Recovery:
     """``most_at_once`` bounds how many turns are recovered beside each other: after a crash all of them would
     want to run their passes in the same moment."""
 
-    def __init__(self, shard: Shard, driver: Driver, most_at_once: int) -> None:
+    def __init__(self, shard: Shard, driver: Driver, grants: Grants, most_at_once: int) -> None:
         self._shard = shard
         self._driver = driver
+        self._grants = grants
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(most_at_once)
 
@@ -45,6 +47,7 @@ class Recovery:
                 try:
                     loaded = await self._shard.get(conversation_id)
                     _log.info("event=recover %s", loaded.label)
+                    await self._grants.keep(loaded.conversation)
                     await self._driver.run_to_completion(loaded)
                     break
                 except (JournalDamaged, StaleEpoch, NotFound) as problem:

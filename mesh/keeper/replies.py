@@ -24,7 +24,7 @@ from mesh.core.errors import (
     TooManyRequests,
     Unavailable,
 )
-from mesh.core.events import AnyEvent, Completed, Error
+from mesh.core.events import AnyEvent, Completed, Error, Preview
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult, pending_approval, view
 from mesh.push.webhook import Webhook
 
@@ -54,6 +54,12 @@ class ConversationReply(msgspec.Struct, frozen=True, tag=True):
 
     conversation: ConversationView
     seq: int
+
+
+class PreviewReply(msgspec.Struct, frozen=True, tag=True):
+    """What a call would do."""
+
+    preview: Preview
 
 
 class NothingTaken(msgspec.Struct, frozen=True, tag=True):
@@ -164,6 +170,7 @@ Reply = (
     TurnAnswer
     | TurnAccepted
     | ConversationReply
+    | PreviewReply
     | NothingTaken
     | Conversations
     | RecentConversations

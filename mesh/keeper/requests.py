@@ -13,6 +13,7 @@ from mesh.keeper.replies import (
     Conversations,
     JournalLines,
     NothingTaken,
+    PreviewReply,
     RecentConversations,
     TurnReply,
     Webhooks,
@@ -127,6 +128,13 @@ class Show(RequestFor[ConversationReply], frozen=True, tag=True):
     id: str
 
 
+class ShowPreview(RequestFor[PreviewReply], frozen=True, tag=True):
+    """Asks what the call would do that an approval is about, from an offset of the preview's text on."""
+
+    uuid: str
+    offset: int = 0
+
+
 class Page(RequestFor[Conversations], frozen=True, tag=True):
     """Asks for conversations, newest first, older than ``before`` (``created_at|id``), of one status or
     any."""
@@ -197,6 +205,7 @@ Request = (
     | FindFirstReply
     | Complete
     | Show
+    | ShowPreview
     | Page
     | Recent
     | Cancel

@@ -7,10 +7,12 @@ from mesh.config.model import Config
 from mesh.core.events import AnyEvent
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
+from mesh.policy.book import GrantBook
 from mesh.push.port import EventNotifications, PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
+from mesh.tree.gate import NewestPolicy
 from mesh.tree.plan import tree_of
 from mesh.tree.turn import Tree
 
@@ -22,6 +24,7 @@ def agent_keeper(
     tree: Tree,
     push_store: PushStore,
     sender: WebhookSender,
+    book: GrantBook,
     on_fenced: Callable[[], None],
 ) -> Keeper:
     """The keeper of shard ``shard``. It does nothing before it is started."""
@@ -36,7 +39,8 @@ def agent_keeper(
     push = PushNotifications(
         shard, push_store, journal, sender, _render, config.card.push_hosts, on_fenced=on_fenced
     )
-    return Keeper(shard, config.cluster.keepers, journal, tree, settings, push, on_fenced)
+    newest = NewestPolicy(config).denial
+    return Keeper(shard, config.cluster.keepers, journal, tree, settings, push, book, newest, on_fenced)
 
 
 def _render(events: Iterable[AnyEvent], after: int, version: A2aVersion) -> Iterator[EventNotifications]:

@@ -4,14 +4,17 @@ that is known."""
 import asyncio
 import importlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.config.kept_versions import kept
 from mesh.config.model import Config, parse
 from mesh.core.errors import ConfigError, Unavailable
-from mesh.core.events import ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.verdict import Verdict
 from mesh.mcp.port import Catalogue
+from mesh.policy.grants import Grant
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
 if TYPE_CHECKING:
@@ -55,6 +58,12 @@ class LocalVersions:
         except ConfigError as problem:
             return str(problem)
         return await version.tree.problems(digest, node, tool, arguments)
+
+    async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        return await (await self._known(digest)).tree.verdict(digest, node, call, grants)
+
+    async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
+        return await (await self._known(digest)).tree.preview(digest, node, call, offset)
 
     async def cancel(self, task: AbandonedTask) -> None:
         await (await self._known(task.digest)).tree.cancel(task)

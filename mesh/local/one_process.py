@@ -65,6 +65,7 @@ async def _started(
     keepers: list[Keeper] = []
     journal = FileJournal(data_dir)
     stack.push_async_callback(journal.close)
+    book = FileGrantBook(data_dir)
     push_store, sender = FilePushStore(data_dir / "push"), WebhookSender(config.card.push_hosts)
     stack.push_async_callback(push_store.close)
     stack.push_async_callback(sender.close)
@@ -72,10 +73,10 @@ async def _started(
     versions = LocalVersions(config, data_dir, recorder)
     stack.push_async_callback(versions.close)
     keepers += (
-        agent_keeper(config, shard, journal, versions, push_store, sender, on_fenced)
+        agent_keeper(config, shard, journal, versions, push_store, sender, book, on_fenced)
         for shard in range(config.cluster.keepers)
     )
     for keeper in keepers:
         await keeper.start()
         stack.push_async_callback(keeper.close)
-    return versions, LocalBackend(keepers, versions.catalogues, FileGrantBook(data_dir))
+    return versions, LocalBackend(keepers, versions.catalogues, book)

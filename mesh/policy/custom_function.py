@@ -99,6 +99,7 @@ class CustomFunction:
 _LATE = f"did not answer within {TIMEOUT_S:g} s"
 
 
+@lru_cache(maxsize=16)
 def load(reference: str, path: Path | None = None, text: str = "") -> CustomFunction:
     """The function that a policy names; one that always asks if it cannot be loaded. ``path`` and ``text``
     are those of the module's file, None if it is an installed one."""

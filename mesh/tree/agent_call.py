@@ -12,7 +12,7 @@ budget above it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,9 @@ from mesh.core.durable_call import Ask, Refuse
 from mesh.core.events import AgentStarted, ApprovalRequired, ToolCall, ToolResult
 from mesh.core.messages import ToolSpec, accepted_mark
 from mesh.core.places import StepKey
+from mesh.core.verdict import Verdict
 from mesh.mcp.schema import problems
+from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
@@ -98,11 +100,13 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The agents as models see them."""
-        if not self.agents:
+        denies = self.settings.gate.denies_always
+        agents = {name: agent for name, agent in self.agents.items() if not denies(self.judged(agent, {}))}
+        if not agents:
             return ()
         if self.is_one_tool:
-            return (_use_agent(self.agents),)
-        return tuple(agent.spec for agent in self.agents.values())
+            return (_use_agent(agents),)
+        return tuple(agent.spec for agent in agents.values())
 
     def takes(self, call: ToolCall) -> bool:
         """Whether this call is for an agent."""
@@ -121,9 +125,24 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
         agent = self.called(call.name, call.arguments)
         if agent is None:
             return f"There is no such agent. The agents are: {', '.join(sorted(self.agents))}."
-        schema = self.specs[0].input_schema if self.is_one_tool else agent.spec.input_schema
-        found = problems(schema, call.arguments)
+        spec = _use_agent(self.agents) if self.is_one_tool else agent.spec
+        found = problems(spec.input_schema, call.arguments)
         return f"Invalid arguments for {call.name}:\n{found}" if found else ""
+
+    def judged(
+        self, agent: CallableAgent, arguments: Mapping[str, Any], *, inline: bool = False
+    ) -> PolicyCall:
+        """A call, as policies see it."""
+        who, node = self.settings.agent, self.settings.name
+        destructive = agent.destructive
+        return agent_call("agent", who, node, agent.name, arguments, destructive=destructive, inline=inline)
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`."""
+        agent = self.called(call.name, call.arguments)
+        if agent is None:
+            return Verdict("ask", "", self.problems(call))
+        return await self.settings.verdict(self.judged(agent, call.arguments), grants)
 
     def called(self, tool: str, arguments: Mapping[str, Any]) -> CallableAgent | None:
         """The agent that a call names."""
@@ -150,16 +169,8 @@ class _AgentCall(CallDriver):
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def judged(self, arguments: dict[str, Any]) -> PolicyCall:
-        agent, settings = self._agent(arguments), self._calls.settings
-        return agent_call(
-            "agent",
-            settings.agent,
-            settings.name,
-            agent.name,
-            arguments,
-            destructive=agent.destructive,
-            inline=not settings.asks(self._steps.turn),
-        )
+        inline = not self._calls.settings.asks(self._steps.turn)
+        return self._calls.judged(self._agent(arguments), arguments, inline=inline)
 
     # -- effects
 

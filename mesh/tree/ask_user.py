@@ -1,5 +1,6 @@
 """The tool by which an agent asks the person: the turn pauses, and the answer is the tool's result."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,6 +9,8 @@ from mesh.core.durable_call import Ask, Refuse
 from mesh.core.events import ApprovalRequired, ToolCall, ToolResult
 from mesh.core.messages import ToolSpec
 from mesh.core.places import StepKey
+from mesh.core.verdict import Verdict
+from mesh.policy.grants import Grant
 from mesh.tree.calls import CallDriver, CallSettings, NotRun, bounded, run_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
@@ -32,6 +35,10 @@ class QuestionCalls(msgspec.Struct, frozen=True):
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """See `run_call`."""
         return await run_call(_QuestionCall(self, call), steps, step, call, self.settings)
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """No policy decides about a question."""
+        return Verdict("ask", "", "A person is asked.")
 
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made; empty if it can."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.cross_checks import BUILT_IN_TOOLS
+from mesh.config.custom_policy import custom_of
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, Validator
 from mesh.config.node_policies import policy_of
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
@@ -301,7 +302,7 @@ def _call_settings(config: Config, planned: PlannedNode) -> CallSettings:
     return CallSettings(
         name=planned.node.name,
         agent=planned.agent_of(config),
-        gate=Gate(policy_of(config, planned.node.name)),
+        gate=Gate(policy_of(config, planned.node.name), custom_of(config)),
         root=config.tree.name,
         output_key=planned.node.output_key or "",
         approvals=planned.approvals,

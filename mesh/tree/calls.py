@@ -60,8 +60,9 @@ from mesh.core.events import (
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
 from mesh.core.verdict import Verdict
+from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
-from mesh.tree.gate import NO_POLICY, Gate, Judged
+from mesh.tree.gate import NO_POLICY, Gate, Given, Judged
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.plan import ApprovalRule
 from mesh.tree.steps import Steps
@@ -227,6 +228,14 @@ class NodeCalls(Protocol):
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
         ...
 
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`."""
+        ...
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        """See `Tree.preview`."""
+        ...
+
     async def cancel(self, task: AbandonedTask) -> None:
         """See `Tree.cancel`."""
         ...
@@ -241,6 +250,12 @@ class _NoCalls:
 
     def problems(self, call: ToolCall) -> str:
         return "this node has no tools"
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        return Verdict("ask", "", self.problems(call))
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        return None
 
     async def cancel(self, task: AbandonedTask) -> None:
         """It has asked no other agent."""
@@ -269,6 +284,15 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     expire_after_s: float | None = None
     max_result_bytes: int = 65_536
     on_limit: OnLimit = "answer"
+
+    async def denial(self, call: PolicyCall, steps: Steps) -> str:
+        """Why a call that only checks something is not made; empty if it is. Nobody is asked about one."""
+        verdict = (await self.gate.judged(call, steps)).verdict
+        return verdict.told if verdict.decision == "denied" else ""
+
+    async def verdict(self, call: PolicyCall, grants: Sequence[Grant]) -> Verdict:
+        """What the policy says about a call outside of a turn."""
+        return (await self.gate.judged(call, Given(grants))).verdict
 
     def asks(self, turn: PassInput) -> bool:
         """Whether destructive tools wait for a person in this turn."""
@@ -321,7 +345,7 @@ class _DurableCall:
         if not isinstance(action, Judge):
             return action
         call = self._driver.judged(action.arguments)
-        self._judged = await self._settings.gate.judged(call, self._steps.grants)
+        self._judged = await self._settings.gate.judged(call, self._steps)
         return action_after_verdict(action, self._judged.verdict, self._driver)
 
     async def _claim_of(self, action: Action) -> ToolIntent | ToolResult | PassEnd:

@@ -8,22 +8,56 @@ A call is made only with the `Verdict` that the gate returned (`mesh.core.durabl
 in order to check something are asked about as well.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from mesh.config.custom_policy import custom_of
+from mesh.config.model import Config
+from mesh.config.node_policies import policy_of
 from mesh.core.verdict import Verdict
 from mesh.policy.call_command import command_of_call
 from mesh.policy.commands import ParsedCommand
+from mesh.policy.custom import CustomPolicy, PolicyContext, judged_by_custom
 from mesh.policy.decide import decide
 from mesh.policy.grants import Grant, in_force, suggested
 from mesh.policy.layer import Policy
 from mesh.policy.policy_call import PolicyCall
 
-Grants = Callable[[str], Awaitable[Sequence[Grant]]]
-"""Returns what is remembered for an agent, in its conversation and for always."""
+_MOST_POLICIES = 1_000
+
+
+class Remembering(Protocol):
+    """What the gate asks beside the policy of its node: `mesh.tree.steps.Steps` in a turn."""
+
+    async def grants(self, agent: str) -> Sequence[Grant]:
+        """What is remembered for an agent, in its conversation and for always."""
+        ...
+
+    async def denial(self, call: PolicyCall) -> Verdict | None:
+        """How the newest config denies a call, if it does."""
+        ...
+
+    def context(self, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
+        """What a custom function is told beside the call."""
+        ...
+
+
+class Given(msgspec.Struct, frozen=True):
+    """`Remembering` of just these grants, outside of a turn."""
+
+    remembered: Sequence[Grant]
+
+    def context(self, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
+        return PolicyContext(verdict=verdict, command=command)
+
+    async def grants(self, agent: str) -> Sequence[Grant]:
+        return self.remembered
+
+    async def denial(self, call: PolicyCall) -> Verdict | None:
+        return None
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -36,16 +70,21 @@ class Judged(msgspec.Struct, frozen=True):
 class Gate:
     """What decides about the calls of one node. Where the config has no ``policy``, verdicts name no rule."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, custom: CustomPolicy | None = None) -> None:
         self._policy = policy
+        self._custom = custom
 
-    async def judged(self, call: PolicyCall, grants: Grants) -> Judged:
-        """Decides about a call."""
+    async def judged(self, call: PolicyCall, remembering: Remembering) -> Judged:
+        """Decides about a call. Raises `Unavailable`."""
         parsed = await command_of_call(call)
         verdict = decide(self._policy, call, parsed=parsed)
+        if verdict.decision != "denied" and (denial := await remembering.denial(call)):
+            return Judged(denial)
         if verdict.decision == "ask" and verdict.remember != "none":
-            remembered = in_force(await grants(call.agent), call.agent, datetime.now(UTC))
+            remembered = in_force(await remembering.grants(call.agent), call.agent, datetime.now(UTC))
             verdict = decide(self._policy, call, remembered, parsed)
+        if self._custom is not None:
+            verdict = await judged_by_custom(self._custom, call, remembering.context(verdict, parsed))
         if self._policy.is_default:
             return Judged(msgspec.structs.replace(verdict, rule="", remember="none"))
         return Judged(verdict, _suggestion(verdict, call, parsed))
@@ -60,6 +99,31 @@ def _suggestion(verdict: Verdict, call: PolicyCall, parsed: ParsedCommand | None
         return None
     rule = suggested(call, parsed)
     return None if rule is None else msgspec.to_builtins(rule)
+
+
+class NewestPolicy:
+    """The policies of the newest config, for conversations that began with another one."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._custom = custom_of(config)
+        self._policies: dict[str, Policy] = {}
+
+    async def denial(self, call: PolicyCall) -> Verdict | None:
+        """How it denies a call, if it does. Of a node that the config has no more, the agent's policy
+        counts."""
+        parsed = await command_of_call(call)
+        verdict = decide(self._policy(call.node), call, parsed=parsed)
+        context = PolicyContext(verdict=verdict, command=parsed)
+        verdict = await judged_by_custom(self._custom, call, context)
+        return verdict if verdict.decision == "denied" else None
+
+    def _policy(self, node: str) -> Policy:
+        if node not in self._policies:
+            if len(self._policies) >= _MOST_POLICIES:
+                self._policies.clear()
+            self._policies[node] = policy_of(self._config, node)
+        return self._policies[node]
 
 
 NO_POLICY = Gate(Policy.default())

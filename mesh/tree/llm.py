@@ -8,11 +8,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mesh.core.events import LlmCall, LlmReserved, ToolCall, ToolResult
+from mesh.core.events import LlmCall, LlmReserved, Preview, ToolCall, ToolResult
 from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, Result, Results, ToolSpec, User
 from mesh.core.places import ROOT, StepKey
+from mesh.core.verdict import Verdict
 from mesh.llm.outputs import text_of
 from mesh.llm.schema_forms import as_result
+from mesh.policy.grants import Grant
 from mesh.tree.agent_call import AgentCalls
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
 from mesh.tree.branches import Branch, Branches
@@ -66,6 +68,10 @@ class _KindOfCalls(Protocol):
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
         ...
 
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`."""
+        ...
+
 
 class Tools:
     """All that one llm node may call. ``ask_user`` None: it cannot ask the person. ``ending`` are the tools
@@ -85,7 +91,7 @@ class Tools:
         self._ask_user = ask_user
         self._ending = {spec.name for spec in ending}
         own = (*((ASK_USER,) if ask_user else ()), *ending)
-        others = tuple(tool.spec for tool in remote.agents.values())
+        others = tuple(tool.spec for tool in remote.offered)
         self._of_others, self._own = (*agents.specs, *others), own
         self._seen: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
         self._specs: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
@@ -98,7 +104,8 @@ class Tools:
         if offered is not self._seen.get(where):
             own = [spec for spec in self._own if may_end_turn or spec.name != RETURN_TO_USER.name]
             self._seen[where] = offered
-            self._specs[where] = (*offered, *(self._of_others if has_agents else ()), *own)
+            allowed = [spec for spec in offered if not self._mcp.is_denied(spec.name)]
+            self._specs[where] = (*allowed, *(self._of_others if has_agents else ()), *own)
         return self._specs[where]
 
     def runs_beside_others(self, call: ToolCall) -> bool:
@@ -115,6 +122,12 @@ class Tools:
 
     def problems(self, call: ToolCall) -> str:
         return self._kind_of(call).problems(call)
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        return await self._kind_of(call).verdict(call, grants)
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        return await self._mcp.preview(call, offset)
 
     async def cancel(self, task: AbandonedTask) -> None:
         await self._remote.cancel(task)

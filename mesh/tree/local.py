@@ -9,11 +9,13 @@ import msgspec
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
 from mesh.core.errors import ToolSessionError, Unavailable
-from mesh.core.events import ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.places import Place
+from mesh.core.verdict import Verdict
 from mesh.llm.port import Llm
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
+from mesh.policy.grants import Grant
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
@@ -74,6 +76,18 @@ class LocalTree:
         call = ToolCall(id="", name=tool, arguments=arguments)
         try:
             return await self._nodes[Place(node).path].problems(call)
+        except ToolSessionError as problem:
+            raise Unavailable(str(problem)) from problem
+
+    async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        try:
+            return await self._nodes[Place(node).path].verdict(call, grants)
+        except ToolSessionError as problem:
+            raise Unavailable(str(problem)) from problem
+
+    async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
+        try:
+            return await self._nodes[Place(node).path].preview(call, offset)
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
 

@@ -2,9 +2,12 @@
 known. If they cannot be learned, the next call tries again."""
 
 import asyncio
+from collections.abc import Sequence
 
 from mesh.core.errors import ConfigError, ToolSessionError
-from mesh.core.events import ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.verdict import Verdict
+from mesh.policy.grants import Grant
 from mesh.tree.build import BuiltNode
 from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
 
@@ -37,6 +40,16 @@ class ReadyNode:
         `ToolSessionError`."""
         await self.ready()
         return self._built.calls.problems(call)
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`. Raises `ToolSessionError`, too."""
+        await self.ready()
+        return await self._built.calls.verdict(call, grants)
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        """See `Tree.preview`. Raises `ToolSessionError`, too."""
+        await self.ready()
+        return await self._built.calls.preview(call, offset)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         """See `Tree.settle`. Raises `ToolSessionError`, too."""

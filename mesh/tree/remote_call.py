@@ -32,6 +32,7 @@ from mesh.core.events import (
     ApprovalKindName,
     ApprovalRequired,
     ApprovalResolved,
+    Preview,
     RemoteQuestion,
     SpentElsewhere,
     ToolCall,
@@ -40,6 +41,8 @@ from mesh.core.events import (
 )
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import StepKey
+from mesh.core.verdict import Verdict
+from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
@@ -121,6 +124,26 @@ class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
             return f'Invalid arguments for {call.name}: expected {{"message": "…"}} and nothing else'
         return ""
 
+    def judged(self, tool: AgentTool, arguments: Mapping[str, Any], *, inline: bool = False) -> PolicyCall:
+        """A call, as policies see it."""
+        who, node = self.settings.agent, self.settings.name
+        destructive = tool.destructive
+        return agent_call("a2a", who, node, tool.tool, arguments, destructive=destructive, inline=inline)
+
+    @property
+    def offered(self) -> Sequence[AgentTool]:
+        """The agents that are not denied whatever the message."""
+        denies = self.settings.gate.denies_always
+        return [tool for tool in self.agents.values() if not denies(self.judged(tool, {}))]
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`."""
+        return await self.settings.verdict(self.judged(self.agents[call.name], call.arguments), grants)
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        """See `Tree.preview`. Another agent cannot say what it would do."""
+        return None
+
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         """See `Tree.settle`. What came of a message is the other agent's; its task is cancelled instead."""
         return None
@@ -160,16 +183,8 @@ class _RemoteCall(CallDriver):
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def judged(self, arguments: dict[str, Any]) -> PolicyCall:
-        settings = self._calls.settings
-        return agent_call(
-            "a2a",
-            settings.agent,
-            settings.name,
-            self.call.name,
-            arguments,
-            destructive=self._tool.destructive,
-            inline=not settings.asks(self._steps.turn),
-        )
+        inline = not self._calls.settings.asks(self._steps.turn)
+        return self._calls.judged(self._tool, arguments, inline=inline)
 
     def attempt(self, kind: ApprovalKindName, history: History) -> int:
         # Journals number all questions of such a call together, whatever their kind.

@@ -36,7 +36,11 @@ from mesh.core.events import (
     now,
 )
 from mesh.core.places import Place, StepKey
+from mesh.core.verdict import Verdict
+from mesh.policy.commands import ParsedCommand
+from mesh.policy.custom import PolicyContext
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.logs import fields
 from mesh.tree.turn import Ack, PassInput, PassOutput, Recorder, ReserveReply, RunNode
 
@@ -192,6 +196,24 @@ class Steps:
     async def grants(self, agent: str) -> Sequence[Grant]:
         """What is remembered for an agent. Raises `Unavailable`."""
         return await self._recorder.grants(self.turn.conversation_id, agent)
+
+    def context(self, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
+        """What a custom function of the policy is told of this turn."""
+        turn = self.turn
+        return PolicyContext(
+            verdict=verdict,
+            command=command,
+            agent_path=tuple(turn.agent_path),
+            conversation_id=turn.conversation_id,
+            turn=turn.turn,
+            by=turn.by,
+        )
+
+    async def denial(self, call: PolicyCall) -> Verdict | None:
+        """How the newest config denies a call, if it does. Raises `Unavailable`."""
+        if not self.turn.is_older:
+            return None
+        return await self._recorder.denial(self.turn.conversation_id, call)
 
     async def end_turn(self, step: StepKey, result: ToolResult) -> None:
         """Records a result that ends the turn; returns when it is durable. The keeper cancels what still

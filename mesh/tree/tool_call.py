@@ -30,6 +30,7 @@ from mesh.core.events import (
 from mesh.core.execution import ExecutionContext, step_id
 from mesh.core.history import NOT_RUN
 from mesh.core.places import StepKey
+from mesh.core.verdict import Verdict
 from mesh.mcp.fingerprint import changes, fingerprint_of
 from mesh.mcp.outcome_checks import found, unknown, words_of
 from mesh.mcp.port import Claim, Tool, ToolOutcome
@@ -38,6 +39,7 @@ from mesh.mcp.progress import OnProgress
 from mesh.mcp.schema import problems
 from mesh.mcp.toolbox import Toolbox
 from mesh.net.backoff import Backoff
+from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
@@ -96,6 +98,33 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
             return f"The arguments of {call.name} were not a JSON object: {call.malformed[:200]}"
         found = problems(tool.input_schema, call.arguments)
         return f"Invalid arguments for {call.name}:\n{found}" if found else ""
+
+    def judged(self, tool: Tool, arguments: dict[str, Any], *, inline: bool = False) -> PolicyCall:
+        """A call, as policies see it."""
+        return tool_call(self.settings.agent, self.settings.name, tool, arguments, inline=inline)
+
+    def is_denied(self, name: str) -> bool:
+        """Whether a tool is denied whatever its arguments, so that it is not offered."""
+        tool = self.toolbox.tools.get(name)
+        return tool is not None and self.settings.gate.denies_always(self.judged(tool, {}))
+
+    async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """See `Tree.verdict`."""
+        tool = self.toolbox.tools.get(call.name)
+        if tool is None:
+            return Verdict("ask", "", self.problems(call))
+        return await self.settings.verdict(self.judged(tool, call.arguments), grants)
+
+    async def preview(self, call: ToolCall, offset: int) -> Preview | None:
+        """See `Tree.preview`."""
+        tool = self.toolbox.tools.get(call.name)
+        if tool is None or not tool.preview or not tool.rest:
+            return None
+        try:
+            outcome = await self.toolbox.call(tool, call.arguments | tool.preview | {tool.rest: offset})
+        except ToolSessionError as problem:
+            raise Unavailable(str(problem)) from None
+        return None if outcome.is_error else preview_in(outcome)
 
     async def settle(self, unsettled: UnsettledCall) -> ToolResult | None:
         """See `Tree.settle`."""
@@ -193,9 +222,8 @@ class _ToolCall(CallDriver):
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
     def judged(self, arguments: dict[str, Any]) -> PolicyCall:
-        settings = self._calls.settings
-        inline = not settings.asks(self._steps.turn)
-        return tool_call(settings.agent, settings.name, self._found, arguments, inline=inline)
+        inline = not self._calls.settings.asks(self._steps.turn)
+        return self._calls.judged(self._found, arguments, inline=inline)
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         if not asked.tool_fingerprint or self._tool is None:

@@ -12,20 +12,25 @@ from mesh.core.events import (
     ApprovalResolved,
     LimitReached,
     LlmReserved,
+    Preview,
+    ToolCall,
     ToolIntent,
     ToolResult,
 )
 from mesh.core.execution import ExecutionContext, step_id, trace_id_of, valid_traceparent
 from mesh.core.messages import Message
 from mesh.core.places import ROOT, Place, StepKey
+from mesh.core.verdict import Verdict
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 
 
 class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pass over the tree for one turn, or the part of it below one node.
 
     ``run`` is the number of the pass, greater than that of every earlier pass of any keeper; effects are
-    claimed in its name. ``digest`` is the version of the agent that runs it.
+    claimed in its name. ``digest`` is the version of the agent that runs it; ``is_older``: there is a newer
+    one by now, and what that denies is denied.
 
     ``at`` is the node's place (`mesh.core.places`). ``known`` are the events of this turn at this place and
     below it; ``pending`` are those of the whole turn that are not journaled yet, and nothing may be journaled
@@ -41,7 +46,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     when nobody waits for this pass any more.
 
     ``depth_above`` counts the agents of other meshes that call each other down to the root agent of this
-    turn, ``called_by`` are their names, for people to read.
+    turn, ``called_by`` are their names, for people to read. ``by`` names who sent the message.
 
     ``budget`` are the limits of the request that began the turn, which tighten those of the root.
     ``scopes`` are the budgets of the nodes around this one, and its own.
@@ -81,7 +86,9 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: str = ""
     depth_above: int = 0
     called_by: Sequence[str] = ()
+    by: str = ""
     conceals: bool = False
+    is_older: bool = False
     budget: Mapping[str, float] = {}
     scopes: Sequence[Scope] = ()
 
@@ -208,6 +215,10 @@ class Recorder(Protocol):
         `Unavailable`."""
         ...
 
+    async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
+        """How the newest config denies a call, if it does: see `PassInput.is_older`. Raises `Unavailable`."""
+        ...
+
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """The decisions in this turn since event ``after``. Waits for one, but not for ever: there may be
         none. None: a newer pass has taken the turn over. Raises `Unavailable`."""
@@ -273,6 +284,15 @@ class Tree(Protocol):
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         """What is wrong with these arguments for a tool of a node; empty if nothing is."""
+        ...
+
+    async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        """What the policy says about a call of a node now, if this is remembered. Raises `Unavailable`."""
+        ...
+
+    async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
+        """What a call would do, from an offset of the preview's text on. None: nobody can say. Raises
+        `Unavailable`."""
         ...
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:

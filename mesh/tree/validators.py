@@ -35,6 +35,7 @@ from mesh.tree.calls import (
     too_deep,
 )
 from mesh.tree.children import not_ended
+from mesh.tree.judged_calls import agent_call, tool_call
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import PassOutput
@@ -163,6 +164,10 @@ class CheckValidator:
         given = fitting(tool.input_schema, answer, steps.turn.user_message)
         if (found := found_problems(tool.input_schema, given)).text:
             raise self._failures.misfit(found)
+        settings = self._settings
+        call = tool_call(settings.agent, settings.name, tool, given, inline=True)
+        if denial := await settings.denial(call, steps):
+            raise ValidatorError(f"the check {self.name} is not made: {denial}")
         return self._verdict_of(steps, tool, await self._called(steps, step, tool, given))
 
     def taken(self, steps: Steps, step: StepKey, answer: Candidate) -> Candidate:
@@ -218,7 +223,12 @@ class AgentValidator:
             raise ValidatorError(f"the agent {self.name} is destructive, and a validator only reads")
         if is_too_deep := too_deep(self.name, steps.turn.depth, self._max_depth):
             raise ValidatorError(is_too_deep)
-        given, message = self._given(steps, answer), ""
+        given, message, settings = self._given(steps, answer), "", self._settings
+        call = agent_call(
+            "agent", settings.agent, settings.name, self.name, given, destructive=False, inline=True
+        )
+        if denial := await settings.denial(call, steps):
+            raise ValidatorError(f"the agent {self.name} is not asked: {denial}")
         if self._agent.input_schema is None:
             message = _TASK.format(given["request"], given["output"])
         output = await run_agent(

@@ -11,8 +11,9 @@ from mesh.a2a.server.notifications import notifications
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
-from mesh.core.events import AnyEvent, Event, LlmCall, ToolCall, ToolResult
+from mesh.core.events import AnyEvent, Event, LlmCall, Preview, ToolCall, ToolResult
 from mesh.core.ids import new_id
+from mesh.core.verdict import Remember, Verdict
 from mesh.http.responses import error_response, json_response, turn_response
 from mesh.http.rest import conversation_page
 from mesh.journal.memory import MemoryJournal
@@ -34,12 +35,14 @@ from mesh.mcp.port import Tool, ToolOutcome
 from mesh.net.http_status import retry_after_of, status_of
 from mesh.policy.book import MemoryGrantBook
 from mesh.policy.grants import Grant
+from mesh.policy.policy_call import PolicyCall
 from mesh.push.delivery import RetryPolicy
 from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
+from mesh.tree.gate import NewestPolicy
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
 
@@ -164,12 +167,14 @@ class LocalMesh:
         config: str = SIMPLE,
         agent_for: AgentFor = reach,
         push_store: PushStore | None = None,
+        ledger: Ledger | None = None,
+        origin: str = "test.yaml",
         **settings: Any,
     ) -> None:
         self.journal = journal or MemoryJournal()
         self.llm = llm
-        self.ledger = Ledger()
-        self.config = parse(config, "test.yaml", {})
+        self.ledger = ledger or Ledger()
+        self.config = self.newest = parse(config, origin, {})
         self.settings = KeeperSettings(
             agent="test",
             digest=self.config.digest,
@@ -197,7 +202,8 @@ class LocalMesh:
         push = PushNotifications(
             0, self.push_store, self.journal, self.sender, notifications, hosts, self.push_policy, fenced
         )
-        return Keeper(0, 1, self.journal, self, self.settings, push, fenced)
+        newest = NewestPolicy(self.newest).denial
+        return Keeper(0, 1, self.journal, self, self.settings, push, self.grant_book, newest, fenced)
 
     async def __aenter__(self) -> "LocalMesh":
         await self.tree.start()
@@ -218,6 +224,12 @@ class LocalMesh:
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         return await self.tree.problems(digest, node, tool, arguments)
+
+    async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
+        return await self.tree.verdict(digest, node, call, grants)
+
+    async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
+        return await self.tree.preview(digest, node, call, offset)
 
     async def cancel(self, task: AbandonedTask) -> None:
         await self.tree.cancel(task)
@@ -242,6 +254,9 @@ class LocalMesh:
 
     async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
         return await self.keeper.grants(conversation_id, agent)
+
+    async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
+        return await self.keeper.denial(conversation_id, call)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         return await self.keeper.decisions(conversation_id, turn, run, after)
@@ -280,9 +295,11 @@ class LocalMesh:
         *,
         edited: dict[str, Any] | None = None,
         reason: str = "",
+        remember: Remember = "none",
+        rule: dict[str, Any] | None = None,
         **caller: str,
     ) -> tuple[int, dict[str, Any]]:
-        decided = Decision(uuid, decision, edited, reason)
+        decided = Decision(uuid, decision, edited, reason, remember=remember, rule=rule)
         return await self.ask(Decide(Caller(session_id="s1", **caller), (decided,)))
 
     async def answer(self, uuid: str, answer: str) -> tuple[int, dict[str, Any]]:
