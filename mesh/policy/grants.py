@@ -6,6 +6,7 @@ none`` asks about, or a command of which nobody knows what it runs.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -34,6 +35,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     remember: Remember = "conversation"
 
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[Grant, ...]).decode
+
+
 class Remembered:
     """Grants that are in force for one agent, compiled."""
 
@@ -57,8 +62,20 @@ NOTHING = Remembered()
 
 
 def in_force(grants: Iterable[Grant], agent: str, now: datetime) -> Remembered:
-    """The grants of an agent that have not ended."""
-    return Remembered([each for each in grants if each.agent == agent and not has_ended(each, now)])
+    """The grants of an agent that have not ended. They are compiled once, which takes a quarter of a
+    millisecond for each."""
+    found = tuple(each for each in grants if each.agent == agent and not has_ended(each, now))
+    if not found:
+        return NOTHING
+    try:
+        return _compiled(_encode(found))
+    except UnicodeEncodeError:  # half characters, which a rule may have
+        return Remembered(found)
+
+
+@lru_cache(maxsize=64)
+def _compiled(grants: bytes) -> Remembered:
+    return Remembered(_decode(grants))
 
 
 def problem_of(rule: PolicyRule) -> str:

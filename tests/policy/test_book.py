@@ -1,15 +1,19 @@
 """What every book of grants promises, asked of each; and what the file does when somebody harms it."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mesh.core.errors import BadRequest, JournalDamaged, JournalError, NotFound, Unavailable
 from mesh.disk.lock import FileLock
@@ -136,6 +140,35 @@ async def test_another_process_sees_it_at_its_next_call(tmp_path: Path) -> None:
     added, revoked = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert added["granted"]["rule"] == json.loads(msgspec.json.encode(RULE))
     assert (revoked["revoked"]["id"], revoked["revoked"]["by"]) == ("1", "bob")
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from(("add", "revoke")), st.booleans()), max_size=12
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_a_file_that_two_processes_write_is_as_a_book_in_memory(steps: list[tuple[str, str, bool]]) -> None:
+    async def all_same() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            books = [FileGrantBook(Path(folder)), FileGrantBook(Path(folder))]
+            memory = MemoryGrantBook()
+            for id, what, first in steps:
+                ended = [await done(book, id, what) for book in (memory, books[first])]
+                assert ended[0] == ended[1]
+                for book in books:
+                    assert await book.grants("coder") == await memory.grants("coder")
+                    assert await book.listed() == await memory.listed()
+
+    asyncio.run(all_same())
+
+
+async def done(book: GrantBook, id: str, what: str) -> object:
+    try:
+        return await (book.add(granted(id)) if what == "add" else book.revoke(id, "bob"))
+    except NotFound as problem:
+        return str(problem)
 
 
 ADDING = """

@@ -91,3 +91,18 @@ def test_a_grant_ends_at_its_moment(until: str, holds: bool) -> None:
 )
 def test_a_rule_that_a_person_wrote_is_checked(rule: dict[str, object], problem: str) -> None:
     assert problem_of(msgspec.convert({"name": "r", **rule}, PolicyRule)) == problem
+
+
+def test_what_is_in_force_is_compiled_once_until_it_changes() -> None:
+    rule = PolicyRule(name="w", decide="allow", tools=("write_file",), args={"n": 3, "to": ("a*", 1.5)})
+    ended = Grant(id="0", agent="a", rule=rule, until="2020-01-01T00:00:00Z")
+    kept = [Grant(id=str(n), agent="a", rule=rule, until="2100-01-01T00:00:00Z") for n in range(3)]
+    first = in_force(kept, "a", NOW)
+    again = msgspec.json.decode(msgspec.json.encode(kept), type=list[Grant])
+    assert in_force(again, "a", NOW) is first
+    assert in_force(kept[1:], "a", NOW) is not first
+    assert in_force([ended, *kept[1:]], "a", NOW) is in_force(kept[1:], "a", NOW)
+    assert in_force(kept, "b", NOW).layer.rules == []
+    asked = call(arguments={"n": 3, "to": "abc"})
+    assert decide(ASKS, asked, first) == decide(ASKS, asked, Remembered(kept))
+    assert decide(ASKS, asked, first).decision == "allowed"
