@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from enum import IntEnum
+from functools import partial
 
 from mesh.chat.card import place_of
 from mesh.chat.commands import QuitRequested, run_command
@@ -266,7 +267,8 @@ class Chat:
             # question.
             by_itself = self._yes and kind_of(asked).is_call
             approved = Decision(asked.uuid, "approve")
-            decision = approved if by_itself else await self._terminal.decide(asked, place)
+            more = partial(self.client.preview, self.conversation_id, asked.uuid)
+            decision = approved if by_itself else await self._terminal.decide(asked, place, more)
             if decision is None:
                 return None
             try:

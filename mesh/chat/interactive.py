@@ -5,6 +5,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from prompt_toolkit import PromptSession
@@ -15,15 +16,20 @@ from prompt_toolkit.output.plain_text import PlainTextOutput
 from rich.console import Console
 from rich.text import Text
 
-from mesh.chat.card import card, in_full, keys
+from mesh.chat.card import card, keys
+from mesh.chat.card_rows import Size
 from mesh.chat.editor import EditorFailed, edited, editor_of
-from mesh.chat.layout import Layout, Piece
+from mesh.chat.layout import Layout
 from mesh.chat.terminal import CancelRequested, InputEnded
-from mesh.chat.transcript import Notice, TranscriptPart
+from mesh.chat.transcript import Notice, Piece, TranscriptPart
+from mesh.chat.view import MorePreview, all_rows
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
+from mesh.core.verdict import Remember
 from mesh.display.approvals import edited_part, is_prose, with_edited
+from mesh.display.policies import SCOPES
 from mesh.display.text import as_json, clean, one_line
+from mesh.display.visible import exact_json
 
 _STYLES = {
     "plain": "",
@@ -32,9 +38,16 @@ _STYLES = {
     "bad": "red",
     "ask": "bold yellow",
     "node": "bold cyan",
+    "added": "green",
+    "removed": "red",
+    "hidden": "reverse yellow",
 }
 _PROMPT = "› "
 _STOP, _LEAVE = "\x03", "\x04"
+_PAGES = {" ": "more", "q": "back"}
+_KEY_NAMES = {" ": "space"}
+_LEAST_PAGE = 5
+_ADDS = "the rule that is added {scope} (Enter: approve, Ctrl-C: back): "
 _SKIPPED = "the person skipped the question"
 
 
@@ -47,6 +60,7 @@ class InteractiveTerminal:
     ) -> None:
         self._has_token = has_token
         self._edits: dict[str, str] = {}  # what was edited last, by the uuid of the approval
+        self._rules: dict[str, str] = {}  # as they were edited last, by the uuid of the approval
         self._console = console
         self._layout = Layout()
         self._editor = editor_of(env)
@@ -80,22 +94,28 @@ class InteractiveTerminal:
             if line.strip():
                 return line.rstrip()
 
-    async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
+    async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:
         self._forget_typed()
-        self.show(card(asked, place, self._has_token))
+        self.show(card(asked, place, self._has_token, self._size))
         if kind_of(asked).is_question:
             return await self._answered(asked.uuid)
         while True:
-            decision = await self._after(await self._key(asked), asked)
+            decision = await self._after(await self._key(asked), asked, more)
             if decision is not None:
                 return decision
 
-    async def _after(self, key: str, asked: ApprovalRequired) -> Decision | None:
+    @property
+    def _size(self) -> Size:
+        return Size(self._console.width, self._console.height)
+
+    async def _after(self, key: str, asked: ApprovalRequired, more: MorePreview) -> Decision | None:
         """Returns the decision of a key, or None if it decides nothing yet."""
         match key:
             case "v":
-                self.show(in_full(asked))
+                await self._view(asked, more)
                 return None
+            case "c" | "l":
+                return await self._remembering(asked, "conversation" if key == "c" else "always")
             case "e":
                 edited = await self._edited(asked)
                 return None if edited is None else Decision(asked.uuid, "approve", edited)
@@ -126,15 +146,47 @@ class InteractiveTerminal:
     async def _key(self, asked: ApprovalRequired) -> str:
         """Waits for one of the keys that are offered. Other keys do nothing."""
         meaning = keys(asked, self._has_token)
-        named = "  ".join(f"[{key}] {word}" for key, word in meaning.items())
+        key = await self._one_of(meaning)
+        self.show([Notice(f"  {meaning[key]}")])
+        return key
+
+    async def _one_of(self, meaning: Mapping[str, str]) -> str:
+        named = "  ".join(f"[{_KEY_NAMES.get(key, key)}] {word}" for key, word in meaning.items())
         session = self._session(key_bindings=_single_keys(meaning), erase_when_done=True)
         key = await session.prompt_async(f"{named} › ", handle_sigint=False)
         if key == _STOP:
             raise CancelRequested
         if key == _LEAVE:
             raise InputEnded
-        self.show([Notice(f"  {meaning[key]}")])
         return key
+
+    async def _view(self, asked: ApprovalRequired, more: MorePreview) -> None:
+        """Shows all of it, as much at a time as fits on the screen."""
+        on_screen = 0
+        async with aclosing(all_rows(asked, self._size, more)) as rows:
+            async for row in rows:
+                if on_screen >= max(_LEAST_PAGE, self._size.lines - 1):
+                    if await self._one_of(_PAGES) == "q":
+                        return
+                    on_screen = 0
+                self.show([row])
+                on_screen += 1
+
+    async def _remembering(self, asked: ApprovalRequired, scope: Remember) -> Decision | None:
+        """Returns an approval with the rule that is remembered, as the person edited it; None if the person
+        gave up. What the mesh refused can be edited on."""
+        suggested = exact_json(asked.suggested_rule)
+        text = self._rules.get(asked.uuid, suggested)
+        while True:
+            changed = await self._line(_ADDS.format(scope=SCOPES[scope]), text)
+            if changed is None or not changed.strip():
+                return None
+            self._rules[asked.uuid] = text = changed
+            rule, problem = _rule_in(changed)
+            if rule is not None:
+                is_edited = rule != asked.suggested_rule
+                return Decision(asked.uuid, "approve", remember=scope, rule=rule if is_edited else None)
+            self._wrong(problem)
 
     def _forget_typed(self) -> None:
         """Discards what was typed before the approval was shown, so that it does not decide it."""
@@ -193,6 +245,15 @@ def _read(asked: ApprovalRequired, text: str) -> tuple[dict[str, Any] | None, st
     except (ValueError, RecursionError) as problem:
         return None, f"this is not JSON: {problem}"
     return (found, "") if isinstance(found, dict) else (None, "arguments are a JSON object, in braces")
+
+
+def _rule_in(text: str) -> tuple[dict[str, Any] | None, str]:
+    """Returns the rule in a text, or what is wrong with it. The mesh knows whether it can be remembered."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        return None, f"this is not JSON: {problem}"
+    return (found, "") if isinstance(found, dict) else (None, "a rule is a JSON object, in braces")
 
 
 _CHOICES: dict[str, Choice] = {"a": "approve", "t": "retry", "s": "skip"}

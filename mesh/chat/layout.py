@@ -7,10 +7,17 @@ does is indented under its call.
 
 import re
 
-from mesh.chat.transcript import AnswerText, CallBegun, CallStatus, Notice, TextChunk, Tone, TranscriptPart
+from mesh.chat.transcript import (
+    AnswerText,
+    CallBegun,
+    CallStatus,
+    CardRow,
+    Notice,
+    Piece,
+    TextChunk,
+    TranscriptPart,
+)
 from mesh.core.places import StepKey
-
-Piece = tuple[Tone, str]
 
 
 class Layout:
@@ -33,6 +40,8 @@ class Layout:
                 return self._status(part)
             case Notice():
                 return [*self.end_line(), (part.tone, f"{part.text}\n")]
+            case CardRow():
+                return [*self.end_line(), *part.pieces, ("plain", "\n")]
             case AnswerText(is_printed=True):
                 return []
             case AnswerText():

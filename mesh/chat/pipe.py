@@ -8,7 +8,16 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from mesh.chat.terminal import InputEnded
-from mesh.chat.transcript import AnswerText, CallBegun, CallStatus, Notice, TextChunk, TranscriptPart
+from mesh.chat.transcript import (
+    AnswerText,
+    CallBegun,
+    CallStatus,
+    CardRow,
+    Notice,
+    TextChunk,
+    TranscriptPart,
+)
+from mesh.chat.view import MorePreview
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import Lines
@@ -38,7 +47,7 @@ class PipeTerminal:
             case CallStatus():
                 who = f"{part.node}: " if part.node else ""
                 print(f"{who}{part.mark} {part.text} {part.note}".rstrip(), file=self._progress, flush=True)
-            case Notice():
+            case Notice() | CardRow():
                 print(part.text, file=self._progress, flush=True)
             case TextChunk() | CallBegun():
                 pass  # the answer and the status of the call say the same
@@ -77,5 +86,5 @@ class PipeTerminal:
             loop.remove_reader(self._source)
         return os.read(self._source, _CHUNK)
 
-    async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
+    async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:
         return None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mesh.chat.transcript import TranscriptPart
+from mesh.chat.view import MorePreview
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 
@@ -43,7 +44,7 @@ class Terminal(Protocol):
         """Returns the next message or command. Raises `InputEnded` if there are no more."""
         ...
 
-    async def decide(self, asked: ApprovalRequired, place: str) -> Decision | None:
-        """Asks for a decision. ``place`` says which of several approvals it is. Returns None if nobody can
-        decide. Raises `InputEnded` and `CancelRequested`."""
+    async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:
+        """Asks for a decision. ``place`` says which of several approvals it is; ``more`` returns the rest of
+        its preview. Returns None if nobody can decide. Raises `InputEnded` and `CancelRequested`."""
         ...

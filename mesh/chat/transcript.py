@@ -44,10 +44,12 @@ from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
 from mesh.display.outcomes import ProgressTold, found_by
+from mesh.display.policies import remembered
 from mesh.display.text import as_json, call, clean, duration, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
 
-Tone = Literal["plain", "dim", "good", "bad", "ask", "node"]
+Tone = Literal["plain", "dim", "good", "bad", "ask", "node", "added", "removed", "hidden"]
+Piece = tuple[Tone, str]
 _DECIDED: dict[Choice, str] = {
     "approve": "approved",
     "reject": "rejected",
@@ -94,6 +96,16 @@ class Notice(msgspec.Struct, frozen=True):
     tone: Tone = "dim"
 
 
+class CardRow(msgspec.Struct, frozen=True):
+    """A row of what a person is asked."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.pieces)
+
+
 class AnswerText(msgspec.Struct, frozen=True):
     """The answer of the turn. ``is_printed`` says that it was printed before, as the text of the last
     node."""
@@ -102,7 +114,7 @@ class AnswerText(msgspec.Struct, frozen=True):
     is_printed: bool
 
 
-TranscriptPart = TextChunk | CallBegun | CallStatus | Notice | AnswerText
+TranscriptPart = TextChunk | CallBegun | CallStatus | Notice | CardRow | AnswerText
 
 
 class _StepText:
@@ -448,4 +460,5 @@ def _resolution(event: ApprovalResolved, asked: ApprovalRequired | None) -> str:
     said = event.answer or event.reason
     why = f": {one_line(said, _MAX_NOTE)}" if said else ""
     words = _WITH_TOKEN if asked is not None and kind_of(asked).needs_token else _DECIDED
-    return f"→ {subject_of(asked)} {words[event.choice]}{edited}{by}{why}"
+    left = remembered(event)
+    return f"→ {subject_of(asked)} {words[event.choice]}{edited}{by}{why}{left and f', {left}'}"

@@ -27,7 +27,7 @@ from mesh.client.responses import AgentInfo, ConversationPage, ToolInfo, TreeNod
 from mesh.core.actions import AgentAction
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import AnyEvent, CutOff, decode
+from mesh.core.events import AnyEvent, CutOff, Preview, decode
 from mesh.core.spending import SpendReport
 from mesh.core.view import ConversationView
 from mesh.net.backoff import Backoff, Patience
@@ -95,6 +95,10 @@ class _TreeResponse(msgspec.Struct):
 
 class _ErrorResponse(msgspec.Struct):
     error: str
+
+
+class _PreviewResponse(msgspec.Struct):
+    preview: Preview
 
 
 class _Numbered(msgspec.Struct):
@@ -176,7 +180,16 @@ class MeshClient:
             body["edited_args"] = decision.edited_args
         if decision.reason:
             body["reason"] = decision.reason
+        if decision.remember != "none":
+            body["remember"] = decision.remember
+        if decision.rule is not None:
+            body["rule"] = decision.rule
         await self._post(f"/approvals/{quote(decision.uuid, safe='')}", body, key)
+
+    async def preview(self, conversation_id: str, uuid: str, offset: int) -> Preview:
+        """Returns the rest of the preview of an approval, from a character of its text on."""
+        path = f"{_path(conversation_id)}/approvals/{quote(uuid, safe='')}/preview"
+        return self._read(await self._get(path, {"offset": str(offset)}), _PreviewResponse).preview
 
     async def cancel(self, conversation_id: str) -> None:
         """Cancels the open turn, whether it works or is paused. Does nothing if there is none."""

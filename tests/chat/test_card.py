@@ -147,8 +147,8 @@ def test_an_answer_with_a_schema_is_json_and_the_schema_is_shown_with_all_of_it(
 
 def test_a_question_is_shown_to_its_end() -> None:
     long = "\n".join(f"line {number} {'x' * 200}" for number in range(15))
-    assert len(read(asked("question", description=long))) == 16
-    assert read(asked(description=long))[-1] == "  … v shows all of it"
+    assert "".join(read(asked("question", description=long))).count("x") == 3_000
+    assert read(asked(description=long))[-1] == "… v shows all of it"
     assert in_full(asked(form="mesh", description=long))[0].text == long
 
 
@@ -171,7 +171,8 @@ def test_every_kind_can_be_shown_and_decided_and_obeys_nothing(kind: ApprovalKin
         shown += transcript.see(
             ApprovalResolved(uuid="u1", choice=decision, by=HOSTILE, answer=HOSTILE, reason=HOSTILE)
         )
-    texts = [str(msgspec.to_builtins(part)["text"]) for part in [*shown, *card(hostile, "", True)]]
+    texts = [str(msgspec.to_builtins(part)["text"]) for part in shown]
+    texts += [row.text for row in card(hostile, "", True)]
     texts += [note.text for note in in_full(hostile)]
     assert len(texts) > 7 and bool(keys(it, False)) is (kind != "question")
     assert not [c for text in texts for c in text if category(c) in ("Cc", "Cf") and c != "\n"]

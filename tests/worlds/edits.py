@@ -1,0 +1,76 @@
+"""A server whose tools are previewed: ``write_file`` shows a diff, ``run_command`` takes a shell command."""
+
+import json
+from typing import Any
+
+from mesh.mcp.memory import ToolFunction
+from mesh.mcp.port import Tool, ToolOutcome
+from mesh.servers.filesystem import diff
+from tests.worlds.live import LiveMesh
+
+_TEXT = {"type": "string"}
+_OF_FILE = {
+    "type": "object",
+    "properties": {"path": _TEXT, "content": _TEXT, "dry_run": {"type": "boolean"}, "expect": _TEXT},
+    "required": ["path", "content"],
+}
+_OF_COMMAND = {"type": "object", "properties": {"command": _TEXT}, "required": ["command"]}
+POLICY = """
+name: coder
+llm: {model: scripted}
+policy:
+  grants: always
+  rules:
+    - {name: look, command: ["git status *"], decide: allow}
+    - {name: edits, tools: [write_file], decide: ask, say: "Changes are looked at first."}
+    - {name: pushes, command: ["git push *"], decide: ask, remember: none}
+    - {name: commands, tools: [run_command], decide: ask}
+"""
+
+
+class Edits:
+    """Files in memory, and the commands that were run."""
+
+    def __init__(self, **files: str) -> None:
+        self.files = dict(files)
+        self.ran: list[str] = []
+
+    def offered_by(self, live: LiveMesh) -> "Edits":
+        """In place of the mesh's own tools."""
+        live.call(lambda: live.mesh.ledger.offered.offer(self.pairs()))
+        return self
+
+    def pairs(self) -> list[tuple[Tool, ToolFunction]]:
+        write = Tool(
+            name="write_file",
+            description="Writes a file.",
+            input_schema=_OF_FILE,
+            server="ledger",
+            paths=("path",),
+            preview={"dry_run": True},
+        )
+        run = Tool(
+            name="run_command",
+            description="Runs a command.",
+            input_schema=_OF_COMMAND,
+            server="ledger",
+            command="command",
+        )
+        return [(write, self._write), (run, self._run)]
+
+    async def _write(self, arguments: dict[str, Any]) -> ToolOutcome | str:
+        path, content = arguments["path"], arguments["content"]
+        before = self.files.get(path)
+        if arguments.get("dry_run"):
+            shown = diff.preview(path, before, content, (_state(before), _state(content)))
+            return json.dumps(shown.page(0))
+        self.files[path] = content
+        return f"wrote {path}"
+
+    async def _run(self, arguments: dict[str, Any]) -> str:
+        self.ran.append(arguments["command"])
+        return "ran"
+
+
+def _state(content: str | None) -> str:
+    return "absent" if content is None else f"sha256:{hash(content) & 0xFFFF:x}"
