@@ -308,6 +308,13 @@ class RemoteSession:
             # Not a `ToolSessionError`: that would say that nobody will ever know.
             raise Unavailable(f"{self.server}: its session does not say what came of a call") from None
 
+    async def stop(self, claim: Claim) -> None:
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                await self._session.stop(claim)
+        except (TimeoutError, ConnectionLost):
+            raise Unavailable(f"{self.server}: its session cannot be told to stop a call") from None
+
     async def close(self) -> None:
         """Does nothing: the session belongs to its actor."""
 

@@ -84,6 +84,10 @@ class ServedSession:
         with self._idle:
             return await self._session.settle(claim)
 
+    async def stop(self, claim: Claim) -> None:
+        with self._idle:
+            await self._session.stop(claim)
+
     @contextmanager
     def _feed(self, progress_id: str) -> Iterator[OnProgress | None]:
         """What is told of a call's progress while it runs; None if nobody wants to know."""

@@ -136,6 +136,10 @@ class ToolSessionService(Protocol):
         """See the class."""
         ...
 
+    async def stop(self, claim: Claim) -> None:
+        """See the class."""
+        ...
+
 
 TOOL_SESSION = Service(
     ToolSessionService,
@@ -145,6 +149,7 @@ TOOL_SESSION = Service(
         ToolSessionService.changed: CallTerms(repeat_for_s=FOREVER),
         ToolSessionService.identity: CallTerms(repeat_for_s=FOREVER),
         ToolSessionService.settle: CallTerms(repeat_for_s=FOREVER),
+        ToolSessionService.stop: CallTerms(),  # the call of a session that is gone does not run
         ToolSessionService.backlog: CallTerms(),  # a session that is gone has no place for a call now
         ToolSessionService.call: CallTerms(cancels=True, end_within_s=1),  # not repeated: it may have run
         ToolSessionService.progress: CallTerms(),  # it ends with its call

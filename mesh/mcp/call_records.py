@@ -156,6 +156,14 @@ class ClaimedCalls(Generic[C]):
             raise CallRevoked("an earlier attempt still runs; this one did not start")
         return None
 
+    def running(self, claim: Claim) -> C | None:
+        """The call of this attempt, if it has begun and not ended."""
+        attempt = self._steps.get(claim.session, {}).get(claim.step)
+        call = self._unfinished.get(claim)
+        if attempt is not None and attempt.number == claim.attempt:
+            call = attempt.call
+        return call if call is not None and call.has_begun and not call.answer.done() else None
+
     def add(self, claim: Claim, call: C) -> None:
         """Takes note of a call that arrived."""
         attempt = self._steps[claim.session][claim.step] = _Attempt(claim.attempt, call)

@@ -104,6 +104,11 @@ class MemorySession:
     async def settle(self, claim: Claim) -> ToolOutcome | None:
         return await self._claimed.settle(claim)
 
+    async def stop(self, claim: Claim) -> None:
+        call = self._claimed.running(claim)
+        if call is not None and call.task is not None:
+            call.task.cancel()
+
     def _forget(self, _: "asyncio.Future[ToolOutcome]") -> None:
         self._backlog -= 1
 

@@ -166,6 +166,11 @@ class ToolSession(Protocol):
         """
         ...
 
+    async def stop(self, claim: Claim) -> None:
+        """Cancels a claimed call that runs, on the server, too: nobody wants it any more. Nobody knows its
+        outcome then but the server. For tools that can tell it (`Tool.check`)."""
+        ...
+
     async def close(self) -> None:
         """Ends the session and its subprocess."""
         ...

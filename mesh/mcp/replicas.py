@@ -136,6 +136,11 @@ class ReplicatedSession:
         replica, own = self._named(claim, ToolSessionError(why, may_have_run=True))
         return await replica.session.settle(own)
 
+    async def stop(self, claim: Claim) -> None:
+        why = "the session that may run this call is not one of the replicas"
+        replica, own = self._named(claim, ToolSessionError(why, may_have_run=True))
+        await replica.session.stop(own)
+
     async def close(self) -> None:
         await asyncio.gather(*(replica.session.close() for replica in self._replicas))
 

@@ -152,6 +152,10 @@ class McpSession:
                 await self._current.is_over.wait()
             raise
 
+    async def stop(self, claim: Claim) -> None:
+        if (call := self._claimed.running(claim)) is not None:
+            self._abandon(call, self._message(f"tool {call.name!r} was stopped: nobody wants its result"))
+
     def _enqueue(self, call: QueuedCall, bound: float) -> None:
         """Adds a call to the queue. From here on its deadline holds, whether or not anybody waits for it."""
         deadline = asyncio.get_running_loop().call_later(

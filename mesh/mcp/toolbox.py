@@ -252,6 +252,10 @@ class Toolbox:
         """Calls `ToolSession.settle` of the session with a server."""
         return await self._session(server).settle(claim)
 
+    async def stop(self, server: str, claim: Claim) -> None:
+        """Calls `ToolSession.stop` of the session with a server."""
+        await self._session(server).stop(claim)
+
     async def close(self) -> None:
         """Stops watching. The sessions stay open."""
         for watcher in self._watchers:

@@ -130,8 +130,10 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         """See `Tree.settle`."""
         intent, most = unsettled.intent, self.settings.max_result_bytes
         call = ToolCall(unsettled.call_id, intent.tool)
+        claim = _session_claim(unsettled.conversation_id, intent)
         try:
-            outcome = await self.outcome_of(intent.server, _session_claim(unsettled.conversation_id, intent))
+            await self.stop(self.toolbox.tools.get(intent.tool), claim)
+            outcome = await self.outcome_of(intent.server, claim)
         except ToolSessionError:
             return await self._settle_by_check(unsettled, call)
         if outcome is None:
@@ -183,6 +185,12 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     async def cancel(self, task: AbandonedTask) -> None:
         """See `Tree.cancel`. A tool works on no tasks."""
+
+    async def stop(self, tool: Tool | None, claim: Claim) -> None:
+        """The turn ends: a call that runs is cancelled, if its tool can tell what came of it; otherwise it is
+        waited for."""
+        if tool is not None and tool.check:
+            await self.toolbox.stop(tool.server, claim)
 
     async def outcome_of(self, server: str, claim: Claim) -> ToolOutcome | None:
         """See `ToolSession.settle`. Raises `Unavailable` when the session cannot say yet, as while the server
@@ -320,6 +328,7 @@ class _ToolCall(CallDriver):
         return {key: value for key, value in arguments.items() if key != EXPECT} | own
 
     async def settle(self, claim: ToolIntent) -> None:
+        await self._calls.stop(self._tool, self._named(claim))
         await self._settled(claim)
 
     async def _settled(self, claim: ToolIntent) -> ToolOutcome | None:

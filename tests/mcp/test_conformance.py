@@ -173,6 +173,24 @@ async def test_a_call_whose_caller_goes_away_is_cancelled_on_the_server(
     assert cancelled == 1
 
 
+@pytest.mark.parametrize("session", STREAMING, indirect=True)
+async def test_a_claimed_call_that_is_stopped_is_cancelled_on_the_server(
+    session: ToolSession, at_a_time: int
+) -> None:
+    await session.catalogue()
+    begun, claim = asyncio.Event(), Claim(await session.identity(), "c|1|0/tool/0.0", 0)
+    calling = asyncio.create_task(session.call("patient", {}, claim=claim, on_progress=lambda _: begun.set()))
+    await asyncio.wait_for(begun.wait(), WITHIN_S)
+    await session.stop(claim)
+    async with asyncio.timeout(WITHIN_S):
+        with pytest.raises(ToolSessionError) as raised:
+            await calling
+        while not (cancelled := await most_cancelled(session, at_a_time)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (raised.value.may_have_run, cancelled) == (True, 1)
+    await session.stop(claim)  # it has ended: there is nothing to do
+
+
 async def most_cancelled(session: ToolSession, at_a_time: int) -> int:
     """As the server says whose calls were cancelled, if there are several."""
     said = [await session.call("cancelled", {}) for _ in range(at_a_time)]

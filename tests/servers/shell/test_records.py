@@ -16,6 +16,7 @@ from mesh.servers.shell import command_records
 from mesh.servers.shell.command_records import Records
 from mesh.servers.shell.sandbox import Kind
 from tests.servers.shell.test_server import session
+from tests.servers.shell.world import kill_server
 
 COMMAND = {"command": "x"}
 
@@ -150,23 +151,10 @@ async def test_after_its_server_was_killed_it_is_known_what_came_of_a_command(
         async with asyncio.timeout(60):
             while not (tmp_path / "ws" / "up").exists():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-        _kill_server(str(tmp_path / "state"))
+        kill_server(str(tmp_path / "state"))
         with pytest.raises(ToolSessionError) as raised:
             await call
         assert raised.value.may_have_run
         for asked, expected in ((arguments, "applied"), ({"command": "other"}, "not_applied")):
             answer = await client.call("RunCommand", {**asked, "check": True}, context=context)
             assert found("RunCommand", answer).outcome == expected
-
-
-def _kill_server(state: str) -> None:
-    import psutil
-
-    servers = [
-        each
-        for each in psutil.Process().children(recursive=True)
-        if each.cmdline()[1:3] == ["-m", "mesh.servers.shell.main"] and state in each.cmdline()
-    ]
-    assert servers
-    for each in servers:
-        each.kill()

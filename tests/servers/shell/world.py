@@ -142,3 +142,15 @@ def nothing_left(launcher: Launcher) -> Iterator[None]:
     while left := process.children(recursive=True):
         assert time.monotonic() < give_up_at, left
         time.sleep(0.01)
+
+
+def kill_server(argument: str) -> None:
+    """Kills the server below this process that has this argument."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            command = each.cmdline()
+            if command[1:3] == ["-m", "mesh.servers.shell.main"] and argument in command:
+                found.append(each)
+    (server,) = found
+    server.kill()
