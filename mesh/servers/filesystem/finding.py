@@ -48,7 +48,9 @@ _TYPES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFL
 
 
 def _listed(call: Call, root: Root, parts: Parts, stop: TimeLimit) -> list[str]:
-    """The paths below a folder, relative to it, of the wanted type."""
+    """The paths below a folder, relative to it, of the wanted type, that fit the pattern if there is one."""
+    pattern = call.text("pattern")
+    fits = globs.matcher(pattern).fullmatch if pattern is not None else bool
     prefix = "/".join((*parts, ""))
     wanted = _TYPES.get(call.text("type_filter") or "")
     max_depth = call.number("max_depth", 0) or None
@@ -56,10 +58,11 @@ def _listed(call: Call, root: Root, parts: Parts, stop: TimeLimit) -> list[str]:
     with explained(call.path()), root.opened(parts, FOLDER) as top:
         look.enter(prefix[:-1], top)
         entries = walk(top, stop, max_depth=max_depth, enters=lambda path, at: look.enters(prefix + path, at))
+        # What is visible comes last: it takes longest, and few paths match.
         return [
             path
             for path, _, mode, _ in entries
-            if (wanted is None or mode == wanted) and look.is_visible(prefix + path, mode)
+            if (wanted is None or mode == wanted) and fits(path) and look.is_visible(prefix + path, mode)
         ]
 
 
@@ -112,11 +115,8 @@ def _content(folder: int) -> bytes:
 
 
 def _chosen(call: Call, listed: list[str], root: Root, stop: TimeLimit) -> tuple[list[str], str]:
-    pattern, regex = call.text("pattern"), call.text("regex")
-    if pattern is not None:
-        matches = globs.matcher(pattern).fullmatch
-        return [path for path in listed if matches(path)], ""
-    return ripgrep.matching(listed, regex or "", root.folder, stop)
+    regex = call.text("regex")
+    return (listed, "") if regex is None else ripgrep.matching(listed, regex, root.folder, stop)
 
 
 def _entry(root: Root, parts: Parts, name: str) -> dict[str, Any] | None:

@@ -92,13 +92,11 @@ def listed(folder: int) -> list[str]:
 
 
 def _type(entry: "os.DirEntry[str]") -> int:
-    if entry.is_symlink():
-        return stat.S_IFLNK
+    if entry.is_file(follow_symlinks=False):  # first what most are
+        return stat.S_IFREG
     if entry.is_dir(follow_symlinks=False):
         return stat.S_IFDIR
-    if entry.is_file(follow_symlinks=False):
-        return stat.S_IFREG
-    return 0
+    return stat.S_IFLNK if entry.is_symlink() else 0
 
 
 class TreeSize(NamedTuple):
