@@ -14,6 +14,7 @@
     S10 a tool in a Python file beside one of a server written by hand, four replicas of a server beside one,
         a check of an answer by its schema, a tool beside others that do harm
     S11 a verdict of a policy of 200 rules, with and without a shell command
+    S12 `mcp-filesystem` beside the server of npm, which is downloaded once, and beside ripgrep
     S13 a command in each sandbox of mcp-shell
     up  time to start, CPU when idle, memory
 
@@ -41,6 +42,7 @@ from bench.answers import answers
 from bench.commands import commands
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
+from bench.files import files
 from bench.harmful_tools import harmful_tools
 from bench.live import live
 from bench.load import Load
@@ -184,6 +186,8 @@ def main() -> None:
     if bench.wants("S13"):
         commands(bench)
     with tempfile.TemporaryDirectory(prefix="mesh-bench-") as scratch:
+        if bench.wants("S12"):
+            files(bench, Path(scratch))
         if any(bench.wants(name) for name in ("up", *(name for name, _, _ in PLAIN))):
             plain(bench, Path(scratch))
         if bench.wants("S4"):

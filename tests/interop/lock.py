@@ -43,3 +43,4 @@ if __name__ == "__main__":
     if shutil.which("npm"):
         node(HERE)
         node(HERE.parent / "web" / "lint")
+        node(HERE.parent.parent / "bench" / "file_server")
