@@ -87,7 +87,7 @@ def _node(call: "RecordedCall", callables: Callables) -> str | None:
 def _remembered(call: "RecordedCall", config: "Config") -> "Iterator[Grant]":
     import msgspec
 
-    from mesh.keeper.grants import grant_of
+    from mesh.keeper.kept_grants import grant_of
 
     for asked, resolved in call.remembered:
         try:

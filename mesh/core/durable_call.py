@@ -9,7 +9,7 @@ it, and asks for the next one.
     ─────────────────────────────────────────────────────────────────────────────────────────────────────
     NEW        none                         the call cannot be made          Refuse
                                             it is itself a question          Ask
-                                            otherwise                        Judge
+                                            otherwise                        AskPolicy
     WAITING    approval_required                                             Wait
     DECIDED    approval_resolved            rejected without a reason        Stop
                                             rejected with a reason           Refuse
@@ -17,11 +17,11 @@ it, and asks for the next one.
                                             answered                         Answer
                                             retry, and the callee may know   Recover
                                             approved: it cannot be made      Refuse
-                                                      otherwise              Judge
+                                                      otherwise              AskPolicy
     CLAIMED    tool_intent                                                   Recover
     DONE       tool_result                                                   Done
 
-No call is made without a verdict of the policy (`Judge`), which leads to (`action_after_verdict`)
+No call is made without a verdict of the policy (`AskPolicy`), which leads to (`action_after_verdict`)
 
     denied, also if it was approved before                                   Refuse
     ask, and nobody has approved it                                          Ask
@@ -258,7 +258,7 @@ class Answer(msgspec.Struct, frozen=True):
     text: str
 
 
-class Judge(msgspec.Struct, frozen=True):
+class AskPolicy(msgspec.Struct, frozen=True):
     """The policy has to say what becomes of the call. ``is_approved``: a person has agreed to it; ``changes``
     is how the callee differs from what was agreed to. ``was_claimed``: it is not run without a claim.
     ``answers`` is the approval whose decision it tells the callee, which works on the task ``cancels``.
@@ -328,7 +328,7 @@ Action = (
     | Refuse
     | Skip
     | Answer
-    | Judge
+    | AskPolicy
     | Ask
     | Run
     | MakeClaim
@@ -354,7 +354,7 @@ def next_action(history: History, callee: Callee) -> Action:
             return Done(history.result)
 
 
-def action_after_verdict(judged: Judge, verdict: Verdict, callee: Callee) -> Action:
+def action_after_verdict(judged: AskPolicy, verdict: Verdict, callee: Callee) -> Action:
     """What to do next with a call about which the policy says this."""
     arguments, may_have_begun = judged.arguments, judged.is_approved or judged.was_claimed
     if verdict.decision == "denied":
@@ -377,10 +377,10 @@ def action_after_not_begun(history: History, recovered: Recover, callee: Callee)
     """
     if recovered.is_retry:
         arguments = history.arguments(callee.arguments)
-        return Judge(arguments, is_approved=True, answers=recovered.claim.answers)
+        return AskPolicy(arguments, is_approved=True, answers=recovered.claim.answers)
     match next_action(history.before(recovered.claim), callee):
-        case Judge() as judge:
-            return msgspec.structs.replace(judge, was_claimed=True)
+        case AskPolicy() as asks:
+            return msgspec.structs.replace(asks, was_claimed=True)
         case Refuse(problem=problem) if problem:
             return Refuse(problem, was_allowed=True)
         case action:
@@ -395,7 +395,7 @@ def action_after_unknown(history: History, recovered: Recover, callee: Callee, f
     if found.outcome == "applied":
         return Accept(found)
     action = action_after_not_begun(history, recovered, callee)
-    return msgspec.structs.replace(action, found=found) if isinstance(action, Judge) else action
+    return msgspec.structs.replace(action, found=found) if isinstance(action, AskPolicy) else action
 
 
 def action_after_conflict(history: History, callee: Callee, why: str) -> Action:
@@ -404,15 +404,15 @@ def action_after_conflict(history: History, callee: Callee, why: str) -> Action:
     is_approved = any(history.decision_on(asked) is not None for asked in history.approvals)
     arguments = history.arguments(callee.arguments)
     if is_approved:
-        return Judge(arguments, is_approved=True, changes=why)
-    return Judge(arguments, was_claimed=True)
+        return AskPolicy(arguments, is_approved=True, changes=why)
+    return AskPolicy(arguments, was_claimed=True)
 
 
 def _begin(callee: Callee) -> Action:
     arguments = callee.arguments
     if problem := callee.problem(arguments):
         return Refuse(problem)
-    return Ask("question", arguments) if callee.is_question else Judge(arguments)
+    return Ask("question", arguments) if callee.is_question else AskPolicy(arguments)
 
 
 def _decided(history: History, callee: Callee) -> Action:
@@ -421,7 +421,7 @@ def _decided(history: History, callee: Callee) -> Action:
     assert decision is not None  # that is what DECIDED means
     is_denied_token = APPROVAL_KINDS[asked.kind].needs_token and decision.choice == "reject"
     if asked.remote_task_id and not is_denied_token:
-        return Judge(arguments, is_approved=True, answers=asked.uuid, cancels=asked.remote_task_id)
+        return AskPolicy(arguments, is_approved=True, answers=asked.uuid, cancels=asked.remote_task_id)
     match decision.choice:
         case "reject":
             cancels = asked.remote_task_id
@@ -439,7 +439,7 @@ def _decided(history: History, callee: Callee) -> Action:
 def _approved(history: History, callee: Callee, arguments: dict[str, Any]) -> Action:
     if problem := callee.problem(arguments):
         return Refuse(problem, was_allowed=True)
-    return Judge(
+    return AskPolicy(
         arguments,
         is_approved=True,
         changes=callee.changes_since(history.asked) or _edited(history.asked, arguments),

@@ -16,7 +16,7 @@ from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, Preview, ToolCall, now
 from mesh.keeper.driver import Driver
 from mesh.keeper.expiry import Expiry
-from mesh.keeper.grants import Grants
+from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
 from mesh.llm.outputs import problem_of_edit

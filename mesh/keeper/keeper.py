@@ -37,8 +37,8 @@ from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
-from mesh.keeper.grants import Grants
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
+from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (

@@ -6,7 +6,7 @@ import logging
 
 from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch
 from mesh.keeper.driver import Driver
-from mesh.keeper.grants import Grants
+from mesh.keeper.kept_grants import Grants
 from mesh.keeper.shard import Shard
 from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields

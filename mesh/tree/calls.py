@@ -28,10 +28,10 @@ from mesh.core.durable_call import (
     Action,
     Answer,
     Ask,
+    AskPolicy,
     AskWhatToDo,
     Done,
     History,
-    Judge,
     MakeClaim,
     Recover,
     Refuse,
@@ -97,7 +97,7 @@ class NotRun(msgspec.Struct, frozen=True):
     by_decision: bool = False
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class NotAsPreviewed(msgspec.Struct, frozen=True):
     """It changed nothing, because what it would have changed is not what the preview was made of."""
 
     why: str
@@ -121,7 +121,7 @@ class Stopped(msgspec.Struct, frozen=True):
     """It took the person's rejection, which had no reason: the turn ends."""
 
 
-Ended = Returned | NotRun | Conflict | NotBegun | Unknown | Asks | Stopped
+Ended = Returned | NotRun | NotAsPreviewed | NotBegun | Unknown | Asks | Stopped
 """How the attempt to make or recover a claimed call ended."""
 
 
@@ -342,7 +342,7 @@ class _DurableCall:
 
     async def _after_verdict(self, action: Action) -> Action:
         """What to do, once the policy has been asked if it has to be."""
-        if not isinstance(action, Judge):
+        if not isinstance(action, AskPolicy):
             return action
         call = self._driver.judged(action.arguments)
         self._judged = await self._settings.gate.judged(call, self._steps)
@@ -396,7 +396,7 @@ class _DurableCall:
                 if driver.may_be_broken_off:
                     return await self._run(arguments)
                 return await run_to_completion(self._run_durably(arguments))
-            case Judge() | MakeClaim() | Recover():
+            case AskPolicy() | MakeClaim() | Recover():
                 raise AssertionError("run asks the policy and makes claims")
 
     async def _ask_first(self, action: Ask) -> ToolResult | PassEnd:
@@ -469,7 +469,7 @@ class _DurableCall:
                 if not isinstance(action, Accept | AskWhatToDo):
                     return action
                 recorded = await self._act(action)
-            case Conflict(why=why):
+            case NotAsPreviewed(why=why):
                 return action_after_conflict(self._history, self._driver, why)
             case _:
                 recorded = self._recorded(ended)

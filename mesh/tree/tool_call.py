@@ -47,8 +47,8 @@ from mesh.tree.calls import (
     MOST_SHOWN,
     CallDriver,
     CallSettings,
-    Conflict,
     Ended,
+    NotAsPreviewed,
     NotBegun,
     NotRun,
     Returned,
@@ -315,9 +315,9 @@ class _ToolCall(CallDriver):
             return Unknown()
         return NotBegun() if outcome is None else self._ended(outcome, claim)
 
-    def _ended(self, outcome: ToolOutcome, claim: ToolIntent) -> Returned | Conflict:
+    def _ended(self, outcome: ToolOutcome, claim: ToolIntent) -> Returned | NotAsPreviewed:
         if outcome.is_conflict and EXPECT in claim.arguments:
-            return Conflict(f"it would not change any more what the preview showed: {outcome.content}")
+            return NotAsPreviewed(f"it would not change any more what the preview showed: {outcome.content}")
         return self._returned(outcome, self._as_asked(claim.arguments))
 
     def _as_asked(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from mesh.core.durable_call import (
     Action,
     Answer,
     Ask,
+    AskPolicy,
     AskWhatToDo,
     Done,
     History,
     IllegalTransition,
-    Judge,
     MakeClaim,
     Recover,
     Refuse,
@@ -101,7 +101,7 @@ ALLOWED, ASKED, DENIED = (Tool(policy=policy).verdict for policy in get_args(Dec
 
 def judged(action: Action, tool: Tool) -> Action:
     """The action, after the policy was asked if it has to be."""
-    return action_after_verdict(action, tool.verdict, tool) if isinstance(action, Judge) else action
+    return action_after_verdict(action, tool.verdict, tool) if isinstance(action, AskPolicy) else action
 
 
 def action(events: Sequence[AnyEvent], tool: Tool | None = None) -> Action:
