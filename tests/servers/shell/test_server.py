@@ -21,11 +21,15 @@ from mesh.mcp.progress import Progress
 from mesh.mcp.session import McpSession
 from mesh.processes.descendants import is_alive
 from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.shell import process_limit
 from mesh.servers.shell.sandbox import Kind
 from mesh.servers.shell.shell_program import is_bash
 from tests.servers.shell.world import World, skip_without
 from tests.worlds.tool_servers import Spec
 
+needs_bound = pytest.mark.skipif(
+    not process_limit.is_possible(), reason="nothing bounds the number of processes here"
+)
 SERVER = [sys.executable, "-m", "mesh.servers.shell.main"]
 
 
@@ -179,6 +183,7 @@ async def listed(*arguments: str) -> dict[str, Any]:
         return found
 
 
+@needs_bound
 def test_a_sandbox_that_lets_something_through_is_not_used(tmp_path: Path) -> None:
     """Something that is called bwrap, and runs commands as they are."""
     (tmp_path / "bin").mkdir()
@@ -199,6 +204,7 @@ def test_a_sandbox_that_lets_something_through_is_not_used(tmp_path: Path) -> No
     assert "install what is missing, or say sandbox: none" in said
 
 
+@needs_bound
 def test_where_bubblewrap_is_missing_it_is_said_what_to_install(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path)}
     said = refused(str(tmp_path), "--sandbox", "bubblewrap", env=env)
@@ -222,6 +228,7 @@ def test_auto_takes_landlock_where_bubblewrap_does_not_hold(tmp_path: Path) -> N
     assert "has no network" in asyncio.run(kind())
 
 
+@needs_bound
 def test_where_no_sandbox_holds_it_says_so_and_does_not_start(tmp_path: Path) -> None:
     """A kernel without Landlock, and no bubblewrap."""
     program = (
