@@ -100,9 +100,11 @@ _LATE = f"did not answer within {TIMEOUT_S:g} s"
 
 
 @lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def load(reference: str, path: Path | None = None, text: str = "") -> CustomFunction:
     """The function that a policy names; one that always asks if it cannot be loaded. ``path`` and ``text``
-    are those of the module's file, None if it is an installed one."""
+    are those of the module's file, None if it is an installed one. A process imports each once, so that all
+    nodes in it ask the same function."""
     try:
         return CustomFunction(reference, function_of(reference, path, text))
     except UnusableFunction as problem:

@@ -11,7 +11,7 @@ from mesh.access import keys
 from mesh.policy.book_file import FILE, FileGrantBook
 from tests.policy.test_book import granted
 from tests.worlds.live import LiveMesh, Spoken
-from tests.worlds.mesh import SIMPLE, says
+from tests.worlds.mesh import SIMPLE, calls, says
 
 WITHIN_S = 30.0
 
@@ -91,3 +91,26 @@ def test_pages_of_other_sites_revoke_nothing(live: LiveMesh, http: httpx.Client)
     refused = http.delete("/policy/grants/a", headers={"Origin": "https://evil.example"})
     assert refused.status_code == 403
     assert len(http.get("/policy/grants").json()["grants"]) == 1
+
+
+def test_a_decision_is_remembered_for_good_in_every_conversation_until_it_is_revoked() -> None:
+    add = calls(("add", {"n": 1}))
+    llm = Spoken(add, says("1"), add, says("2"), add, says("3"))
+    with (
+        LiveMesh(llm, f"{SIMPLE}policy: {{grants: always}}\n") as live,
+        httpx.Client(base_url=live.url, timeout=WITHIN_S) as http,
+    ):
+        asked = http.post("/conversations", json={"message": "add"}).json()["result"]["approval"]
+        decision = {"approved": True, "remember": "always"}
+        decided = http.post(f"/approvals/{asked['uuid']}", json=decision, headers={"X-User": "ann"})
+        assert decided.json()["result"]["response"] == "1"
+        [listed] = http.get("/policy/grants").json()["grants"]
+        grant = listed["grant"]
+        assert (grant["id"], grant["approval"], grant["by"]) == (asked["uuid"], asked["uuid"], "ann")
+        assert grant["rule"] == asked["suggested_rule"]
+        again = http.post("/conversations", json={"message": "add"}).json()
+        assert again["result"]["response"] == "2"
+        assert http.delete(f"/policy/grants/{grant['id']}").status_code == 200
+        third = http.post("/conversations", json={"message": "add"}).json()
+        assert third["result"]["waiting_approval"]
+        assert live.mesh.ledger.lines == ["add 1", "add 1"]

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh.core.events import ToolResult
 from mesh.core.hints import Hints
 from mesh.core.verdict import Part, Verdict, strictness
+from mesh.journal.memory import MemoryJournal
 from mesh.policy import custom_function
 from mesh.policy.commands import ParsedCommand
 from mesh.policy.custom import PolicyContext, allow, ask, combined, deny, judged_by_custom
@@ -23,6 +25,8 @@ from mesh.policy.layer import Policy
 from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import RuleSet
 from tests.policy import generated_policies as drawn
+from tests.policy import judges
+from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
 
 CALL = PolicyCall(
     agent="a", node="n", kind="mcp", tool="deploy", hints=Hints(True, False), arguments={"to": ["x"]}
@@ -318,3 +322,46 @@ def test_a_module_that_is_not_there_is_named() -> None:
 
 def test_the_bound_is_two_seconds() -> None:
     assert custom_function.TIMEOUT_S == 2
+
+
+@pytest.mark.parametrize(
+    ("rules", "n", "ran", "rule"),
+    [
+        ("", 3, True, "custom"),  # destructive, so that it would ask
+        ("", 13, False, "custom"),
+        ("rules: [{name: never, tools: [add], decide: deny}], ", 3, False, "never"),
+        ("rules: [{name: fine, tools: [add], decide: allow}], ", 13, False, "custom"),
+        ("rules: [{name: fine, tools: [add], decide: allow}], ", 20, True, "fine"),
+    ],
+)
+async def test_it_decides_about_the_calls_of_a_turn(
+    rules: str, n: int, ran: bool, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # no such file is beside the config, so that the module is the installed one
+    judges.SEEN.clear()
+    config = f"{SIMPLE}policy: {{{rules}custom: 'tests.policy.judges:judge'}}\n"
+    journal = MemoryJournal()
+    async with LocalMesh(ScriptedLlm(calls(("add", {"n": n})), says("ok")), journal, config) as mesh:
+        _, body = await mesh.create("add", by="ann")
+        assert body["result"]["response"] == "ok", body
+        assert mesh.ledger.lines == ([f"add {n}"] if ran else [])
+        id = body["conversation"]["id"]
+        [result] = [event for event in await journal.read(id) if isinstance(event, ToolResult)]
+        assert (result.rule, result.is_error) == (rule, not ran)
+    if rule == "never":
+        assert judges.SEEN == []
+    else:
+        assert (judges.SEEN[-1].conversation_id, judges.SEEN[-1].turn, judges.SEEN[-1].by) == (id, 1, "ann")
+
+
+async def test_it_leaves_to_a_person_what_the_rules_ask_about() -> None:
+    config = f"{SIMPLE}policy: {{custom: 'tests.policy.judges:judge'}}\n"
+    async with LocalMesh(ScriptedLlm(calls(("add", {"n": 20})), says("ok")), None, config) as mesh:
+        _, body = await mesh.create("add")
+        assert body["result"]["approval"]["rule"] == "default"
+
+
+def test_a_module_is_imported_once_in_a_process(tmp_path: Path) -> None:
+    path, text = file(tmp_path, "async def judge(call, context): ...\n")
+    assert load("once:judge", path, text) is load("once:judge", path, text)
+    assert load("once:judge", path, text) is not load("once:judge", path, text + "#")
