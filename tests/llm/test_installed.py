@@ -172,6 +172,7 @@ def test_a_package_that_is_no_provider_is_told_with_the_reason(site: Path, sourc
         ('keys="X"', "Provider(keys): unknown key; did you mean key? ({}:5)"),
         ('key="not a name"', "Provider(key): does not fit; expected text that matches "),
         ("key=3", "Provider(key): is a number; expected text"),
+        ('make="compatible"', "Provider(make): is text; expected a function or a class"),
         ('base_url="shout.example"', "Provider(base_url): "),
         (
             'prices={"x": dict(input=1, output=2, cahced=1)}',
