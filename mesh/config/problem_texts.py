@@ -38,6 +38,8 @@ _EXPECTED = {
     "path_type": "a path",
     "callable_type": "a function or a class",
 }
+_NOT_FOUND = object()
+"""In place of a value whose location is none in the file: pydantic names the choices of a union, too."""
 _FEW = 4
 """Keys of a section that are all told to somebody who wrote no section at all."""
 _LISTS = ("list_type", "tuple_type", "sequence_str", "is_instance_of")
@@ -95,6 +97,8 @@ def _few(keys: list[str]) -> str:
 
 def _kind_of_object(value: Any) -> str:
     """What something is that only a Python file can have."""
+    if value is _NOT_FOUND:
+        return "not right"
     if isinstance(value, BaseModel):
         return with_article(type(value).__name__)
     return "a class" if isinstance(value, type) else "a function" if callable(value) else "something else"
@@ -135,7 +139,7 @@ def _value(data: Any, loc: Loc) -> Any:
         try:
             data = data[key]
         except (KeyError, IndexError, TypeError):
-            return None
+            return _NOT_FOUND
     return data
 
 
