@@ -192,7 +192,8 @@ class CheckValidator:
         if said is False:
             return Verdict(False, f"The check {self.name} does not accept this answer.")
         if not isinstance(said, str) or not said.strip():
-            raise ValidatorError(f"the check {self.name} answered neither true nor why not")
+            wanted = "expected True, or a text that says what is wrong"
+            raise ValidatorError(f"the check {self.name} answered neither true nor why not; {wanted}")
         return Verdict(False, bounded(said, _MOST_FEEDBACK))
 
 
