@@ -71,13 +71,15 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``is_error``: the tool reported an error, or the protocol did before the tool ran. ``artifacts``: files
     that the tool returned, and that the text only mentions. ``truth``: the truth value that the tool returned
-    as structured content, if it did; a text that reads like one is none.
+    as structured content, if it did. ``is_structured``: it returned structured content, so that a text which
+    reads like a truth value is none.
     """
 
     content: str
     is_error: bool = False
     artifacts: tuple[Artifact, ...] = ()
     truth: bool | None = None
+    is_structured: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True):

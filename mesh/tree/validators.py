@@ -353,6 +353,8 @@ def _said(tool: Tool, outcome: ToolOutcome) -> Any:
     if outcome.truth is not None:
         is_why = not outcome.truth and _word(outcome.content) is None
         return outcome.content if is_why else outcome.truth
+    if outcome.is_structured:
+        return outcome.content
     if tool.is_check:
         return _json(outcome.content)
     return outcome.content if tool.tells_truth else _unwrapped(outcome.content)
