@@ -6,12 +6,15 @@ start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve
 import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -231,7 +234,8 @@ class Mesh:
         for name, value in self._addresses():
             say(f"  {name:14} {value}", highlight=False, soft_wrap=True)
         if self.is_ours and self._dashboard:
-            say(f"  {'':14} (it asks for a token: .venv/bin/ray get-auth-token)", highlight=False)
+            ray = quote(str(Path(sys.executable).with_name("ray")))
+            say(f"  {'':14} (it asks for a token: {ray} get-auth-token)", highlight=False, soft_wrap=True)
         if edge.is_open(self._host):
             say(f"  {'':14} open on every interface; --host 127.0.0.1 closes it", highlight=False)
         say("\ntry it:\n", highlight=False)

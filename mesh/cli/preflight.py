@@ -60,11 +60,11 @@ def _port_taken(config: Config) -> Iterator[str]:
 
 
 def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
-    from mesh.llm.models import check_key, resolve
+    from mesh.llm.models import check_variables, resolve
 
     for loc, model in dict.fromkeys(config.models()):
         try:
-            check_key(resolve(model, env), env)
+            check_variables(resolve(model, env), env)
         except ConfigError as error:
             yield from (f"{config.location(*loc)}: {problem}" for problem in error.problems)
 

@@ -92,7 +92,8 @@ def _no_check(name: str, functions: Mapping[str, _Function], knows_all: bool) ->
         return ""
     wrong = f"{name} {_no_verdict(functions[name])}" if name in functions else "no check has this name"
     if not usable:
-        return f"{wrong}; put @check before a function (output: str) -> bool | str"
+        wanted = "put @check before a function (output: str) -> bool | str"
+        return f"{wrong}; {wanted}, in a Python file that mcp_servers names"
     return f"{wrong}; {meant(name, usable)}"
 
 

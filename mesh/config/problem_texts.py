@@ -29,14 +29,19 @@ _EXPECTED = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "list_type": "a list (lines that begin with -)",
-    "tuple_type": "a list (lines that begin with -)",
+    "list_type": "a list ([…], or lines that begin with -)",
+    "tuple_type": "a list ([…], or lines that begin with -)",
     "sequence_str": "a list",
     "is_instance_of": "a list",  # of a sequence, in a Python file
     "dict_type": "a mapping (key: value)",
     "model_type": "a mapping (key: value)",
     "path_type": "a path",
+    "callable_type": "a function or a class",
 }
+_NOT_FOUND = object()
+"""In place of a value whose location is none in the file: pydantic names the choices of a union, too."""
+_FEW = 4
+"""Keys of a section that are all told to somebody who wrote no section at all."""
 _LISTS = ("list_type", "tuple_type", "sequence_str", "is_instance_of")
 _MESSAGES = {
     "greater_than": "is too small; expected more than {gt}",
@@ -70,7 +75,8 @@ def problems_of(
         elif error["type"] == "extra_forbidden":
             yield loc, _unknown(str(loc[-1]), known_keys(model, loc[:-1]))
         else:
-            yield loc, _message(error, _value(data, loc))
+            keys = known_keys(model, loc) if error["type"] == "model_type" else []
+            yield loc, _message(error, _value(data, loc)) + _few(keys)
 
 
 def _message(error: Mapping[str, Any], value: Any) -> str:
@@ -87,8 +93,14 @@ def _message(error: Mapping[str, Any], value: Any) -> str:
     return f"is not right; {error['msg']}"
 
 
+def _few(keys: list[str]) -> str:
+    return f"; its keys are {', '.join(keys)}" if 0 < len(keys) <= _FEW else ""
+
+
 def _kind_of_object(value: Any) -> str:
     """What something is that only a Python file can have."""
+    if value is _NOT_FOUND:
+        return "not right"
     if isinstance(value, BaseModel):
         return with_article(type(value).__name__)
     return "a class" if isinstance(value, type) else "a function" if callable(value) else "something else"
@@ -129,7 +141,7 @@ def _value(data: Any, loc: Loc) -> Any:
         try:
             data = data[key]
         except (KeyError, IndexError, TypeError):
-            return None
+            return _NOT_FOUND
     return data
 
 

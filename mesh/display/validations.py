@@ -1,5 +1,7 @@
 """What validators say about answers, in words."""
 
+import re
+
 from mesh.core.events import Validation
 from mesh.core.places import Place
 from mesh.display.text import one_line
@@ -7,6 +9,8 @@ from mesh.display.text import one_line
 _MAX_NAME = 60
 _MAX_FEEDBACK = 300
 _MAX_NUMBER = 10**6
+_UNENDED = re.compile(r"(?<=[^\s.:;,!?])\n\s*")
+"""The end of a line that no punctuation ends."""
 
 
 class Validations:
@@ -36,9 +40,15 @@ class Validations:
 
 def in_spite_of(objection: str) -> str:
     """Returns that an answer was accepted in spite of an objection."""
-    return f"accepted in spite of an objection: {one_line(objection, _MAX_FEEDBACK)}"
+    return f"accepted in spite of an objection: {_feedback(objection)}"
 
 
 def objection(event: Validation) -> str:
     """Returns what a validator objects to, in a line."""
-    return "" if event.valid else one_line(event.feedback, _MAX_FEEDBACK)
+    return "" if event.valid else _feedback(event.feedback)
+
+
+def _feedback(text: str) -> str:
+    """In a line, in which the lines below a heading are told apart."""
+    heading, colon, lines = text.strip()[: 4 * _MAX_FEEDBACK].partition(":\n")
+    return one_line(heading + colon + _UNENDED.sub("; ", lines), _MAX_FEEDBACK)

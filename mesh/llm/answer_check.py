@@ -33,7 +33,10 @@ _MOST_SCHEMA_TOLD = 2000
 _MOST_SHOWN = 100
 _DOES_NOT_FIT = "The answer does not fit its schema:"
 _TYPES = "object, array, string, number, integer, boolean, null"
-_PATTERN_RULE = "write it as a regular expression without look-around and back-references, and shorter"
+_PATTERN_RULE = (
+    "is no regular expression, or none that is matched in bounded time; "
+    "write it without look-around and back-references, and shorter"
+)
 
 
 class Checked(NamedTuple):
@@ -128,7 +131,7 @@ def _unmatched(schema: dict[str, Any]) -> list[SchemaProblem]:
     if any(is_linear(pattern) for pattern in unmatched):
         return [SchemaProblem((), f"has more than {MAX_PATTERNS} patterns")]
     return [
-        SchemaProblem((*path, key), f"cannot be matched in bounded time: {_PATTERN_RULE}")
+        SchemaProblem((*path, key), _PATTERN_RULE)
         for path, part in subschemas(schema)
         for key in ("pattern", "patternProperties")
         if unmatched & ({part[key]} if isinstance(part.get(key), str) else set(part.get(key, ())))

@@ -18,13 +18,16 @@ from mesh.config.model import ModelParameters, ModelPrice
 from mesh.config.yaml_tree import Loc
 from mesh.llm.models import OFFLINE_NAME
 from mesh.llm.port import Llm
-from mesh.llm.provider import ALL_PARAMETERS, ModelEndpoint, Provider
+from mesh.llm.provider import ALL_PARAMETERS, ModelEndpoint, Provider, without_default
 
 
+@without_default
 def compatible(endpoint: ModelEndpoint) -> Llm:
     """Returns the provider for a server that speaks OpenAI's format."""
     from mesh.llm.openai import OpenAI
 
+    if endpoint.base_url is None:  # the SDK would send another provider's key to OpenAI
+        raise ValueError(f"no address: {endpoint.name} needs a base_url")
     return OpenAI(endpoint.api_key, endpoint.base_url, endpoint.name, compatible=True)
 
 

@@ -23,13 +23,14 @@ class Route(msgspec.Struct, frozen=True):
 
     ``provider`` and ``model`` are the provider's name, and the name that it knows the model by. ``base_url``
     None: the SDK's default. ``key`` names the environment variable that must hold the API key; None: the
-    endpoint needs no key.
+    endpoint needs no key. ``address`` names the one that must hold the base URL, if it is not known without.
     """
 
     provider: str
     model: str
     base_url: str | None = None
     key: str | None = None
+    address: str | None = None
 
 
 @lru_cache(maxsize=256)  # every model call asks for it
@@ -59,14 +60,27 @@ def resolve(model: str, env: Mapping[str, str]) -> Route:
     bare = bare_model(model)
     if not bare.strip():
         raise ConfigError([f"{model!r} names no model; expected a name such as claude-sonnet-4-5"])
-    override = env.get(provider.base_url_variable) or None
+    override = env.get(provider.base_url_variable, "").strip() or None
     needs_key = provider.key and (override is None or provider.needs_key_elsewhere)
-    return Route(provider.name, bare, override or provider.base_url, provider.key if needs_key else None)
+    return Route(
+        provider.name,
+        bare,
+        override or provider.base_url,
+        provider.key if needs_key else None,
+        provider.base_url_variable if provider.needs_address else None,
+    )
 
 
-def check_key(route: Route, env: Mapping[str, str]) -> None:
-    """Raises `ConfigError`, naming the variable, when the route's API key is missing."""
-    if route.key is not None and not env.get(route.key, "").strip():
-        raise ConfigError(
-            [f"{route.key} is not set: the model {route.model!r} ({route.provider}) needs an API key in it"]
-        )
+def check_variables(route: Route, env: Mapping[str, str]) -> None:
+    """Raises `ConfigError`, naming the variable, when the route's API key or address is missing."""
+    who, missing = f"{route.model!r} ({route.provider})", []
+    if _is_missing(route.address, env):
+        missing.append(f"{route.address} is not set: the model {who} needs the base URL of its API in it")
+    if _is_missing(route.key, env):
+        missing.append(f"{route.key} is not set: the model {who} needs an API key in it")
+    if missing:
+        raise ConfigError(missing)
+
+
+def _is_missing(variable: str | None, env: Mapping[str, str]) -> bool:
+    return variable is not None and not env.get(variable, "").strip()

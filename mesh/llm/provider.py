@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Literal, get_args
 
 import msgspec
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from mesh.config.model import ModelParameters, ModelPrice
 from mesh.config.section import ConfigSection
@@ -39,6 +40,17 @@ def no_bounds(parameters: ModelParameters) -> Iterable[tuple[Loc, str]]:
     return ()
 
 
+Make = Callable[[ModelEndpoint], Llm]
+_WITHOUT_DEFAULT: list[Make] = []
+
+
+def without_default(make: Make) -> Make:
+    """Marks a function that cannot make a provider without a base URL. The declarations are checked for it:
+    an SDK with a default of its own would send the key there."""
+    _WITHOUT_DEFAULT.append(make)
+    return make
+
+
 class Provider(ConfigSection):
     """What the mesh has to know of a provider, besides its `Llm`.
 
@@ -49,22 +61,39 @@ class Provider(ConfigSection):
       API allows less than the config.
     - ``key``: the environment variable that has to hold the API key; empty if there are no keys.
     - ``base_url``, ``base_url_variable``: where the API is, and the variable that says it is elsewhere.
-      ``needs_key_elsewhere``: whether the key is required there too.
+      ``needs_key_elsewhere``: whether the key is required there too. A ``make`` `without_default`
+      needs one of them.
     - ``prices``: what models cost, by their names without the prefix. ``price_list``: the id of the provider
       in ``genai-prices``, which knows the others. A model without a price cannot run under a money limit.
     - ``name``: what messages call the provider; empty means the name of the entry point.
     """
 
-    make: Callable[[ModelEndpoint], Llm]
+    make: Make
     parameters: Many[ParameterName]
     check_parameters: Callable[[ModelParameters], Iterable[tuple[Loc, str]]] = no_bounds
     key: Variable = ""
     base_url: Url | None = None
-    base_url_variable: Variable = ""
+    base_url_variable: Annotated[Variable, Field(validate_default=True)] = ""
     needs_key_elsewhere: bool = True
     prices: dict[Text, ModelPrice] = {}
     price_list: str = ""
     name: str = ""
+
+    @field_validator("base_url_variable")
+    @classmethod
+    def _address(cls, variable: str, info: ValidationInfo) -> str:
+        declared = info.data
+        if not variable and declared.get("make") in _WITHOUT_DEFAULT and declared.get("base_url", "") is None:
+            made_by = declared["make"].__name__
+            raise PydanticCustomError(
+                "address", "{make} needs base_url, or base_url_variable, or both", {"make": made_by}
+            )
+        return variable
+
+    @property
+    def needs_address(self) -> bool:
+        """Whether it cannot be made before its variable says where the API is."""
+        return self.make in _WITHOUT_DEFAULT and self.base_url is None
 
     @property
     def taken(self) -> tuple[str, ...]:

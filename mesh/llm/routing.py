@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from mesh.core.events import Event
 from mesh.llm.installed import made
-from mesh.llm.models import check_key, provider_of, resolve
+from mesh.llm.models import check_variables, provider_of, resolve
 from mesh.llm.port import Llm, LlmRequest
 from mesh.llm.provider import ModelEndpoint
 from mesh.llm.structured import StructuredAnswers
@@ -27,7 +27,7 @@ def provider_for(model: str, env: Mapping[str, str] | None = None) -> Llm:
     """
     env = os.environ if env is None else env
     provider, route = provider_of(model), resolve(model, env)
-    check_key(route, env)
+    check_variables(route, env)
     # A key that is not needed is sent all the same: a server in place of the provider's may ask for one.
     endpoint = ModelEndpoint(provider.name, env.get(provider.key, "").strip(), route.base_url)
     shared = _shared.setdefault(asyncio.get_running_loop(), {})

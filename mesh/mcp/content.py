@@ -23,20 +23,23 @@ def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
     if size > max_bytes:
         return ToolOutcome(content=over_bound(size, max_bytes), is_error=True)
     files = tuple(file for part in result.content if (file := part_file(part)) is not None)
-    truth = _truth(result.structured_content)
     return ToolOutcome(
         content=content,
         is_error=bool(result.is_error),
         artifacts=files,
-        truth=truth,
+        truth=_truth(result.structured_content),
+        is_structured=result.structured_content is not None,
         is_conflict=bool(result.is_error) and is_conflict(result.meta),
     )
 
 
 def _truth(structured: Any) -> bool | None:
-    """The truth value of ``{"result": true}``, which is how servers return one."""
-    value = structured.get("result") if isinstance(structured, dict) else None
-    return value if isinstance(value, bool) else None
+    """The truth value of ``{"result": true}``, which is how servers return one. Beside other members it is a
+    part of what they say."""
+    match structured:
+        case {"result": bool(value), **others} if not others:
+            return value
+    return None
 
 
 def over_bound(size: int, max_bytes: int) -> str:

@@ -85,14 +85,16 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``is_error``: the tool reported an error, or the protocol did before the tool ran. ``artifacts``: files
     that the tool returned, and that the text only mentions. ``truth``: the truth value that the tool returned
-    as structured content, if it did; a text that reads like one is none. ``is_conflict``: the server
-    says that the call changed nothing, because what it expects is not there.
+    as structured content, if it did. ``is_structured``: it returned structured content, so that a text which
+    reads like a truth value is none. ``is_conflict``: the server says that the call changed nothing, because
+    what it expects is not there.
     """
 
     content: str
     is_error: bool = False
     artifacts: tuple[Artifact, ...] = ()
     truth: bool | None = None
+    is_structured: bool = False
     is_conflict: bool = False
 
 

@@ -26,6 +26,7 @@ Kind = inspect.Parameter
 _KEPT_BY_POSITION = {Kind.POSITIONAL_ONLY}
 _SUGGESTED = {name: f"{name}: Context, with Context from mesh.tools" for name in ("ctx", "context")}
 """What a parameter without a type most probably is, by its name."""
+_OF_METHODS = ("self", "cls")
 _COLLECTED = {Kind.VAR_POSITIONAL: "*", Kind.VAR_KEYWORD: "**"}
 
 
@@ -144,6 +145,8 @@ def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parame
     if parameter.kind in _COLLECTED:
         shown = _COLLECTED[parameter.kind] + name
         raise UnusableArgument(name, f"{shown} has no usable type; give each argument a name and a type")
+    if name not in hints and name in _OF_METHODS:
+        raise UnusableArgument(name, "a method cannot be a tool; write a function outside of the class")
     if name not in hints:
         suggested = _SUGGESTED.get(name, f"one, such as {name}: str")
         raise UnusableArgument(name, f"has no type; write {suggested}")

@@ -20,7 +20,7 @@ def answer_check_problems(schema: Mapping[str, Any], returned: Any) -> Iterator[
         yield f"a check takes the answer as output; {_WANTED}"
     for name in schema.get("required", ()):
         if name not in ("output", "request"):
-            yield f"a check gets output and request, and no {name}; {_WANTED}"
+            yield f"a check gets output and request, and nothing for {name}; {_WANTED}"
     if returned is not None and not _only(returned, (bool, str)):
         yield f"a check returns True, or a text that says what is wrong; {_WANTED}"
 

@@ -73,7 +73,7 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
 def schema_of(module: ModuleType, name: str) -> dict[str, Any]:
     """The JSON Schema of a type of a module. Raises `UnusableArgument`."""
     if not hasattr(module, name):
-        raise UnusableArgument(name, f"the file has no such name; {meant(name, _own_types(module))}")
+        raise UnusableArgument(name, f"the file has no such type; {meant(name, _own_types(module))}")
     check_type(name, getattr(module, name))
     with warnings.catch_warnings(action="ignore"):
         return TypeAdapter(getattr(module, name)).json_schema(schema_generator=WithoutTitles)

@@ -197,7 +197,8 @@ class CheckValidator:
         if said is False:
             return AnswerVerdict(False, f"The check {self.name} does not accept this answer.")
         if not isinstance(said, str) or not said.strip():
-            raise ValidatorError(f"the check {self.name} answered neither true nor why not")
+            wanted = "expected True, or a text that says what is wrong"
+            raise ValidatorError(f"the check {self.name} answered neither true nor why not; {wanted}")
         return AnswerVerdict(False, bounded(said, _MOST_FEEDBACK))
 
 
@@ -362,6 +363,8 @@ def _said(tool: Tool, outcome: ToolOutcome) -> Any:
     if outcome.truth is not None:
         is_why = not outcome.truth and _word(outcome.content) is None
         return outcome.content if is_why else outcome.truth
+    if outcome.is_structured:
+        return outcome.content
     if tool.is_check:
         return _json(outcome.content)
     return outcome.content if tool.tells_truth else _unwrapped(outcome.content)

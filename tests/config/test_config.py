@@ -386,7 +386,7 @@ class TestTree:
             ("temperature: '0.2'", "temperature", "is text; expected a number"),
             ("top_p: 1.01", "top_p", "is too large; expected 1 or less"),
             ("max_tokens: 0", "max_tokens", "is too small; expected 1 or more"),
-            ("stop: END", "stop", "is text; expected a list"),
+            ("stop: END", "stop", "is text; expected a list ([…], or lines that begin with -)"),
             ("stop: ['']", "stop[0]", "is empty; expected text"),
             ("stop: [a, b, c, d, e]", "stop", "has too many entries; expected at most 4"),
             ("seed: -1", "seed", "is too small; expected 0 or more"),

@@ -156,6 +156,26 @@ def test_an_agent_that_validates_is_one_that_the_node_may_call() -> None:
     assert config.validating_agents == {"critic"}
 
 
+@pytest.mark.parametrize(
+    ("key", "where", "keys"),
+    [
+        ("validate: [is_fine]", "validate[0]", "check, agent, person"),
+        ("exit_when: is_fine", "exit_when", "check, schema, agent"),
+    ],
+)
+def test_a_name_in_place_of_a_validator_is_told_with_the_keys_of_one(key: str, where: str, keys: str) -> None:
+    told = f"is text; expected a mapping (key: value); its keys are {keys}"
+    with pytest.raises(ConfigError) as refused:
+        parse(node(key), "agent.yaml", {})
+    assert f"agent.{where}: {told}" in str(refused.value)
+
+
+def test_a_check_without_any_python_file_is_told_with_where_one_belongs(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(node("validate: [{check: is_fine}]"))
+    (found,) = python_problems(load(tmp_path / "agent.yaml", {}))
+    assert found.endswith("(output: str) -> bool | str, in a Python file that mcp_servers names")
+
+
 def test_a_check_that_no_python_file_has_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(
         "from mesh.tools import check, tool\n\n@check\ndef is_fine(output: str) -> bool:\n    return True\n\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from starlette.routing import Match
@@ -45,6 +46,7 @@ from mesh.config.policy import (
 from mesh.gateway.app import http_app
 from mesh.http.backend import Backend
 from mesh.llm.installed import installed, names
+from mesh.servers.llm_stub.script import Script
 from mesh.web.config import WebConfig
 from tests.worlds.documents import MANUAL, ROOT, name_of
 
@@ -140,9 +142,11 @@ def test_every_key_of_the_config_that_is_named_exists() -> None:
 
 
 @pytest.mark.parametrize("document", MANUAL, ids=name_of)
-def test_every_config_that_is_shown_is_one(document: Path) -> None:
+def test_every_config_and_every_script_that_is_shown_is_one(document: Path) -> None:
     for text in _YAML.findall(document.read_text()):
-        if not text.startswith(" "):  # an indented block is a piece of a config
+        if text.startswith("rules:"):
+            Script(yaml.safe_load(text))
+        elif not text.startswith(" "):  # an indented block is a piece of a config
             env = dict.fromkeys(re.findall(r"\$\{(\w+)", text), "x")
             parse(text, name_of(document), env, _AnyFile())
 

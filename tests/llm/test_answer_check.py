@@ -186,7 +186,7 @@ def test_an_answer_that_is_too_large_for_its_patterns_is_refused_and_not_let_pas
         ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#"}}}, (), "without end"),
         ({"items": {"pattern": "^(?=a)"}}, ("items", "pattern"), "without look-around"),
         ({"items": {"pattern": "(a)\\1"}}, ("items", "pattern"), "without look-around"),
-        ({"items": {"pattern": "("}}, ("items", "pattern"), "without look-around"),
+        ({"items": {"pattern": "("}}, ("items", "pattern"), "is no regular expression"),
         ({"patternProperties": {"(?!a)": {}}}, ("patternProperties",), "without look-around"),
         ({"properties": {f"p{n}": {"pattern": f"{n}"} for n in range(101)}}, (), "more than 100 patterns"),
         ({"description": "x" * MAX_SCHEMA_BYTES}, (), "over the bound of 65,536"),

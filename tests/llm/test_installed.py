@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.preflight import obstacles
 from mesh.config.model import parse
 from mesh.core.errors import ConfigError
 from mesh.core.events import LlmCall
 from mesh.core.messages import User
 from mesh.llm.config_checks import model_problems
-from mesh.llm.models import check_key, resolve
+from mesh.llm.models import check_variables, resolve
 from mesh.llm.port import LlmRequest
 from mesh.llm.prices import Prices
 from mesh.llm.routing import provider_for
@@ -93,7 +94,7 @@ def test_what_a_package_declares_is_checked_in_the_config() -> None:
         "expected less than 1"
     )
     with pytest.raises(ConfigError, match="SHOUT_KEY is not set: the model 'loud' \\(shout\\) needs"):
-        check_key(resolve("shout:loud", {}), {})
+        check_variables(resolve("shout:loud", {}), {})
 
 
 @pytest.mark.usefixtures("shout")
@@ -172,6 +173,7 @@ def test_a_package_that_is_no_provider_is_told_with_the_reason(site: Path, sourc
         ('keys="X"', "Provider(keys): unknown key; did you mean key? ({}:5)"),
         ('key="not a name"', "Provider(key): does not fit; expected text that matches "),
         ("key=3", "Provider(key): is a number; expected text"),
+        ('make="compatible"', "Provider(make): is text; expected a function or a class"),
         ('base_url="shout.example"', "Provider(base_url): "),
         (
             'prices={"x": dict(input=1, output=2, cahced=1)}',
@@ -206,6 +208,51 @@ async def test_a_function_that_makes_no_provider_is_refused_when_it_is_used(
     packages.install(site, "shout", source, "shout = shout:provider")
     with pytest.raises(ConfigError, match=f"the provider shout {told}"):
         provider_for("shout:loud", {})
+
+
+ELSEWHERE = """
+from mesh.providers import Provider, compatible
+
+provider = Provider(
+    make=compatible,
+    parameters=(),
+    key="SHOUT_KEY",
+    {}
+)
+"""
+
+
+def test_a_compatible_server_without_an_address_is_refused(site: Path) -> None:
+    """The SDK would send the key to OpenAI."""
+    packages.install(site, "shout", ELSEWHERE.format(""), "shout = shout:provider")
+    assert problem("shout:loud").endswith(
+        "is not declared: Provider(base_url_variable): is not right; "
+        f"compatible needs base_url, or base_url_variable, or both ({site / 'shout.py'}:4)"
+    )
+
+
+async def test_a_compatible_server_whose_address_is_not_set_is_not_started(site: Path) -> None:
+    source = ELSEWHERE.format('base_url_variable="SHOUT_URL"')
+    packages.install(site, "shout", source, "shout = shout:provider")
+    config = parse(node("shout:loud"), "agent.yaml", {})
+    assert model_problems(config) == []
+    told = "the model 'loud' (shout) needs the base URL of its API in it"
+    for variables in ({"SHOUT_KEY": "k"}, {"SHOUT_KEY": "k", "SHOUT_URL": " "}):
+        with pytest.raises(ConfigError) as refused:
+            provider_for("shout:loud", variables)
+        assert refused.value.problems == [f"SHOUT_URL is not set: {told}"]
+    assert obstacles([config], {})[-2:] == [
+        f"agent.yaml:4: agent.model: SHOUT_URL is not set: {told}",
+        "agent.yaml:4: agent.model: SHOUT_KEY is not set: the model 'loud' (shout) needs an API key in it",
+    ]
+    await provider_for("shout:loud", {"SHOUT_KEY": "k", "SHOUT_URL": "http://127.0.0.1:9/v1"}).close()
+
+
+async def test_a_compatible_server_that_a_package_makes_itself_needs_an_address_too(site: Path) -> None:
+    source = ELSEWHERE.format("").replace("make=compatible", "make=lambda endpoint: compatible(endpoint)")
+    packages.install(site, "shout", source, "shout = shout:provider")
+    with pytest.raises(ConfigError, match=r"the provider shout cannot be made: .*needs a base_url"):
+        provider_for("shout:loud", {"SHOUT_KEY": "k"})
 
 
 def test_a_broken_package_harms_only_those_who_use_it(site: Path) -> None:

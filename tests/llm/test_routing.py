@@ -8,7 +8,7 @@ import pytest
 from mesh.core.errors import ConfigError
 from mesh.core.messages import User
 from mesh.llm import routing
-from mesh.llm.models import Route, bare_model, check_key, resolve
+from mesh.llm.models import Route, bare_model, check_variables, resolve
 from mesh.llm.openai import OpenAI
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import LlmRequest
@@ -48,7 +48,7 @@ def test_base_urls_come_from_the_environment() -> None:
 def test_openai_with_a_base_url_needs_no_key() -> None:
     route = resolve("openai:local", {"OPENAI_BASE_URL": "http://localhost/v1"})
     assert (route.base_url, route.key) == ("http://localhost/v1", None)
-    check_key(route, {})
+    check_variables(route, {})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_openai_with_a_base_url_needs_no_key() -> None:
 )
 def test_a_missing_key_is_named(model: str, variable: str) -> None:
     with pytest.raises(ConfigError, match=f"{variable} is not set"):
-        check_key(resolve(model, {}), {variable: "  "})
+        check_variables(resolve(model, {}), {variable: "  "})
 
 
 @pytest.mark.parametrize("model", ["", "openai:", "google: "])

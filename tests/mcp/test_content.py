@@ -72,13 +72,16 @@ def test_structured_content_is_not_said_twice() -> None:
         ({"result": True}, True),
         ({"result": False}, False),
         ({"result": "true"}, None),
+        ({"result": 1}, None),
+        ({"result": True, "why": "no!"}, None),
         ({}, None),
         (None, None),
     ],
 )
-def test_a_truth_value_is_one_only_in_structured_content(structured: Any, truth: bool | None) -> None:
+def test_a_truth_value_is_one_only_alone_in_structured_content(structured: Any, truth: bool | None) -> None:
     result = types.CallToolResult(content=[types.TextContent(text="true")], structured_content=structured)
-    assert outcome_of(result, 100) == ToolOutcome(content="true", truth=truth)
+    told = outcome_of(result, 100)
+    assert told == ToolOutcome(content="true", truth=truth, is_structured=structured is not None)
 
 
 def test_an_error_of_the_tool_stays_one() -> None:

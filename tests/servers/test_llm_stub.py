@@ -241,6 +241,21 @@ def test_a_wrong_script_names_every_rule_and_key() -> None:
         assert f"script: {place}" in text
 
 
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"rules": [{"mach": {}, "answer": {}}]}, "rules[0].mach: unknown key; did you mean match?"),
+        ({"rules": [{"answer": {"text": 3}}]}, "rules[0].answer.text: is a number; expected text"),
+        ({"rules": [{"match": "clerk", "answer": {}}]}, "rules[0].match: is text; expected a mapping"),
+        ({"delay": "x"}, "is not right; expected a list"),
+    ],
+)
+def test_a_mistake_in_a_script_is_told_as_one_in_a_config(document: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Script(document)
+    assert problem in str(caught.value)
+
+
 def test_a_script_that_is_no_mapping_or_no_yaml_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     for content, problem in (("- a", "expected a mapping"), ("a: [", "not YAML")):

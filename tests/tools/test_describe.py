@@ -81,12 +81,18 @@ def described(code: str, path: str = "/nowhere/shop.py") -> Description:
             3,
             "cannot be imported:\n    Traceback (most recent call last):",
         ),
+        (
+            "class Shop:\n    @tool\n    def pay(self) -> None: ...",
+            4,
+            "pay: self: a method cannot be a tool; write a function outside of the class",
+        ),
         ("x = [\n", 2, "cannot be imported:\n"),
         ("import none_such", 2, "cannot be imported:"),
         (
             "@check\ndef polite(output: str, b: str) -> bool: ...",
             3,
-            "polite: a check gets output and request, and no b; expected (output: str) -> bool | str",
+            "polite: a check gets output and request, and nothing for b; "
+            "expected (output: str) -> bool | str",
         ),
         (
             "@check\ndef polite(request: str) -> bool: ...",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ from mesh.http.streams import shown
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession, ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
+from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
 from tests.tools.serving import served
 from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.tool_servers import Spec
 from tests.worlds.trees import EXIT, config, llm, loop, parallel, sequential
 
 ORDER = {
@@ -190,6 +193,7 @@ async def test_a_foreign_tool_that_says_true_lets_the_answer_pass(yes: str | Too
         (ToolOutcome(content="Too long.", truth=False), "Too long."),
         (ToolOutcome(content="false", truth=False), "The check fine does not accept this answer."),
         (ToolOutcome(content="true", truth=False), "The check fine does not accept this answer."),
+        (ToolOutcome(content="true", is_structured=True), "true"),
     ],
 )
 async def test_a_value_of_a_foreign_tool_that_is_not_true_is_an_objection(
@@ -206,6 +210,44 @@ async def test_a_value_of_a_foreign_tool_that_is_not_true_is_an_objection(
         _, events = await world.lived()
     assert model.requests["main"][1].messages[-1] == User(told)
     assert validations(events) == [("fine", False, 1), ("fine", True, 2)]
+
+
+_QUOTES = """
+import sys
+from mcp.server import MCPServer
+from mcp_types import ToolAnnotations
+server = MCPServer("quotes")
+@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+def quotes(output: str) -> {returns}:
+    return {body}
+server.run("stdio")
+"""
+
+
+@pytest.mark.parametrize(
+    ("returns", "body", "told"),
+    [
+        ("bool | str", 'output if output != "better" else True', "true"),
+        ("bool | int", '1 if output != "better" else True', "1"),
+    ],
+)
+async def test_only_the_value_true_of_a_server_with_structured_content_lets_the_answer_pass(
+    tmp_path: Path, returns: str, body: str, told: str
+) -> None:
+    file = tmp_path / "quotes.py"
+    file.write_text(_QUOTES.format(returns=returns, body=body))
+    model = Answers(main=["true", "better"])
+    mesh = LocalMesh(model, config=config(llm("main", validate=[{"check": "quotes"}])))
+    session = McpSession(Spec(command=sys.executable, args=[str(file)]))
+    try:
+        mesh.tree = LocalTree(mesh.config, [session], lambda _: model, mesh)
+        async with mesh:
+            _, turn = await mesh.create("go")
+            events = await mesh.journal.read(turn["conversation"]["id"])
+    finally:
+        await session.close()
+    assert model.requests["main"][1].messages[-1] == User(told)
+    assert validations(events) == [("quotes", False, 1), ("quotes", True, 2)]
 
 
 @pytest.mark.parametrize("decorator", ["check", "tool(read_only=True)"])

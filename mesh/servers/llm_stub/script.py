@@ -25,6 +25,7 @@ import msgspec
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from mesh.config.problem_texts import problems_of, spelled
 from mesh.core.errors import ConfigError
 from mesh.llm.schema_example import example
 
@@ -178,7 +179,8 @@ class Script:
         try:
             self.document = ScriptDocument.model_validate(dict(document or {}))
         except ValidationError as error:
-            raise ConfigError([_problem(name, each) for each in error.errors()]) from None
+            found = problems_of(error.errors(), ScriptDocument, document)
+            raise ConfigError([f"{name}: {spelled(loc)}: {problem}" for loc, problem in found]) from None
         self._left = [rule.times for rule in self.document.rules]
         self._dice = random.Random(self.document.seed)
         faults = self.document.faults
@@ -238,8 +240,3 @@ def load(path: Path) -> Script:
             [f"{path}: expected a mapping with the keys {', '.join(ScriptDocument.model_fields)}"]
         )
     return Script(document, str(path))
-
-
-def _problem(name: str, error: Any) -> str:
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
-    return f"{name}: {key}: {error['msg']}"
