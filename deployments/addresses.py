@@ -11,7 +11,7 @@ channel, and is what all but the start of a mesh uses.
 """
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -43,23 +43,19 @@ def keeper(blueprint: Blueprint, shard: int) -> Any:
 def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     """The handle of a replica of a node of the tree."""
     placement = blueprint.nodes[path]
-    asked = dict(placement.resources)
-    options: dict[str, Any] = {
-        "num_cpus": asked.pop("num_cpus", 0),
-        "num_gpus": asked.pop("num_gpus", 0),
-        "memory": asked.pop("memory", None),
-        "resources": asked or None,
-        "scheduling_strategy": "SPREAD",
-    }
     name = f"{_version(blueprint)}/node/{path}:{placement.name}/{replica}"
-    return _handle(_NODE, name, blueprint, path, **options)
+    options = _requests(placement.resources)
+    return _handle(_NODE, name, blueprint, path, scheduling_strategy="SPREAD", **options)
 
 
 def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
     """The handle of the session with a replica of an MCP server."""
     name = f"{_version(blueprint)}/mcp/{session_name(server, replica)}"
     strategy = "SPREAD" if server.replicas > 1 else "DEFAULT"
-    return _handle(_MCP_SESSION, name, blueprint, server.name, replica, scheduling_strategy=strategy)
+    options = _requests(server.resources)
+    return _handle(
+        _MCP_SESSION, name, blueprint, server.name, replica, scheduling_strategy=strategy, **options
+    )
 
 
 def session_name(server: McpServer, replica: int) -> str:
@@ -105,6 +101,18 @@ def _channel(handle: Callable[[], Any]) -> Channel:
 
 def _version(blueprint: Blueprint) -> str:
     return f"{blueprint.agent}@{blueprint.digest}"
+
+
+def _requests(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Resources as options of an actor. Those that Ray does not know by name are custom ones, which say what
+    a machine has."""
+    asked = dict(resources)
+    return {
+        "num_cpus": asked.pop("num_cpus", 0),
+        "num_gpus": asked.pop("num_gpus", 0),
+        "memory": asked.pop("memory", None),
+        "resources": asked or None,
+    }
 
 
 def _handle(import_path: str, name: str, *args: Any, **options: Any) -> Any:

@@ -6,12 +6,13 @@ store.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mesh.config.files import FileText
-from mesh.config.model import Auth, Config, parse
+from mesh.config.model import Auth, Config, McpServer, parse
+from mesh.config.workspace_variable import with_workspace
 from mesh.core.ids import shard_of
 from mesh.tree.plan import all_nodes
 
@@ -30,9 +31,10 @@ class Placement:
 class Blueprint:
     """One version of one agent. ``nodes`` are those of the tree, by node path. All paths are absolute.
 
-    ``listen_host``: the host on which its actors take calls; empty for the address of each one's machine in
-    the cluster. ``leaves``: this is not the version that was started, so its actors leave when they were idle
-    for ``idle_timeout_s``. ``keys_file`` is None without ``auth``.
+    ``workspace`` is that of the process that started the agent; a machine whose environment names another one
+    uses that. ``listen_host``: the host on which its actors take calls; empty for the address of each one's
+    machine in the cluster. ``leaves``: this is not the version that was started, so its actors leave when
+    they were idle for ``idle_timeout_s``. ``keys_file`` is None without ``auth``.
     """
 
     agent: str
@@ -43,6 +45,7 @@ class Blueprint:
     keepers: int
     nodes: Mapping[str, Placement]
     idle_timeout_s: float
+    workspace: Path | None = None
     listen_host: str = ""
     leaves: bool = False
     keys_file: Path | None = None
@@ -50,7 +53,8 @@ class Blueprint:
 
     def config(self) -> Config:
         """The config, read with this process's environment. Raises `ConfigError`."""
-        config = parse(self.source, self.origin, os.environ, self.files)
+        env = with_workspace(os.environ, self.workspace)
+        config = parse(self.source, self.origin, env, self.files)
         if self.keys_file is None:
             return config
         return config.model_copy(update={"auth": Auth(keys_file=self.keys_file)})
@@ -71,18 +75,20 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         keepers=config.cluster.keepers,
         nodes=placements(config),
         idle_timeout_s=config.cluster.idle_timeout_s,
+        workspace=config.workspace,
         listen_host="127.0.0.1" if one_machine else "",
         keys_file=config.auth.keys_file.absolute() if config.auth else None,
         files=dict(config.files),
     )
 
 
-def demand(blueprint: Blueprint) -> dict[str, float]:
-    """The resources that all nodes together ask Ray for."""
+def demand(blueprint: Blueprint, servers: Sequence[McpServer]) -> dict[str, float]:
+    """The resources that all nodes, and the sessions with all servers, together ask Ray for."""
     asked: dict[str, float] = {}
-    for placement in blueprint.nodes.values():
-        for resource, amount in placement.resources.items():
-            asked[resource] = asked.get(resource, 0) + amount * placement.replicas
+    placed: tuple[Placement | McpServer, ...] = (*blueprint.nodes.values(), *servers)
+    for each in placed:
+        for resource, amount in each.resources.items():
+            asked[resource] = asked.get(resource, 0) + amount * each.replicas
     return asked
 
 

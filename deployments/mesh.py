@@ -111,10 +111,12 @@ class Mesh:
         Serve."""
         asked: Counter[str] = Counter()
         for agent in self._agents:
-            asked.update(demand(agent.blueprint))
+            asked.update(demand(agent.blueprint, agent.config.servers))
         self._missing = ", ".join(cluster.missing_resources(asked))
         if self._missing and self.is_ours:
-            raise CannotStart(f"this machine has too little for the nodes' resources: {self._missing}")
+            raise CannotStart(
+                f"this machine has too little for the resources of nodes and servers: {self._missing}"
+            )
         for agent in self._agents:
             agent.make_actors()
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.journal_source import ApiKeyOption, check_secrets
-from mesh.cli.shared import DEFAULT_CONFIG, FAILED, INTERRUPTED, WRONG_USE, errors_as_lines, exit_with, loaded
+from mesh.cli.shared import (
+    DEFAULT_CONFIG,
+    FAILED,
+    INTERRUPTED,
+    WRONG_USE,
+    WorkspaceOption,
+    errors_as_lines,
+    exit_with,
+    loaded,
+    set_workspace,
+)
 
 if TYPE_CHECKING:
     from mesh.local.one_process import LocalMesh
@@ -30,6 +40,7 @@ def chat(
     ray: Annotated[
         bool, typer.Option("--ray", help="Run it on Ray, as mesh up does, instead of in this process.")
     ] = False,
+    workspace: WorkspaceOption = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +64,7 @@ def chat(
     if url is not None and not url.startswith(("http://", "https://")):
         exit_with([f"--url: {url} is no URL; expected one such as http://localhost:8080"], WRONG_USE)
     check_secrets(token, key)
+    set_workspace(workspace)
     with errors_as_lines():
         from mesh.chat.embedded import EmbeddedMeshFailed
         from mesh.chat.run import ChatOptions, run

@@ -23,6 +23,26 @@ ConfigArgument = Annotated[
 ]
 
 
+WorkspaceOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MESH_WORKSPACE",
+        metavar="DIR",
+        help="The folder whose files the agent works with: ${MESH_WORKSPACE} in configs. By default the "
+        "current one.",
+        show_default=False,
+    ),
+]
+
+
+def set_workspace(workspace: Path | None) -> None:
+    """Makes a folder the workspace of this process and of those that it starts. Exits if it is none."""
+    folder = (workspace or Path.cwd()).absolute()
+    if not folder.is_dir():
+        exit_with([f"--workspace: {folder} is no folder"], WRONG_USE)
+    os.environ["MESH_WORKSPACE"] = str(folder)
+
+
 def loaded(path: Path, *, runs: bool = True) -> "Config":
     """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and,
     if the agent ``runs``, of its Python files, which are run to see what they have."""

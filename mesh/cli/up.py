@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.shared import DEFAULT_CONFIG, FAILED, errors_as_lines, exit_with, loaded, runtime
+from mesh.cli.shared import (
+    DEFAULT_CONFIG,
+    FAILED,
+    WorkspaceOption,
+    errors_as_lines,
+    exit_with,
+    loaded,
+    runtime,
+    set_workspace,
+)
 from mesh.runtime.options import LogFormat, LogLevel, RunOptions
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ def up(
     data_dir: Annotated[
         Path | None, typer.Option(help="The directory for conversations, instead of the config's.")
     ] = None,
+    workspace: WorkspaceOption = None,
     web: Annotated[
         bool, typer.Option("--web", help="Serve the web chat too, on 127.0.0.1:3000 or the next free port.")
     ] = False,
@@ -60,6 +70,7 @@ def up(
     Example: mesh up config/agent.yaml --host 127.0.0.1 --port 9000
     """
     with errors_as_lines(problems_file):
+        set_workspace(workspace)
         from rich.console import Console
 
         from mesh.access.exposure import warnings

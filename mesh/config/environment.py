@@ -1,4 +1,5 @@
-"""Substitutes ``${NAME}`` and ``${NAME:-default}`` in the texts of a config.
+"""Substitutes ``${NAME}`` and ``${NAME:-default}`` in the texts of a config. Of ``MESH_WORKSPACE`` there is
+always a value.
 
 A value that comes from the environment is not substituted again, and ``$${`` stands for ``${``.
 """
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mesh.config.workspace_variable import with_workspace
 from mesh.config.yaml_tree import Loc, Scalar, YamlNode, typed
 
 MAX_CHARACTERS = 8 * 1024 * 1024
@@ -32,6 +34,9 @@ class Substitution:
     problems: list[tuple[Loc, str]] = field(default_factory=list)
     failed: set[Loc] = field(default_factory=set)
     _characters: int = 0
+
+    def __post_init__(self) -> None:
+        self.env = with_workspace(self.env)
 
     def data(self, node: YamlNode, loc: Loc = ()) -> Any:
         """Returns the tree as dicts, lists and scalars, with the variables substituted."""

@@ -43,6 +43,7 @@ from mesh.config.values import (
     Url,
     Usd,
 )
+from mesh.config.workspace_variable import workspace_of
 from mesh.config.yaml_tree import Loc, YamlNode, canonical, read_text
 from mesh.core.hints import Unannotated
 
@@ -53,6 +54,7 @@ DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", 
 
 OWN_SERVERS = ("mcp-filesystem", "mcp-shell", "mcp-resources")
 """The programs of tool servers that come with mesh."""
+Resources = dict[Text, Annotated[float, Field(ge=0)]]
 NodeType = Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"]
 
 
@@ -113,6 +115,7 @@ class ServerOptions(ConfigSection):
     max_result_bytes: Bytes = 1024 * 1024
     believe_checks: bool = False
     trust: bool = False
+    resources: Resources = {}
     previews: dict[Text, dict[str, Any]] = {}
 
     @property
@@ -290,7 +293,7 @@ class AgentNode(ConfigSection):
     policy: NodePolicyOptions | None = None
     on_error: Literal["fail", "continue"] = "fail"
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
-    resources: dict[Text, Annotated[float, Field(ge=0)]] = {}
+    resources: Resources = {}
     timeout_s: Seconds | None = None
 
     @model_validator(mode="before")
@@ -484,6 +487,7 @@ class Config(ConfigSection):
     _root: YamlNode = PrivateAttr(YamlNode(1, {}))
     _digest: str = PrivateAttr("")
     _files: Mapping[str, FileText] = PrivateAttr({})
+    _workspace: Path = PrivateAttr(Path())
 
     @classmethod
     def parse(
@@ -513,6 +517,7 @@ class Config(ConfigSection):
         )
         config._source, config._origin, config._root = text, source, root
         config._files, config._digest = used.used, _digest(root, used.used)
+        config._workspace = workspace_of(env)
         return config
 
     @property
@@ -572,6 +577,11 @@ class Config(ConfigSection):
     def origin(self) -> str:
         """The file it came from, as problems name it."""
         return self._origin
+
+    @property
+    def workspace(self) -> Path:
+        """The folder whose files the agent works with, in the environment in which it was parsed."""
+        return self._workspace
 
     @property
     def digest(self) -> str:

@@ -141,7 +141,8 @@ class DecisionRequest(msgspec.Struct, frozen=True):
 
 
 class SessionRequest(msgspec.Struct, frozen=True):
-    """Options of a session. The agent's config chooses the model: they are accepted, and change nothing."""
+    """Options of a session. The agent's config chooses the model and the files: they are accepted, and change
+    nothing. A ``workspacePath`` outside the roots of the agent is refused."""
 
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET

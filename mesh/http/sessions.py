@@ -3,6 +3,7 @@
 A session is a conversation; its id is the conversation's, and a ``callId`` the uuid of an approval.
 """
 
+import asyncio
 import secrets
 
 import msgspec
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mesh.config.model import Config
+from mesh.config.roots import is_in_roots
 from mesh.core.errors import BadRequest, Conflict, NotFound
 from mesh.core.ids import id_suffix
 from mesh.http.backend import Backend
@@ -54,6 +56,7 @@ class SessionApi:
         for name in _OPTIONS:
             if not isinstance(body.get(name, ""), str | None):
                 raise BadRequest(f'"{name}" must be a string')
+        await self._check_workspace(body.get("workspacePath") or "")
         caller = caller_of(request, raw)
         if not caller.session_id:
             caller = msgspec.structs.replace(caller, session_id=secrets.token_hex(4))
@@ -63,6 +66,12 @@ class SessionApi:
         model = next((model for _, model in self._config.models()), self._config.llm.model)
         headers = {**session_header(reply.conversation), "Location": f"/api/sessions/{session_id}"}
         return json_response(SessionBody(session_id, resolve(model, {}).provider, model), 201, headers)
+
+    async def _check_workspace(self, path: str) -> None:
+        """Raises `BadRequest` for a path that the tools of this agent do not reach."""
+        # In a thread, as it looks at the disk.
+        if path and not await asyncio.to_thread(is_in_roots, self._config, path):
+            raise BadRequest('"workspacePath" is outside the roots of this agent')
 
     async def _stream(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]

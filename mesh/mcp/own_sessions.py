@@ -12,7 +12,7 @@ from mesh.mcp.session_file import SessionFile
 def own_session(config: Config, server: McpServer, replica: int, data_dir: Path) -> McpSession:
     """The session with a replica of a server. It starts on first use. Raises `OSError`."""
     return McpSession(
-        launched(server, data_dir / "code"),
+        launched(server, data_dir / "code", config.workspace),
         SessionFile(_file_name(config, server, replica), data_dir / "sessions"),
         config.limits.tool_memory_bytes,
     )

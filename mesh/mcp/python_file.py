@@ -8,18 +8,21 @@ from hashlib import sha256
 from pathlib import Path
 
 from mesh.config.model import McpServer, PythonFile
+from mesh.config.workspace_variable import with_workspace
 from mesh.disk import atomic
 
 
-def launched(server: McpServer, folder: Path) -> McpServer:
+def launched(server: McpServer, folder: Path, workspace: Path | None = None) -> McpServer:
     """Returns a server whose command serves its Python file, of which it puts a copy into ``folder``; any
-    other server as it is. Raises `OSError`."""
+    other server as it is. ``workspace`` is what its tools are told (`mesh.tools.workspace`). Raises
+    `OSError`."""
     if server.python is None:
         return server
     code = _copied(server.python, folder)
     bound = ["--max-result-bytes", str(server.max_result_bytes)]
     arguments = ["-P", "-m", "mesh.tools.serve", "--path", server.python.path, *bound, str(code)]
-    return server.model_copy(update={"command": sys.executable, "args": arguments})
+    env = with_workspace(server.env, workspace)
+    return server.model_copy(update={"command": sys.executable, "args": arguments, "env": env})
 
 
 def _copied(python: PythonFile, folder: Path) -> Path:

@@ -12,8 +12,10 @@ A tool is still the function that it was, and may be called as one, too.
 
 import asyncio
 import inspect
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,6 +26,7 @@ from mesh.tools.context import Context
 from mesh.tools.declare import Declared, declared_of
 from mesh.tools.file import ToolFunction, generator_problem
 from mesh.tools.results import as_text, explained
+from mesh.tools.workspace import Workspace
 
 __all__ = ["FakeContext", "InvalidArguments", "call"]
 
@@ -34,11 +37,18 @@ class InvalidArguments(ValueError):
 
 class FakeContext(Context):
     """A context without a mesh. ``reports`` are what a tool said of its progress; `cancel` makes `cancelled`
-    true."""
+    true. ``workspace`` is the folder of its workspace; by default the current one."""
 
-    def __init__(self, idempotency_key: str = "test|1|0/tool/0.0", **execution: Any) -> None:
+    def __init__(
+        self,
+        idempotency_key: str = "test|1|0/tool/0.0",
+        *,
+        workspace: str | os.PathLike[str] = ".",
+        **execution: Any,
+    ) -> None:
         fields = {"trace_id": "0" * 32, "depth": 1, "agent_path": ("test",), **execution}
-        super().__init__(ExecutionContext(idempotency_key=idempotency_key, **fields))
+        asked = ExecutionContext(idempotency_key=idempotency_key, **fields)
+        super().__init__(asked, workspace=Workspace(Path(workspace)))
         self.reports: list[tuple[float, str]] = []
 
     def progress(self, fraction: float, message: str = "") -> Awaitable[None]:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 
 from mesh.core.execution import ExecutionContext
 from mesh.tools.results import without_half_characters
+from mesh.tools.workspace import Workspace, own_workspace
 
 MAX_MESSAGE = 8_000
 """Characters of a message of `Context.progress`. The mesh shows fewer: if this cut a secret in two, the mesh
@@ -19,11 +20,15 @@ Send = Callable[[float, str], Awaitable[None]]
 class Context:
     """The call that a tool runs for. A parameter of this type is not an argument: the model does not see it.
 
-    ``execution`` says where the call stands: its trace, the agents above it, its deadline.
+    ``execution`` says where the call stands: its trace, the agents above it, its deadline. ``workspace`` is
+    the folder whose files the agent works with; by default the current one.
     """
 
-    def __init__(self, execution: ExecutionContext, send: Send | None = None) -> None:
+    def __init__(
+        self, execution: ExecutionContext, send: Send | None = None, workspace: Workspace | None = None
+    ) -> None:
         self.execution = execution
+        self.workspace = workspace or own_workspace()
         self._cancelled = threading.Event()
         self._progress = _Progress(send) if send else None
 

@@ -22,14 +22,16 @@ IMPORTS = "from mesh.tools import Context, ToolError, check, tool\n"
 
 
 @asynccontextmanager
-async def served(folder: Path, code: str, **options: Any) -> AsyncIterator[McpSession]:
+async def served(
+    folder: Path, code: str, workspace: Path | None = None, **options: Any
+) -> AsyncIterator[McpSession]:
     """A session with a file of tools, which begins with the imports that such a file needs."""
     path, text = folder / "tools/shop.py", IMPORTS + dedent(code)
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     python = PythonFile(file="tools/shop.py", path=str(path), code=text)
     server = McpServer(name="shop", python=python, **{"timeout_s": 20.0, **options})
-    session = McpSession(launched(server, folder / "code"))
+    session = McpSession(launched(server, folder / "code", workspace))
     try:
         yield session
     finally:
