@@ -16,7 +16,7 @@ _VERBS: dict[str, str] = {
     word: group
     for group, words in {
         "list": "list show display get view see find search read fetch look print count",
-        "add": "add create new make insert register put save store build",
+        "add": "add create new make insert register put save store build write",
         "remove": "remove delete drop destroy erase discard rm del",
         "update": "update change set modify edit rename replace",
         "start": "start run launch execute begin",

@@ -13,7 +13,7 @@ from typer.main import get_command
 from mesh.cli import app
 from tests.worlds.documents import DOCUMENTS, ROOT, blocks, name_of
 
-README_MOST_LINES = 150
+README_MOST_LINES = 160
 
 _FENCE = re.compile(r"^ *```(?:sh|bash|shell|console)\b", re.MULTILINE)
 _MARK = re.compile(r"^ *<!-- not run", re.MULTILINE)
