@@ -31,7 +31,10 @@ async def parse(text: str) -> ParsedCommand:
 
 def parse_now(text: str) -> ParsedCommand:
     """The same, in the present thread."""
-    return _remembered(text) if len(text) <= _REMEMBERED_CHARACTERS else _parsed(text)
+    try:
+        return _remembered(text) if len(text) <= _REMEMBERED_CHARACTERS else _parsed(text)
+    except subprocess.TimeoutExpired:  # not remembered: the machine may be less busy the next time
+        return ParsedCommand(why_ask=f"it is not parsed within {TIMEOUT_S:g} s")
 
 
 def _parsed(text: str) -> ParsedCommand:
@@ -50,10 +53,7 @@ _remembered = lru_cache(maxsize=_REMEMBERED)(_parsed)
 
 
 def _judged(source: bytes) -> ParsedCommand:
-    try:
-        status, stdout, stderr = _run(source)
-    except subprocess.TimeoutExpired:
-        return ParsedCommand(why_ask=f"it is not parsed within {TIMEOUT_S:g} s")
+    status, stdout, stderr = _run(source)
     if status:
         return ParsedCommand(why_ask=f"it does not parse: {_first_line(stderr)}")
     if len(stdout) > MAX_TREE_BYTES:

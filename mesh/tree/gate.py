@@ -73,6 +73,7 @@ class Gate:
     def __init__(self, policy: Policy, custom: CustomPolicy | None = None) -> None:
         self._policy = policy
         self._custom = custom
+        self._is_default = policy.is_default
 
     async def judged(self, call: PolicyCall, remembering: Remembering) -> Judged:
         """Decides about a call. Raises `Unavailable`."""
@@ -80,12 +81,12 @@ class Gate:
         verdict = decide(self._policy, call, parsed=parsed)
         if verdict.decision != "denied" and (denial := await remembering.denial(call)):
             return Judged(denial)
-        if verdict.decision == "ask" and verdict.remember != "none":
+        if verdict.decision == "ask" and not self._is_default:
             remembered = in_force(await remembering.grants(call.agent), call.agent, datetime.now(UTC))
             verdict = decide(self._policy, call, remembered, parsed)
         if self._custom is not None:
             verdict = await judged_by_custom(self._custom, call, remembering.context(verdict, parsed))
-        if self._policy.is_default:
+        if self._is_default:
             return Judged(msgspec.structs.replace(verdict, rule="", remember="none"))
         return Judged(verdict, _suggestion(verdict, call, parsed))
 

@@ -85,9 +85,10 @@ nodes = st.builds(
     grants=scopes,
     rules=rules,
 )
-grants = st.lists(rule("g", st.just("allow")), max_size=3).map(
-    lambda found: Remembered([Grant(id=f"g{i}", agent="a", rule=each) for i, each in enumerate(found)])
+grant_lists = st.lists(rule("g", st.just("allow")), max_size=3).map(
+    lambda found: [Grant(id=f"g{i}", agent="a", rule=each) for i, each in enumerate(found)]
 )
+grants = grant_lists.map(Remembered)
 hints = st.sampled_from((Hints(True, False), Hints(False, False), Hints(False, True, True)))
 texts = st.sampled_from(("abc", "to prod", "x", "\ud800prod", ""))
 values = st.one_of(texts, st.integers(0, 4), st.booleans(), st.none(), st.lists(texts, max_size=2))
