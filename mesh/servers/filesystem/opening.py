@@ -36,7 +36,7 @@ def by_kernel(folder: int, parts: Parts, flags: int) -> int:
             # The kernel could not tell whether a rename led out of the folder meanwhile.
             if error.errno != errno.EAGAIN:
                 raise
-    raise OSError(errno.EBUSY, "the path changes all the time")
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def by_component(folder: int, parts: Parts, flags: int) -> int:

@@ -21,6 +21,7 @@ _WORDS = {
     errno.EEXIST: "already exists",
     errno.EACCES: "permission denied",
     errno.EPERM: "not permitted",
+    errno.EAGAIN: "the path changes all the time: try again later",
     errno.ENAMETOOLONG: "the path, or a name in it, is too long",
     errno.ENOSPC: "the disk is full: nothing was changed",
     errno.EDQUOT: "the disk quota is used up: nothing was changed",

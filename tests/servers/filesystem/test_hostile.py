@@ -1,5 +1,6 @@
 """Hostile and broken things: a clear error, in bounded time and memory, and the server goes on."""
 
+import errno
 import os
 import resource
 import socket
@@ -9,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,8 +277,9 @@ def test_a_page_at_the_end_of_a_huge_file_takes_neither_time_nor_memory(tmp_path
     work = """
 page = world.call("read_file", path="huge", offset_bytes=(10 << 30) - 5, limit_bytes=100)
 assert "the last line" in page["content"] or page.get("binary"), page
-page = world.call("read_file", path="huge")
+page = world.call("read_file", path="huge", limit_bytes=2**50)
 assert page["size"] > 10 << 30
+assert page["truncated"]
 """
     read, grown = measured(tmp_path, work)
     assert read < 10  # of 10,240: that takes milliseconds
@@ -500,6 +502,27 @@ def _back(tmp_path: Path) -> Iterator[None]:
     os.chdir(here)
     # Python's own, and pytest's, recurse as deep as the tree.
     subprocess.run(["rm", "-rf", tmp_path / "ws"], check=True)
+
+
+def test_a_path_that_is_renamed_meanwhile_is_opened_again_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = opening.kernel.openat2, [0]
+
+    def openat2(*arguments: Any) -> int:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return real(*arguments)
+
+    monkeypatch.setattr(opening.kernel, "openat2", openat2)
+    with closing(World(tmp_path, opening.by_kernel)) as world:
+        (world.ws / "a").write_text("x")
+        left[0] = 50
+        assert world.call("read_file", path="a")["content"] == "x"
+        left[0] = 10**9
+        assert world.error("read_file", path="a") == "a: the path changes all the time: try again later"
+        assert 10**9 - left[0] < 1000
 
 
 def test_the_probe_chooses_the_fallback_only_if_the_call_does_not_exist(

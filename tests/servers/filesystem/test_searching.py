@@ -4,11 +4,12 @@ import os
 import random
 import subprocess
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mesh.servers.filesystem import ripgrep
+from mesh.servers.filesystem import ripgrep, searching
 from mesh.servers.filesystem.bounds import TimeLimit
 from tests.servers.filesystem.world import World
 
@@ -205,6 +206,31 @@ def test_ripgrep_reads_nothing_outside_the_folder(world: World, tmp_path: Path) 
     ) as search:
         assert search.output.read() == b""
         assert "ermission denied" in search.failure()
+
+
+@pytest.mark.parametrize("now", ["changed", "removed", "a link", "a folder"])
+def test_a_line_that_is_no_longer_there_is_no_match(
+    world: World, monkeypatch: pytest.MonkeyPatch, now: str
+) -> None:
+    files(world, a="the needle\n", b="the needle\n")
+    (world.outside / "secret").write_text("the needle, and the secret\n")
+    real = searching._matches
+
+    def then(output: Iterable[bytes]) -> Iterator[searching.Match]:
+        found = list(real(output))
+        assert len(found) == 2
+        (world.ws / "a").unlink()
+        if now == "changed":
+            (world.ws / "a").write_text("something else, the needle\n")
+        elif now == "a link":
+            (world.ws / "a").symlink_to(world.outside / "secret")
+        elif now == "a folder":
+            (world.ws / "a").mkdir()
+        yield from found
+
+    monkeypatch.setattr(searching, "_matches", then)
+    found = world.call("grep", pattern="needle")
+    assert [(match["file"], match["line_content"]) for match in found["matches"]] == [("b", "the needle")]
 
 
 def test_a_search_that_takes_too_long_says_so(world: World) -> None:
