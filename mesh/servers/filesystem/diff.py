@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from mesh.servers.filesystem.expectations import ABSENT
+
 MAX_PREVIEW = 64 << 10
 """Bytes of a preview; the rest is given on request."""
 MOST_LINES = 1_000_000
@@ -27,6 +29,12 @@ class File(NamedTuple):
     added: int = 0
     removed: int = 0
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """As clients see it: where there is nothing, the state is empty."""
+        states = {"before": self.before, "after": self.after}
+        return self._asdict() | {key: "" if state == ABSENT else state for key, state in states.items()}
+
 
 class ChangePreview(NamedTuple):
     """What a person sees of a change before it is made: a diff, or a text if it is not one of lines."""
@@ -40,7 +48,7 @@ class ChangePreview(NamedTuple):
         some = self.text[offset : offset + MAX_PREVIEW].encode("utf-8", "replace")
         text = some[:MAX_PREVIEW].decode("utf-8", "ignore")
         end = offset + len(text)
-        found = {"kind": self.kind, "text": text, "files": [file._asdict() for file in self.files]}
+        found = {"kind": self.kind, "text": text, "files": [file.row for file in self.files]}
         return found | ({"cut": True, "next_offset": end} if end < len(self.text) else {"cut": False})
 
 

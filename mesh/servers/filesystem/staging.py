@@ -54,7 +54,7 @@ def _locked(descriptor: int, how: int) -> bool:
 
 
 @contextmanager
-def box(root: Root, near: int | None = None) -> Iterator[int]:
+def staged(root: Root, near: int | None = None) -> Iterator[int]:
     """An empty folder that is ours alone, in the staging folder of the root, or in the one in ``near``: an
     open folder on another file system. What is left in it is removed in the end."""
     base = root.folder if near is None else near

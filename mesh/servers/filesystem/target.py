@@ -16,7 +16,7 @@ from mesh.servers.filesystem import kernel
 from mesh.servers.filesystem.names import Parts, text_of
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
 from mesh.servers.filesystem.root import FOLDER, Root, kind
-from mesh.servers.filesystem.staging import box, lock, noted
+from mesh.servers.filesystem.staging import lock, noted, staged
 from mesh.servers.filesystem.tree import listed
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -98,7 +98,7 @@ class Target:
         """
         if replace:
             self.check_replaceable()
-        self._boxed(lambda own: self._publish_from(own, make, replace))
+        self._staged(lambda own: self._publish_from(own, make, replace))
         os.fsync(self.folder)
 
     def _publish_from(self, own: int, make: Callable[[int, str], None], replace: bool) -> None:
@@ -121,7 +121,7 @@ class Target:
             self.check_unchanged()
             os.unlink(self.name, dir_fd=self.folder)
         else:
-            self._boxed(self._take_folder)
+            self._staged(self._take_folder)
         os.fsync(self.folder)
 
     def _take_folder(self, own: int) -> None:
@@ -129,19 +129,21 @@ class Target:
         os.rename(self.name, self.name, src_dir_fd=self.folder, dst_dir_fd=own)
         os.fsync(self.folder)
 
-    def _boxed(self, work: Callable[[int], None]) -> None:
+    def _staged(self, work: Callable[[int], None]) -> None:
         """Does the work with a folder of its own on the same file system."""
         try:
-            with box(self.root) as own:
+            with staged(self.root) as own:
                 return work(own)
         except OSError as error:
             if error.errno not in _ELSEWHERE or not self.existing:
                 raise
         try:
-            with noted(self.root, self.existing), box(self.root, self.folder) as own:
+            with noted(self.root, self.existing), staged(self.root, self.folder) as own:
                 return work(own)
         except PermissionError:
-            with box(self.root, self.folder) as own:  # the root is not ours to write, and this folder may be
+            with staged(
+                self.root, self.folder
+            ) as own:  # the root is not ours to write, and this folder may be
                 return work(own)
 
     def check_unchanged(self) -> None:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from mesh.core.events import Preview
 from tests.servers.filesystem.world import Failed, World, sha, tree
 
 PATCH = "@@ -1,2 +1,2 @@\n one\n-two\n+zwei\n"
@@ -52,11 +54,14 @@ def test_a_preview_changes_nothing_and_what_it_expects_applies_once(
     }
     assert set(preview["files"][0]) == {"path", "before", "after", "added", "removed"}
     assert not preview["cut"]
+    shown = msgspec.convert(preview, Preview)  # what the mesh makes of it
+    is_there = {file.path: (bool(file.before), bool(file.after)) for file in shown.files}
     expect = preview["expect"]
     assert world.call(tool, **arguments, expect=expect, check=True)["outcome"] == "not_applied"
     world.call(tool, **arguments, expect=expect)
     after = tree(world.ws)
     assert after != before
+    assert is_there == {path: (path in before, path in after) for path in is_there}
     found = world.call(tool, **arguments, expect=expect, check=True)
     assert found["outcome"] == "applied"
     assert found["text"]
@@ -166,7 +171,7 @@ def test_a_file_that_is_too_large_to_be_shown_is_replaced_as_it_was_seen(world: 
 
 
 def test_what_a_copy_or_a_move_replaces_is_shown_as_a_diff(world: World) -> None:
-    for tool, after in (("copy", sha("one\ntwo\n")), ("move", "absent")):
+    for tool, after in (("copy", sha("one\ntwo\n")), ("move", "")):
         shown = world.call(tool, source_path="a", dest_path="c", overwrite=True, dry_run=True)
         assert shown["text"] == "--- a/c\n+++ b/c\n@@ -1 +1,2 @@\n-there\n+one\n+two\n"
         source, destination = shown["files"]
