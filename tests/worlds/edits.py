@@ -5,7 +5,7 @@ from typing import Any
 
 from mesh.mcp.memory import ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
-from mesh.servers.filesystem import diff
+from mesh.servers.filesystem import unified_diff
 from tests.worlds.live import LiveMesh
 
 _TEXT = {"type": "string"}
@@ -62,7 +62,7 @@ class Edits:
         path, content = arguments["path"], arguments["content"]
         before = self.files.get(path)
         if arguments.get("dry_run"):
-            shown = diff.preview(path, before, content, (_state(before), _state(content)))
+            shown = unified_diff.preview(path, before, content, (_state(before), _state(content)))
             return json.dumps(shown.page(0))
         self.files[path] = content
         return f"wrote {path}"

@@ -11,7 +11,8 @@ How a call passes through it, from the outside in:
   `copying` and `removing` do what they say.
 - `target` changes one name below a root, atomically, in a folder of `staging`. `ripgrep` runs the program.
 - `kernel` has the system calls that Python does not. `bounds` are how much and how long.
-- `names`, `globs`, `ignore`, `patching`, `texts`, `diff` and `expectations` are pure. `refusal` has errors.
+- `names`, `globs`, `ignore`, `patching`, `texts`, `unified_diff` and `expectations` are pure. `refusal` has
+  errors.
 
 Rules that hold everywhere:
 

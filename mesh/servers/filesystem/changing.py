@@ -11,10 +11,9 @@ import stat
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mesh.servers.filesystem import diff
+from mesh.servers.filesystem import unified_diff
 from mesh.servers.filesystem.bounds import MAX_CONTENT, TimeLimit
 from mesh.servers.filesystem.call import Call
-from mesh.servers.filesystem.diff import ChangePreview
 from mesh.servers.filesystem.expectations import ABSENT, Expected, check_after, check_before, outcome, parsed
 from mesh.servers.filesystem.expectations import FOLDER as A_FOLDER
 from mesh.servers.filesystem.paging import read
@@ -24,6 +23,7 @@ from mesh.servers.filesystem.root import FOLDER, kind
 from mesh.servers.filesystem.target import Target, targeted
 from mesh.servers.filesystem.texts import TextForm, form_of, like
 from mesh.servers.filesystem.tree import TreeSize, checked, digest, hash_of
+from mesh.servers.filesystem.unified_diff import ChangePreview
 
 
 class Change(NamedTuple):
@@ -151,8 +151,8 @@ def _written(
         states = (before.state, after)
         if form is None or (before.text is None and before.state != ABSENT):
             said = f"{before.size} bytes are replaced by {len(content)}, which are not text"
-            return diff.told(said, call.path(), states)
-        return diff.preview(call.path(), before.text, form.decode(content), states)
+            return unified_diff.told(said, call.path(), states)
+        return unified_diff.preview(call.path(), before.text, form.decode(content), states)
 
     result = {"path": call.path(), "size": len(content), **more, "sha256": after, "before": before.state}
     encoding = {"encoding": form.name if form is not None else "binary"}
@@ -206,9 +206,9 @@ def _removal(call: Call, target: Target) -> Change:
         if stat.S_ISREG(target.found.st_mode):
             before = present(target, call.stop, hashed=True)
             if before.text is not None:
-                return diff.preview(call.path(), before.text, None, (before.state, ABSENT))
+                return unified_diff.preview(call.path(), before.text, None, (before.state, ABSENT))
         what = f"the {kind(target.found.st_mode)} {call.path()} with {target.found.st_size} bytes is removed"
-        return diff.told(what, call.path(), (state, ABSENT))
+        return unified_diff.told(what, call.path(), (state, ABSENT))
 
     return Change((state, ABSENT), preview, target.take_away, {"path": call.path(), "removed": True})
 
@@ -245,7 +245,7 @@ def _created(call: Call, missing: Target | None) -> dict[str, Any]:
 
     def preview() -> ChangePreview:
         text = f"the folder {call.path()} {'is created' if missing else 'exists already'}"
-        return diff.told(text, call.path(), (state, A_FOLDER))
+        return unified_diff.told(text, call.path(), (state, A_FOLDER))
 
     def apply() -> None:
         if missing is not None:
@@ -279,7 +279,7 @@ def _folder_removal(call: Call, target: Target, total: TreeSize) -> Change:
             f"the folder {call.path()} is removed, with {total.files} files, {total.folders} folders and "
             f"{total.links} links in it, {total.size} bytes in all"
         )
-        return diff.told(text, call.path(), (state, ABSENT))
+        return unified_diff.told(text, call.path(), (state, ABSENT))
 
     result = {"path": call.path(), "removed": True, **counts}
     return Change((state, ABSENT), preview, target.take_away, result)

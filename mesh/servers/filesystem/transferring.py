@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from mesh.servers.filesystem import diff, kernel
+from mesh.servers.filesystem import kernel, unified_diff
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.changing import Change, carried_out, present, state_of
 from mesh.servers.filesystem.copying import copy_file, copy_tree
-from mesh.servers.filesystem.diff import ChangePreview, File
 from mesh.servers.filesystem.expectations import ABSENT, Expected, outcome, parsed
 from mesh.servers.filesystem.names import Parts
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
@@ -25,6 +24,7 @@ from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import lock
 from mesh.servers.filesystem.target import Target, nearest, targeted
 from mesh.servers.filesystem.tree import checked
+from mesh.servers.filesystem.unified_diff import ChangePreview, File
 
 
 class Source(NamedTuple):
@@ -135,7 +135,7 @@ def _change(
         shown = _replaced(call, source, target, (there, own))
         if shown is None:
             text = f"the {kind(source.found.st_mode)} {paths[0]} is {verb} to {paths[1]}"
-            shown = diff.told(text, paths[1], (there, own))
+            shown = unified_diff.told(text, paths[1], (there, own))
         return shown._replace(files=(File(paths[0], own, left), *shown.files))
 
     return Change((_pair(own, there), _pair(left, own)), preview, apply, result)
@@ -150,8 +150,8 @@ def _replaced(call: Call, source: Source, target: Target, states: tuple[str, str
     old = present(target, call.stop, hashed=False).text
     if old is None or new is None:
         text = f"{call.path('source_path')} takes the place of {call.path('dest_path')}, which is not shown"
-        return diff.told(text, call.path("dest_path"), states)
-    return diff.preview(call.path("dest_path"), old, new, states)
+        return unified_diff.told(text, call.path("dest_path"), states)
+    return unified_diff.preview(call.path("dest_path"), old, new, states)
 
 
 def _pair(source: str, destination: str) -> str:

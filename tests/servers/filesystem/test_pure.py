@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mesh.servers.filesystem import diff, expectations
+from mesh.servers.filesystem import expectations, unified_diff
 from mesh.servers.filesystem.expectations import ABSENT, Expected
 from mesh.servers.filesystem.globs import Patterns, alternatives, matcher
 from mesh.servers.filesystem.names import accepted, parts_of, shown, text_of
@@ -31,7 +31,7 @@ def test_a_diff_of_ours_patches_one_text_into_the_other(
     old: list[str], old_ended: bool, new: list[str], new_ended: bool
 ) -> None:
     before, after = text_from(old, old_ended), text_from(new, new_ended)
-    patch = "".join(diff.unified("f", before, after))
+    patch = "".join(unified_diff.unified("f", before, after))
     if before == after:
         assert "@@" not in patch.splitlines()[2:]
     else:
@@ -294,10 +294,10 @@ def test_a_large_difference_is_shown_in_bounded_time_and_size() -> None:
     old = "\n".join(str(n * 7919 % 100_003) for n in range(60_000))
     new = "\n".join(str(n * 6007 % 100_003) for n in range(60_000))
     start = time.perf_counter()
-    preview = diff.preview("f", old, new, ("a", "b"))
+    preview = unified_diff.preview("f", old, new, ("a", "b"))
     assert time.perf_counter() - start < 60  # it took minutes
     assert preview.page(0)["cut"]
-    assert len(preview.page(0)["text"].encode()) <= diff.MAX_PREVIEW
+    assert len(preview.page(0)["text"].encode()) <= unified_diff.MAX_PREVIEW
     assert preview.files[0].removed > 50_000
 
 
@@ -307,7 +307,7 @@ def test_lines_that_come_again_and_again_do_not_make_a_comparison_slow(common: l
         return "".join(f"{common[n % len(common)]}\n{word}{n}\n" for n in range(990))
 
     start = time.perf_counter()
-    patch = diff.preview("f", text("a"), text("b"), ("a", "b")).text
+    patch = unified_diff.preview("f", text("a"), text("b"), ("a", "b")).text
     assert time.perf_counter() - start < 60  # it took minutes
     assert patched(text("a"), patch)[0] == text("b")
 
