@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mesh.display.diff import PreviewReader, Row
 from mesh.display.visible import exact_json, folded, is_hidden, spans
-from mesh.servers.filesystem import diff
+from mesh.servers.filesystem import unified_diff
 
 LINES = st.lists(
     st.sampled_from(["a", "", "-- a/x", "++ b/x", "@@ -1 +1 @@", "\\ No newline", "\tx ", " x", "+"])
@@ -62,7 +62,7 @@ def test_a_missing_line_feed_is_told_in_our_own_words() -> None:
 @example(["a"], [])
 def test_a_diff_says_exactly_which_lines_go_and_come(old: list[str], new: list[str]) -> None:
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (old, new))
-    preview = diff.preview("x", before, after, ("b", "a"))
+    preview = unified_diff.preview("x", before, after, ("b", "a"))
     rows = PreviewReader(is_diff=True).rows(preview.text)
     signs = [row.sign for row in rows]
     assert (signs.count("+"), signs.count("-")) == (preview.files[0].added, preview.files[0].removed)
