@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.core.approvals import kind_named
 from mesh.core.events import AnyEvent, ApprovalRequired, ApprovalResolved, LlmCall, ToolIntent, ToolResult
 from mesh.core.places import StepKey
 from mesh.core.verdict import Decision
@@ -60,7 +61,7 @@ class _Calls:
             case LlmCall():
                 for step, name, arguments in _asked_for(event):
                     self._begin(event, step, name, arguments)
-            case ApprovalRequired(kind="tool_call", remote_task_id=""):
+            case ApprovalRequired(remote_task_id="") if kind_named(event.kind).is_call:
                 self._asked[event.uuid] = event
                 call = self._begin(event, event.step, event.tool_name, event.tool_args)
                 call.asked, call.resolved, call.arguments = event, None, event.tool_args
