@@ -16,7 +16,7 @@
     S11 a verdict of a policy of 200 rules, with and without a shell command
     S12 `mcp-filesystem` beside the server of npm, which is downloaded once, and beside ripgrep
     S13 a command in each sandbox of mcp-shell
-    up  time to start, CPU when idle, memory
+    up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.
 
@@ -39,6 +39,7 @@ from rich.table import Table
 from bench.a2a import s8
 from bench.agents import s9
 from bench.answers import answers
+from bench.chat import chat
 from bench.commands import commands
 from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
@@ -186,6 +187,8 @@ def main() -> None:
     if bench.wants("S13"):
         commands(bench)
     with tempfile.TemporaryDirectory(prefix="mesh-bench-") as scratch:
+        if bench.wants("up"):
+            chat(bench, Path(scratch))
         if bench.wants("S12"):
             files(bench, Path(scratch))
         if any(bench.wants(name) for name in ("up", *(name for name, _, _ in PLAIN))):
