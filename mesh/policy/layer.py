@@ -1,6 +1,9 @@
 """A policy, compiled: that of the agent, and what the nodes above a call add to it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
 
 from mesh.core.verdict import Decision
 from mesh.policy.conditions import Command, Condition, Mood, Numbering, Paths, Seen, conditions_of
@@ -108,12 +111,23 @@ class Layer:
                 yield rule
 
 
+def compiled(rules: RuleSet) -> Layer:
+    """The layer of these rules, which the nodes of an agent share: compiling a rule takes a third of a
+    millisecond."""
+    return _compiled(msgspec.msgpack.encode(rules))
+
+
+@lru_cache(maxsize=128)
+def _compiled(rules: bytes) -> Layer:
+    return Layer(msgspec.msgpack.decode(rules, type=RuleSet))
+
+
 class Policy:
     """What decides about the calls of a node: the policy of its agent, and those of the nodes down to it,
     which can only tighten."""
 
     def __init__(self, agent: RuleSet, nodes: Sequence[RuleSet] = ()) -> None:
-        self.layers = tuple(Layer(rules) for rules in (agent, *nodes))
+        self.layers = tuple(compiled(rules) for rules in (agent, *nodes))
 
     @property
     def is_default(self) -> bool:

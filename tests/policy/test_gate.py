@@ -1,5 +1,6 @@
 """The gate: what it decides is what `mesh policy explain` says, and nothing turns a deny into a run."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh.core.hints import Hints
 from mesh.core.verdict import Verdict
 from mesh.policy.call_command import command_of_call
 from mesh.policy.custom import PolicyContext, allow, ask, deny, judged_by_custom
@@ -15,7 +17,7 @@ from mesh.policy.explain import explained
 from mesh.policy.grants import Grant, Remembered
 from mesh.policy.layer import Policy
 from mesh.policy.policy_call import PolicyCall
-from mesh.policy.rules import RuleSet
+from mesh.policy.rules import ArgTest, PolicyRule, RuleSet
 from mesh.tree.gate import Gate, Given
 from tests.policy import generated_policies as drawn
 
@@ -73,3 +75,10 @@ async def test_no_grant_no_mode_and_no_custom_code_turns_a_deny_into_anything_el
     other = msgspec.structs.replace(call, inline=not call.inline)
     for each in (call, other):
         assert (await Gate(policy, Fixed(said)).judged(each, Given(grants))).verdict.decision == "denied"
+
+
+def test_a_range_that_is_no_number_stays_one_that_nothing_is_in() -> None:
+    never = PolicyRule(name="never", decide="allow", args={"text": ArgTest(min=math.nan)})
+    hints = Hints(True, False)
+    call = PolicyCall(agent="a", node="n", kind="mcp", tool="t", hints=hints, arguments={"text": 3})
+    assert decide(Policy(RuleSet(rules=(never,))), call).decision == "ask"
