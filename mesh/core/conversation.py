@@ -12,7 +12,7 @@ Theory of operation
 
     A turn is *paused* from `Paused` until the next decision or outcome: only a person can make it go on.
     ``state`` is the session state after the last completed turn; `session_state` also has what the nodes of
-    the open turn have written, each in its `NodeCompleted`.
+    the root agent have written in the open turn, each in its `NodeCompleted`.
 
     An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the step that
     it is about has a result (a tool whose outcome was unknown may report it after all).
@@ -233,10 +233,11 @@ class Conversation:
 
     @property
     def session_state(self) -> dict[str, str]:
-        """The session state, with what the nodes of the open turn have written."""
+        """The session state, with what the nodes of the root agent have written in the open turn. The state
+        of a called agent is its own, and may tell of a draft."""
         state = dict(self.state)
         for event in self.outcomes:
-            if isinstance(event, NodeCompleted):
+            if isinstance(event, NodeCompleted) and event.place.agent == ROOT:
                 state |= event.state
         return state
 

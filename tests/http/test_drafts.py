@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from mesh.a2a.server.turn_updates import TurnUpdates
 from mesh.core.events import Artifact, ToolResult
@@ -11,7 +12,7 @@ from tests.a2a.server.serving import served
 from tests.http.test_streams import LIVE, Stream, client
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
-from tests.worlds.trees import config, llm
+from tests.worlds.trees import ByNode, add, config, llm, sequential
 
 ORDER = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
 SECRET, GOOD = "nobody may rely on this", '{"total": 7}'
@@ -94,6 +95,28 @@ async def test_neither_does_it_show_what_a_validating_agent_says_and_calls_meanw
     inside = {event["type"] for event in events if "@v" in event["node"]}
     assert {"node_started", "llm_call", "tool_result"} <= inside
     assert not inside & {"text_delta", "tool_call", "tool_progress", "trace"}
+
+
+@pytest.mark.parametrize("called_by", ["validate", "agents"])
+async def test_the_state_of_a_called_agent_that_waits_is_not_shown(called_by: str) -> None:
+    spoken = ByNode(
+        notes=[says(SECRET)],
+        judge=[add(3)],
+        main=[says(SECRET) if called_by == "validate" else calls(("sub", {"task": "x"}))],
+    )
+    sub = sequential(llm("notes", output_key="notes", tools=[]), llm("judge"), name="sub")
+    keys = {"validate": [{"agent": "sub"}]} if called_by == "validate" else {"agents": ["sub"]}
+    with LiveMesh(spoken, config(llm("main", tools=[], **keys), agents=[sub])) as live:
+        async with client(live) as http:
+            body = (await http.post("/conversations", json={"message": "go"})).json()
+            shown = (await http.get(f"/conversations/{body['conversation']['id']}")).json()
+    assert "rely" not in str(body) + str(shown)
+    assert shown["conversation"]["pipeline_state"] == {
+        "paused_node_path": [],
+        "paused_node_output_key": None,
+        "session_state": {},
+        "user_message": "go",
+    }
 
 
 # -- A2A
