@@ -28,6 +28,7 @@ import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.budget import BudgetUse
+from mesh.core.concealed import hides_arguments
 from mesh.core.events import (
     AgentStarted,
     AnyEvent,
@@ -53,7 +54,7 @@ from mesh.core.events import (
     Validation,
 )
 from mesh.core.history import NOT_REACHED, NOT_RUN, call_of, messages_of
-from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, User
+from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.spending import Sum
 
@@ -386,12 +387,13 @@ class Conversation:
         return ToolCallView(event.tool, arguments, event.shown or event.content, event.is_error)
 
     def _is_draft(self, event: ToolResult) -> bool:
-        """Whether the call was an answer that had to pass: no client is to see it as the model wrote it. What
-        passed, which may be another one, is the content of the result."""
-        if event.tool not in ANSWERING_TOOLS:
-            return False
+        """Whether the call may be an answer that had to pass: no client is to see it as the model wrote it.
+        What passed, which may be another one, is the content of the result."""
         asked_by = StepKey(event.step).asked_by.text
-        return any(isinstance(e, LlmCall) and e.step == asked_by and e.draft for e in self.steps)
+        return any(
+            isinstance(e, LlmCall) and e.step == asked_by and hides_arguments(e, event.tool)
+            for e in self.steps
+        )
 
     def _remember(self, key: str, body_hash: str, seq: int) -> None:
         if key:

@@ -14,11 +14,13 @@ limit are events of the step, so that a later pass goes on from them.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from mesh.core.budget import CallRequest, OnLimit
+from mesh.core.concealed import may_have_draft
 from mesh.core.errors import LlmError
 from mesh.core.events import (
     LimitReached,
@@ -26,11 +28,12 @@ from mesh.core.events import (
     LlmReserved,
     LlmSettled,
     TextDelta,
+    ToolCall,
     ToolCallDelta,
     Trace,
     Usage,
 )
-from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, Results, ToolSpec, User
+from mesh.core.messages import Assistant, Message, Results, ToolSpec, User
 from mesh.core.places import StepKey
 from mesh.core.spending import CostOf
 from mesh.llm.parameters import Parameters
@@ -203,7 +206,8 @@ class ModelCalls:
             output_schema=settings.output_schema,
         )
         answer: LlmCall | None = None
-        show = _Shown(steps, step, settings.are_drafts)
+        offered = frozenset(spec.name for spec in prompt.tools) if settings.are_drafts else None
+        show = _Shown(steps, step, offered)
         async for event in self._llm.stream(request):
             match event:
                 case LlmCall():
@@ -217,28 +221,37 @@ class ModelCalls:
         # it that there were too many.
         kept = () if request.answer_only else answer.tool_calls[: settings.max_tool_calls + 1]
         return msgspec.structs.replace(
-            answer, tool_calls=kept, cost_nusd=self._cost_of(answer), draft=settings.are_drafts
+            answer,
+            tool_calls=kept,
+            cost_nusd=self._cost_of(answer),
+            draft=settings.are_drafts,
+            not_offered=() if offered is None else _others(kept, offered),
         )
+
+
+def _others(calls: Sequence[ToolCall], offered: frozenset[str]) -> tuple[str, ...]:
+    """The tools that are called and not offered."""
+    return tuple(sorted({call.name for call in calls} - offered))
 
 
 class _Shown:
     """What watchers are shown of a model call while it goes on: of a draft, neither text nor the calls that
-    are an answer."""
+    may be an answer. ``offered`` are the tools; None: it is no draft."""
 
-    def __init__(self, steps: Steps, step: StepKey, is_draft: bool) -> None:
+    def __init__(self, steps: Steps, step: StepKey, offered: frozenset[str] | None) -> None:
         self._steps = steps
         self._step = step
-        self._is_draft = is_draft
-        self._answers: set[str] = set()  # the ids of the calls that are answers
+        self._offered = offered
+        self._answers: set[str] = set()  # the ids of the calls that may be answers
 
     def __call__(self, event: TextDelta | ToolCallDelta | Trace) -> None:
-        if not (self._is_draft and self._is_answer(event)):
+        if self._offered is None or not self._is_answer(event, self._offered):
             self._steps.show(self._step, event)
 
-    def _is_answer(self, event: TextDelta | ToolCallDelta | Trace) -> bool:
+    def _is_answer(self, event: TextDelta | ToolCallDelta | Trace, offered: frozenset[str]) -> bool:
         if isinstance(event, ToolCallDelta):
             name = event.call.name if event.call else event.name
-            if name in ANSWERING_TOOLS:
+            if name and may_have_draft(name, offered):
                 self._answers.add(event.call_id)
             return event.call_id in self._answers
         return isinstance(event, TextDelta)

@@ -12,7 +12,7 @@ from tests.a2a.server.serving import served
 from tests.http.test_streams import LIVE, Stream, client
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
-from tests.worlds.trees import ByNode, add, config, llm, sequential
+from tests.worlds.trees import ByNode, add, config, llm, loop, sequential
 
 ORDER = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
 SECRET, GOOD = "nobody may rely on this", '{"total": 7}'
@@ -58,6 +58,27 @@ async def test_neither_does_it_show_a_result_that_is_the_answer() -> None:
     assert "rely" not in str(shown)
     called = [e["name"] for e in events if e["type"] == "tool_call" and e["phase"] == "started"]
     assert called == ["look"]
+
+
+async def test_neither_does_it_show_what_a_draft_says_to_a_tool_that_takes_nothing() -> None:
+    told = {"why": SECRET}
+    odd = msgspec.structs.replace(
+        calls(("exit_loop", told), ("give_answer", told), ("no_such_tool", told), ("return_to_user", told)),
+        text=SECRET,
+    )
+    tree = loop(llm("main", output_schema=ORDER, can_exit_loop=True, tools=[]), max_iterations=2)
+    with LiveMesh(Spoken(odd, says(GOOD)), config(tree)) as live:
+        events, text = await events_of(live)
+        async with client(live) as http:
+            path = f"/conversations/{events[0]['conversation_id']}"
+            shown = [(await http.get(path)).text, (await http.get(f"{path}/actions")).text]
+    assert "rely" not in text + "".join(shown)
+    assert "exit_loop takes no arguments" in text
+    asked = next(e["tool_calls"] for e in events if e["type"] == "llm_call")
+    assert [(call["name"], call.get("arguments")) for call in asked] == [
+        (name, None) for name in ("exit_loop", "give_answer", "no_such_tool", "return_to_user")
+    ]
+    assert events[-1]["response"] == GOOD
 
 
 async def test_drafts_are_shown_where_the_config_says_so() -> None:
