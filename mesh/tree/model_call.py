@@ -14,6 +14,7 @@ limit are events of the step, so that a later pass goes on from them.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,8 +39,9 @@ from mesh.core.places import StepKey
 from mesh.core.spending import CostOf
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm, LlmRequest
-from mesh.llm.retry import ATTEMPTS, MODEL_CALLS
+from mesh.llm.retry import ATTEMPTS, FAILURE, MODEL_CALLS, kind_of
 from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields
 from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import Grant
@@ -50,6 +52,7 @@ bound."""
 _FORM_BYTES = 400
 """What is around a schema of answers in a request: the name and the description of a tool, for instance."""
 _MILLION = 1_000_000
+_log = logging.getLogger("mesh.model_calls")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,13 +210,20 @@ class ModelCalls:
         )
         answer: LlmCall | None = None
         offered = frozenset(spec.name for spec in prompt.tools) if settings.are_drafts else None
-        show = _Shown(steps, step, offered)
-        async for event in self._llm.stream(request):
-            match event:
-                case LlmCall():
-                    answer = event
-                case TextDelta() | ToolCallDelta() | Trace():
-                    show(event)
+        # The words of a provider may quote what the model wrote before.
+        hides_failures = settings.are_drafts and any(isinstance(m, Assistant) for m in prompt.messages)
+        show = _Shown(steps, step, offered, f"model {settings.model}" if hides_failures else "")
+        try:
+            async for event in self._llm.stream(request):
+                match event:
+                    case LlmCall():
+                        answer = event
+                    case TextDelta() | ToolCallDelta() | Trace():
+                        show(event)
+        except LlmError as problem:
+            if not hides_failures:
+                raise
+            raise _unquoted(problem, settings.model, steps) from None
         failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {settings.model} ended its stream without an answer")
@@ -234,19 +244,38 @@ def _others(calls: Sequence[ToolCall], offered: frozenset[str]) -> tuple[str, ..
     return tuple(sorted({call.name for call in calls} - offered))
 
 
+def _unquoted(problem: LlmError, model: str, steps: Steps) -> LlmError:
+    """A failure without the words of the provider, which go to the log."""
+    turn = steps.turn
+    at = fields(conversation=turn.conversation_id, turn=turn.turn, node=turn.at)
+    _log.warning("event=model_failed %s %s", at, fields(message=problem))
+    return LlmError(
+        f"model {model}: {kind_of(problem.status)} (the log has more)",
+        was_free=problem.was_free,
+        is_final=problem.is_final,
+        status=problem.status,
+    )
+
+
 class _Shown:
     """What watchers are shown of a model call while it goes on: of a draft, neither text nor the calls that
-    may be an answer. ``offered`` are the tools; None: it is no draft."""
+    may be an answer. ``offered`` are the tools; None: it is no draft. ``model``: whose failures are shown
+    without the words of the provider; empty: they are shown as they are."""
 
-    def __init__(self, steps: Steps, step: StepKey, offered: frozenset[str] | None) -> None:
+    def __init__(self, steps: Steps, step: StepKey, offered: frozenset[str] | None, model: str) -> None:
         self._steps = steps
         self._step = step
         self._offered = offered
+        self._model = model
         self._answers: set[str] = set()  # the ids of the calls that may be answers
 
     def __call__(self, event: TextDelta | ToolCallDelta | Trace) -> None:
-        if self._offered is None or not self._is_answer(event, self._offered):
-            self._steps.show(self._step, event)
+        if self._offered is not None and self._is_answer(event, self._offered):
+            return
+        if isinstance(event, Trace) and self._model:
+            failure = event.data.get(FAILURE, "a note of the provider")
+            event = Trace(message=f"{self._model}: {failure} (the log has more)")
+        self._steps.show(self._step, event)
 
     def _is_answer(self, event: TextDelta | ToolCallDelta | Trace, offered: frozenset[str]) -> bool:
         if isinstance(event, ToolCallDelta):

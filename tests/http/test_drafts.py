@@ -6,8 +6,11 @@ import msgspec
 import pytest
 
 from mesh.a2a.server.turn_updates import TurnUpdates
-from mesh.core.events import Artifact, ToolResult
+from mesh.core.errors import LlmError
+from mesh.core.events import Artifact, LlmCall, ToolResult
 from mesh.core.view import ConversationView
+from mesh.llm.port import LlmRequest
+from mesh.llm.structured import StructuredAnswers
 from tests.a2a.server.serving import served
 from tests.http.test_streams import LIVE, Stream, client
 from tests.worlds.live import LiveMesh, Spoken
@@ -79,6 +82,35 @@ async def test_neither_does_it_show_what_a_draft_says_to_a_tool_that_takes_nothi
         (name, None) for name in ("exit_loop", "give_answer", "no_such_tool", "return_to_user")
     ]
     assert events[-1]["response"] == GOOD
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_neither_is_a_provider_quoted_that_says_what_it_was_sent(
+    caplog: pytest.LogCaptureFixture, shows: bool
+) -> None:
+    async def refuses(request: LlmRequest) -> LlmCall:
+        raise LlmError(f"acme: HTTP 400: not allowed: {request.messages}", status=400)
+
+    model = StructuredAnswers(Spoken(says(SECRET), refuses, refuses))
+    with LiveMesh(model, checked(tools=[], show_drafts=shows)) as live:
+        events, text = await events_of(live)
+        async with client(live) as http:
+            path = f"/conversations/{events[0]['conversation_id']}"
+            shown = [(await http.get(path)).text, (await http.get(f"{path}/actions")).text]
+    assert events[-1]["type"] == "error"
+    assert ("rely" in text, "rely" in shown[0]) == (shows, shows)
+    if not shows:
+        assert "model scripted: HTTP 400 (the log has more)" in events[-1]["message"]
+        assert SECRET in caplog.text
+
+
+async def test_a_failure_before_there_is_a_draft_is_told_in_the_words_of_the_provider() -> None:
+    async def refuses(request: LlmRequest) -> LlmCall:
+        raise LlmError("acme: HTTP 401: this key was revoked", status=401)
+
+    with LiveMesh(Spoken(refuses), checked(tools=[])) as live:
+        events, _ = await events_of(live)
+    assert events[-1]["message"].endswith("acme: HTTP 401: this key was revoked")
 
 
 async def test_drafts_are_shown_where_the_config_says_so() -> None:
