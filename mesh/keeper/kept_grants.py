@@ -66,7 +66,8 @@ class Grants:
         found = []
         for asked in conversation.pending:
             agent = asking_agent(asked, self._root)
-            may_be = asked.remember != "none" and agent in agents
+            is_ours = asked.remote_question is None  # what another agent asks is allowed there, or not at all
+            may_be = is_ours and asked.remember != "none" and agent in agents
             if may_be and await self._is_covered(conversation, asked, agent):
                 found.append(asked)
         return found
