@@ -16,7 +16,11 @@ MESH, always and in addition. Its ``approvals`` and ``decisions`` are those of t
 lists it also promises that a message whose id is a UUID has its effect once, however often it is sent:
 
     asks      {"approvals": [{"uuid", "kind", "tool_name", "tool_args", "description", …}]}   oldest first
-    answers   {"decisions": [{"uuid", "decision", "edited_args"?, "reason"?, "answer"?}]}     any of them
+    answers   {"decisions": [{"uuid", "decision", "edited_args"?, "reason"?, "answer"?,
+                              "remember"?, "rule"?}]}     any of them
+
+An approval that a policy asks for has ``rule``, ``why``, ``parts``, ``remember``, ``suggested_rule`` and
+``preview`` as well. A decision that is remembered is remembered by the agent that asked, and by no other.
 
 BUDGET, when the client activates it; a client sends its part to agents that list it. ``depth`` counts the
 agents that call each other down to the sender; ``left`` can only tighten the limits of the other agent, and
@@ -31,7 +35,8 @@ agents that call each other down to the sender; ``left`` can only tighten the li
 message has not arrived yet, it will be refused when it does.
 
 Metadata is a protobuf Struct, in which every number is a double. Arguments are therefore written twice:
-``tool_args_json`` and ``edited_args_json`` are their exact JSON text, and take precedence.
+``tool_args_json`` and ``edited_args_json`` are their exact JSON text, and take precedence; so do
+``suggested_rule_json`` and ``rule_json``.
 """
 
 HITL = "https://kagent.dev/extensions/hitl/v1"

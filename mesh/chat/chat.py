@@ -267,7 +267,7 @@ class Chat:
             # question.
             by_itself = self._yes and kind_of(asked).is_call
             approved = Decision(asked.uuid, "approve")
-            more = partial(self.client.preview, self.conversation_id, asked.uuid)
+            more = partial(self.client.preview, asked.uuid)
             decision = approved if by_itself else await self._terminal.decide(asked, place, more)
             if decision is None:
                 return None

@@ -97,10 +97,6 @@ class _ErrorResponse(msgspec.Struct):
     error: str
 
 
-class _PreviewResponse(msgspec.Struct):
-    preview: Preview
-
-
 class _Numbered(msgspec.Struct):
     seq: int = 0
 
@@ -186,10 +182,10 @@ class MeshClient:
             body["rule"] = decision.rule
         await self._post(f"/approvals/{quote(decision.uuid, safe='')}", body, key)
 
-    async def preview(self, conversation_id: str, uuid: str, offset: int) -> Preview:
+    async def preview(self, uuid: str, offset: int) -> Preview:
         """Returns the rest of the preview of an approval, from a character of its text on."""
-        path = f"{_path(conversation_id)}/approvals/{quote(uuid, safe='')}/preview"
-        return self._read(await self._get(path, {"offset": str(offset)}), _PreviewResponse).preview
+        path = f"/approvals/{quote(uuid, safe='')}/preview"
+        return self._read(await self._get(path, {"offset": str(offset)}), Preview)
 
     async def cancel(self, conversation_id: str) -> None:
         """Cancels the open turn, whether it works or is paused. Does nothing if there is none."""

@@ -368,7 +368,9 @@ class Conversation:
                 self.decided[event.uuid] = event
                 self.decisions.append(event)
                 if event.grant is not None:
-                    self.granted += [(asked, event) for asked in self._questions if asked.uuid == event.uuid]
+                    asked = [asked for asked in self._questions if asked.uuid == event.uuid]
+                    # What another agent asked is remembered there: its rules allow nothing here.
+                    self.granted += [(one, event) for one in asked if one.remote_question is None]
                 if event.choice == "answer":
                     self._say("user", event.answer, event)
                 self.had_token = self.had_token or event.had_token

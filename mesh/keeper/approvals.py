@@ -80,6 +80,10 @@ class Approvals:
             raise NotFound(f"approval {asked.uuid} has no preview")
         if offset == 0:
             return asked.preview
+        if asked.remote_question is not None:
+            raise NotFound(
+                f"agent {asked.remote_agent_name} keeps the rest of what approval {asked.uuid} shows"
+            )
         call = ToolCall(asked.call_id, asked.tool_name, asked.tool_args)
         found = await self._tree.preview(conversation.digest, asked.node, call, offset)
         if found is None:

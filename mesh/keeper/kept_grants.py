@@ -7,6 +7,7 @@ an open turn writes it again, which changes nothing if it is there.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -54,7 +55,7 @@ class Grants:
                 continue
             try:
                 await self._book.add(grant_of(asked, resolved, self._root))
-            except (JournalError, BadRequest) as problem:
+            except (JournalError, BadRequest, msgspec.ValidationError) as problem:
                 about = fields(conversation=conversation.id, approval=asked.uuid, message=problem)
                 _log.error("event=not_remembered %s", about)
 
@@ -66,7 +67,8 @@ class Grants:
         found = []
         for asked in conversation.pending:
             agent = asking_agent(asked, self._root)
-            may_be = asked.remember != "none" and agent in agents
+            is_ours = asked.remote_question is None  # what another agent asks is allowed there, or not at all
+            may_be = is_ours and asked.remember != "none" and agent in agents
             if may_be and await self._is_covered(conversation, asked, agent):
                 found.append(asked)
         return found
@@ -84,15 +86,17 @@ class Grants:
 
 def granted(conversation: Conversation, agent: str, root: str) -> list[Grant]:
     """What is remembered for an agent in a conversation. ``root`` is the name of the root agent."""
-    return [
-        grant_of(asked, resolved, root)
-        for asked, resolved in conversation.granted
-        if resolved.remember == "conversation" and asking_agent(asked, root) == agent
-    ]
+    found: list[Grant] = []
+    for asked, resolved in conversation.granted:
+        if resolved.remember == "conversation" and asking_agent(asked, root) == agent:
+            # A rule of a newer mesh, which this one cannot read, allows nothing: the call asks.
+            with suppress(msgspec.ValidationError):
+                found.append(grant_of(asked, resolved, root))
+    return found
 
 
 def grant_of(asked: ApprovalRequired, resolved: ApprovalResolved, root: str) -> Grant:
-    """What a decision leaves behind."""
+    """What a decision leaves behind. Raises `msgspec.ValidationError` if that is no rule."""
     return Grant(
         id=asked.uuid,
         agent=asking_agent(asked, root),

@@ -37,12 +37,13 @@ def imported_events(content: bytes, agent: str, digest: str, by: str = "") -> li
     ``by`` is the name of the API key that imports, if keys are asked for. The names of people in the lines
     are then marked as what that key says, since nobody here has checked them.
 
-    An open turn ends with an error: if it went on in both meshes, its effects could happen twice.
+    An open turn ends with an error: if it went on in both meshes, its effects could happen twice. Nothing is
+    remembered here that somebody has decided, or says to have decided, in another mesh.
     """
     events: list[AnyEvent] = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
-            events.append(_attributed(_event(line, number), by))
+            events.append(_attributed(_without_grant(_event(line, number)), by))
     if not events or not isinstance(events[0], ConversationCreated):
         raise BadRequest("line 1: a conversation begins with conversation_created")
     if any(isinstance(event, ConversationCreated) for event in events[1:]):
@@ -52,6 +53,12 @@ def imported_events(content: bytes, agent: str, digest: str, by: str = "") -> li
     if conversation.turn_open:
         events.append(Error(turn=conversation.turn, message=_LEFT_BEHIND))
     return events
+
+
+def _without_grant(event: AnyEvent) -> AnyEvent:
+    if not isinstance(event, ApprovalResolved):
+        return event
+    return msgspec.structs.replace(event, remember="none", grant=None)
 
 
 def _attributed(event: AnyEvent, by: str) -> AnyEvent:

@@ -36,6 +36,7 @@ from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, found_by
+from mesh.display.policies import remembered, statistics_of
 from mesh.display.text import as_json, call, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
 from mesh.llm.prices import Prices
@@ -181,7 +182,7 @@ class EventLines:
 
     def _tool_run(self, event: ToolIntent) -> LogLine:
         again = f"try {event.attempt + 1}" if event.attempt else ""
-        note = ", ".join(part for part in (again, found_by(event.found)) if part)
+        note = ", ".join(part for part in (again, found_by(event.found), _rule(event.rule)) if part)
         return self._node_line(event, f"runs {call(event.tool, event.arguments)}", "plain", note)
 
     def _agent_message(self, event: ToolIntent) -> LogLine:
@@ -193,7 +194,8 @@ class EventLines:
         message = (event.turn, event.step, event.answers)
         again = "again" if message in self._messages_shown else ""
         self._messages_shown.add(message)
-        return self._node_line(event, f"tells agent {other_agent_of(event.tool)}: {text}", "plain", again)
+        note = ", ".join(part for part in (again, _rule(event.rule)) if part)
+        return self._node_line(event, f"tells agent {other_agent_of(event.tool)}: {text}", "plain", note)
 
     def _tool_result(self, event: ToolResult) -> LogLine:
         how, tone = _result_arrow(event)
@@ -205,7 +207,7 @@ class EventLines:
             tool = short_name(event.tool) if event.arguments is None else call(event.tool, event.arguments)
             text = f"{f'agent {agent}' if agent else tool} {how} {content}".rstrip()
         accepted = "" if event.tool in ANSWERING_TOOLS else _in_spite_of(event)  # else its end says it
-        notes = (milliseconds(event.duration_ms), found_by(event.found), accepted)
+        notes = (milliseconds(event.duration_ms), found_by(event.found), accepted, _rule(event.rule))
         note = ", ".join(part for part in notes if part)
         return self._node_line(event, text, tone, note)
 
@@ -214,7 +216,9 @@ class EventLines:
         about = f"approval {short_name(event.uuid)}"
         task = f", task {short_name(event.remote_task_id)} there" if event.remote_task_id else ""
         until = f", until {one_line(event.expires_at, 32)}" if event.expires_at else ""
-        return self._node_line(event, _question(event), "asks", f"{about}{task}{until}")
+        changes = statistics_of(event.preview)
+        more = "".join(f", {part}" for part in (_rule(event.rule), changes) if part)
+        return self._node_line(event, _question(event), "asks", f"{about}{task}{until}{more}")
 
     def _approval_resolved(self, event: ApprovalResolved) -> LogLine:
         self._decisions[event.uuid] = event
@@ -225,7 +229,8 @@ class EventLines:
         said = event.answer or event.reason
         why = f": {one_line(said, _MAX_RESULT)}" if said else ""
         waited = f"after {span(between(asked.time, event.time))}" if asked else ""
-        note = ", ".join(part for part in (waited, _TOKEN if event.had_token else "") if part)
+        notes = (waited, _TOKEN if event.had_token else "", remembered(event))
+        note = ", ".join(part for part in notes if part)
         text = f"{short_name(event.by) or 'somebody'} {words[event.choice].format(what)}{edited}{why}"
         return LogLine(text, "decided", clock(event.time), depth_of(event.node), note)
 
@@ -262,6 +267,11 @@ class EventLines:
         """Returns a line about something that a node did."""
         who = self._names.of(event.node)
         return LogLine(f"{who}{colon} {text}", tone, clock(event.time), depth_of(event.node), note)
+
+
+def _rule(name: str) -> str:
+    """Which rule of a policy decided; empty if none was asked."""
+    return f"rule {short_name(name)}" if name else ""
 
 
 def _in_spite_of(event: Completed | NodeCompleted | ToolResult) -> str:

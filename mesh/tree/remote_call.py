@@ -345,6 +345,7 @@ class _RemoteCall(CallDriver):
                 remote_task_id=task.task_id,
                 remote_agent_name=self._name,
                 remote_question=remote,
+                **_asked_why(asked),
             )
         )
 
@@ -425,6 +426,11 @@ def _asked_next(request: InputRequest, kind: ApprovalKindName) -> Sequence[Remot
     return wanted[:1] or request.approvals[:1]
 
 
+def _asked_why(asked: Sequence[RemoteApproval]) -> dict[str, Any]:
+    """What the other agent says of a call that is decided by itself: its rule, and what would change."""
+    return msgspec.structs.asdict(asked[0].asked_why) if len(asked) == 1 else {}
+
+
 def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDecision:
     question = asked.remote_question
     assert question is not None  # it is another agent's
@@ -434,6 +440,8 @@ def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDeci
         edited_args=decision.edited_args,
         reason=decision.reason,
         answer=decision.answer,
+        remember=decision.remember,
+        rule=decision.grant,
         request_id=question.question_id,
         protocol=question.form,
         ids=question.ids,

@@ -77,6 +77,7 @@ class _Routes:
             Route("/api/conversation/{id}/spend", self.spend),
             Route("/api/send", self.send, methods=["POST"]),
             Route("/api/approve", self.approve, methods=["POST"]),
+            Route("/api/approval/{id}/preview", self.preview),
             Route("/api/cancel", self.cancel, methods=["POST"]),
             Route("/api/tree", self._get("/tree")),
             Route("/api/tools", self._get("/tools")),
@@ -112,6 +113,13 @@ class _Routes:
     async def approve(self, request: Request) -> Response:
         said = read(await self._body(request), DecideApproval)
         return await self._post(request, *decision_request(said))
+
+    async def preview(self, request: Request) -> Response:
+        """What the call of an approval would do: the part from an offset on."""
+        params = {key: request.query_params[key] for key in ("offset",) if key in request.query_params}
+        path = f"/approvals/{_id(request)}/preview"
+        asked = self._upstream.request("GET", path, headers=forwarded(request.headers), params=params)
+        return _passed_on(await asked)
 
     async def cancel(self, request: Request) -> Response:
         said = read(await self._body(request), CancelTurn)

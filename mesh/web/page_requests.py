@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from mesh.core.errors import BadRequest
+from mesh.core.verdict import Remember
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # Who asks, and what keeps a repeated request from acting twice.
@@ -37,6 +38,8 @@ class DecideApproval(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     edited_args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     reason: str | msgspec.UnsetType = msgspec.UNSET
     answer: str | msgspec.UnsetType = msgspec.UNSET
+    remember: Remember | msgspec.UnsetType = msgspec.UNSET
+    rule: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class CancelTurn(msgspec.Struct, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from mesh.core.events import (
     Completed,
     ConversationCreated,
     Error,
+    FileChange,
     Found,
     LimitReached,
     LlmCall,
@@ -26,6 +27,7 @@ from mesh.core.events import (
     LlmReserved,
     NodeCompleted,
     NodeStarted,
+    Preview,
     RemoteQuestion,
     TextDelta,
     ToolCall,
@@ -416,6 +418,32 @@ def test_what_a_check_found_of_a_call_is_told() -> None:
     text = shown([asked(), again, known])
     assert "node 0 runs refund()  [try 2, was_refunded found that it had no effect before]" in text
     assert "node 0 refund → ok  [0 ms, was_refunded found that it had its effect]" in text
+
+
+def test_the_rule_that_decided_what_changes_and_what_is_remembered_are_told() -> None:
+    where: dict[str, Any] = {"turn": 1, "step": "0/tool/0.0"}
+    preview = Preview("diff", "…", (FileChange("a.py", added=3, removed=1), FileChange("b.py", added=1)))
+    wants = ApprovalRequired(
+        uuid="u",
+        call_id="c",
+        tool_name="write",
+        tool_args={},
+        description="",
+        rule="edits",
+        preview=preview,
+        **where,
+    )
+    rule = {"tools": ["write"], "decide": "allow"}
+    agrees = ApprovalResolved(uuid="u", choice="approve", by="ann", remember="always", grant=rule, **where)
+    runs = ToolIntent(run=1, tool="write", arguments={}, rule="edits", **where)
+    ran = ToolResult(call_id="c", tool="write", content="ok", rule="edits", **where)
+    text = shown([asked(), wants, agrees, runs, ran])
+    assert "asks: run write()?  [approval u, rule edits, 2 files, +4 −1]" in text
+    assert (
+        'ann approved write  [after 0 ms, remembered always: {"tools": ["write"], "decide": "allow"}]' in text
+    )
+    assert "runs write()  [rule edits]" in text
+    assert "write → ok  [0 ms, rule edits]" in text
 
 
 def test_the_call_of_a_tool_node_is_told_with_its_arguments() -> None:

@@ -18,7 +18,8 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
-from mesh.keeper.requests import ShowPreview
+from mesh.keeper.requests import Import, ShowPreview
+from mesh.keeper.transfer import exported_lines
 from mesh.mcp.memory import ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
 from tests.worlds.mesh import Caller, Ledger, LocalMesh, SendMessage, calls, says
@@ -382,3 +383,20 @@ async def test_the_rest_of_a_preview_is_shown_on_request_unless_it_is_another_on
         await world.decide(uuid, "approve")
         status, _ = await world.ask(ShowPreview(uuid))
         assert status == 409
+
+
+async def test_what_was_remembered_in_another_mesh_is_not_remembered_here() -> None:
+    model = ByNode(main=[add(1), says("done")])
+    async with mesh(model, grants="always") as world:
+        _, body = await world.create("go")
+        _, body = await world.decide(asking(body)["uuid"], "approve", remember="always")
+        lines = exported_lines(await events(world, body))
+    async with mesh(model, grants="always") as other:
+        id = body["conversation"]["id"]
+        status, _ = await other.ask(Import(id, lines))
+        assert status == 201
+        model._script["main"] = [add(1), add(2), says("again")]
+        _, asked = await other.ask(SendMessage(id, Caller(session_id="s1"), "more"))
+        assert asking(asked)["tool_args"] == {"n": 2}
+        await other.decide(asking(asked)["uuid"], "approve")
+        assert not await other.grant_book.grants("main")

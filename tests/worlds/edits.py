@@ -11,7 +11,13 @@ from tests.worlds.live import LiveMesh
 _TEXT = {"type": "string"}
 _OF_FILE = {
     "type": "object",
-    "properties": {"path": _TEXT, "content": _TEXT, "dry_run": {"type": "boolean"}, "expect": _TEXT},
+    "properties": {
+        "path": _TEXT,
+        "content": _TEXT,
+        "dry_run": {"type": "boolean"},
+        "expect": _TEXT,
+        "preview_offset": {"type": "integer"},
+    },
     "required": ["path", "content"],
 }
 _OF_COMMAND = {"type": "object", "properties": {"command": _TEXT}, "required": ["command"]}
@@ -48,6 +54,7 @@ class Edits:
             server="ledger",
             paths=("path",),
             preview={"dry_run": True},
+            rest="preview_offset",
         )
         run = Tool(
             name="run_command",
@@ -63,7 +70,7 @@ class Edits:
         before = self.files.get(path)
         if arguments.get("dry_run"):
             shown = unified_diff.preview(path, before, content, (_state(before), _state(content)))
-            return json.dumps(shown.page(0))
+            return json.dumps(shown.page(arguments.get("preview_offset", 0)))
         self.files[path] = content
         return f"wrote {path}"
 

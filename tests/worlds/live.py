@@ -22,7 +22,7 @@ from mesh.local import local_backend
 from mesh.mcp.memory import progress
 from mesh.mcp.port import Catalogue
 from mesh.mcp.progress import Progress
-from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm
+from tests.worlds.mesh import SIMPLE, Ledger, LocalMesh, ScriptedLlm
 from tests.worlds.ports import free_port
 
 _WITHIN_S = 30.0
@@ -88,10 +88,16 @@ class LiveMesh:
     """See the module's text. ``config`` is YAML; ``llm`` answers for every model in it. Its ledger has the
     tools ``add`` {n: int} (asks a person) and ``look``."""
 
-    def __init__(self, llm: Llm, config: str = SIMPLE, journal: MemoryJournal | None = None) -> None:
+    def __init__(
+        self,
+        llm: Llm,
+        config: str = SIMPLE,
+        journal: MemoryJournal | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.mesh = LocalMesh(llm, journal, config)
+        self.mesh = LocalMesh(llm, journal, config, ledger=ledger)
         self._secret = secrets.token_bytes(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.a2a.client.foreign_policy import asked_why
 from mesh.a2a.client.port import InputRequest, OutgoingMessage, RelayedDecision, RemoteApproval, RemoteFailed
 from mesh.a2a.extensions import HITL, MESH
 from mesh.a2a.numbers import exact, whole
@@ -104,6 +105,7 @@ def _mesh_approvals(request: Any) -> tuple[RemoteApproval, ...]:
             kind=kind_named(one.get("kind")).name,
             tool_name=_text(one.get("tool_name")),
             tool_args=_arguments(one),
+            asked_why=asked_why(one),
         )
         for one in _objects(request, "approvals")
         if _text(one.get("uuid"))
@@ -171,6 +173,11 @@ def _mesh_decision(uuid: str, decision: RelayedDecision) -> dict[str, Any]:
         written["edited_args_json"] = json.dumps(decision.edited_args, ensure_ascii=False)
     if decision.reason:
         written["reason"] = decision.reason
+    if decision.remember != "none":
+        written["remember"] = decision.remember
+    if decision.rule is not None:
+        written["rule"] = decision.rule
+        written["rule_json"] = json.dumps(decision.rule, ensure_ascii=False)
     if decision.choice == "answer":
         written["answer"] = decision.answer
     return written

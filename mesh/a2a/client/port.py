@@ -12,7 +12,8 @@ import msgspec
 from mesh.a2a.budget_data import CallerContext
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import ApprovalKindName, DecisionProtocol, SpentElsewhere
+from mesh.core.events import ApprovalKindName, DecisionProtocol, Preview, SpentElsewhere
+from mesh.core.verdict import Part, Remember
 
 TaskState = Literal["completed", "failed", "canceled", "rejected", "input-required", "auth-required"]
 
@@ -43,6 +44,18 @@ class ForwardedHeaders(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"ForwardedHeaders({self.session_id})"
 
 
+class AskedWhy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which rule of another agent asks and why, and what its call would do: as in `ApprovalRequired`, in that
+    agent's words."""
+
+    rule: str = ""
+    why: str = ""
+    parts: tuple[Part, ...] = ()
+    remember: Remember = "none"
+    suggested_rule: dict[str, Any] | None = None
+    preview: Preview | None = None
+
+
 class RemoteApproval(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that another agent wants a person to decide. ``id`` is that agent's, or empty if it gives
     none."""
@@ -52,6 +65,7 @@ class RemoteApproval(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: ApprovalKindName = "tool_call"
     tool_name: str = ""
     tool_args: dict[str, Any] = {}
+    asked_why: AskedWhy = AskedWhy()
 
 
 class InputRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,6 +27,7 @@ class UnsupportedContent(BadRequest):
 
 class _ExactDecision(Decision, frozen=True):
     edited_args_json: str = ""
+    rule_json: str = ""
 
 
 class _Decisions(msgspec.Struct, frozen=True):
@@ -135,14 +136,22 @@ def decisions_in(
 
 
 def _exact(data: _ExactDecision) -> Decision:
-    """With the edited arguments as they were written."""
+    """With the edited arguments and the rule as they were written."""
+    edited = _exact_object("edited_args_json", data.edited_args_json, data.edited_args)
+    rule = _exact_object("rule_json", data.rule_json, data.rule)
+    if (data.remember != "none" and data.choice != "approve") or (rule and data.remember == "none"):
+        raise BadRequest(f"metadata {MESH}: remember goes with an approval, and rule with remember")
+    return Decision(data.uuid, data.choice, edited, data.reason, data.answer, data.remember, rule)
+
+
+def _exact_object(key: str, text: str, value: dict[str, Any] | None) -> dict[str, Any] | None:
     try:
-        edited = exact(data.edited_args_json, data.edited_args)
+        found = exact(text, value)
     except ValueError as problem:
-        raise BadRequest(f"metadata {MESH}: edited_args_json is no JSON: {problem}") from None
-    if not isinstance(edited, dict | None):
-        raise BadRequest(f"metadata {MESH}: edited_args_json must be an object")
-    return Decision(data.uuid, data.choice, edited, data.reason, data.answer)
+        raise BadRequest(f"metadata {MESH}: {key} is no JSON: {problem}") from None
+    if not isinstance(found, dict | None):
+        raise BadRequest(f"metadata {MESH}: {key} must be an object")
+    return found
 
 
 def _in_words(text: str, pending: Sequence[PendingApproval], has_token: bool) -> list[Decision]:

@@ -205,7 +205,9 @@ def _question(view: ConversationView, extensions: Collection[str], note: str) ->
 
 def _approval_data(asked: PendingApproval) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(asked)
-    return {**fields, "tool_args_json": json.dumps(asked.tool_args, ensure_ascii=False)}
+    exact = {"tool_args_json": asked.tool_args, "suggested_rule_json": fields.get("suggested_rule")}
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in exact.items() if value is not None}
+    return fields | texts
 
 
 def _hitl(pending: Sequence[PendingApproval], hint: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ const RESPONSE_TIMEOUT_MS = 45_000;
 
 /**
  * A decision about an approval: either a choice, or the text of an answer.
- * @typedef {{action: Exclude<Choice, "answer">, edited_args?: object, reason?: string} | {answer: string}} Decision
+ * @typedef {{action: Exclude<Choice, "answer">, edited_args?: object, reason?: string,
+ *   remember?: "conversation" | "always", rule?: object} | {answer: string}} Decision
  */
 
 export class ApiError extends Error {
@@ -48,6 +49,9 @@ export class Api {
 
   /** @type {(uuid: string, decision: Decision) => Promise<any>} */
   decide = (uuid, decision) => this.#post("/api/approve", { uuid, ...decision });
+
+  /** @type {(uuid: string, offset: number) => Promise<any>} */
+  preview = (uuid, offset) => this.#request(`/api/approval/${encodeURIComponent(uuid)}/preview?offset=${offset}`);
 
   /** @type {(id: string) => Promise<any>} */
   cancel = (id) => this.#post("/api/cancel", { conversation_id: id });

@@ -6,7 +6,7 @@ import { Feed } from "./feed.js";
 import * as conversations from "./conversation.js";
 
 /** @import { Api, Decision } from "./api.js" */
-/** @import { MeshEvent } from "./turn.js" */
+/** @import { MeshEvent, Preview } from "./turn.js" */
 /** @import { TreeNode } from "./tree-status.js" */
 
 /** @typedef {{state: "idle" | "connecting" | "live" | "reconnecting" | "refused", why: string}} Connection */
@@ -142,6 +142,14 @@ export class Chat {
       this.#deciding(uuid, { busy: false, problem: messageOf(error) });
     }
   }
+
+  /**
+   * The rest of the preview of an approval.
+   * @param {string} uuid
+   * @param {number} offset
+   * @returns {Promise<Preview>}
+   */
+  more = (uuid, offset) => this.api.preview(uuid, offset);
 
   async stop() {
     this.#set({ stopping: true, problem: "" });

@@ -113,6 +113,22 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {object} [edited_args]
  * @property {string} [answer]
  * @property {any} [output_schema] what an edited output has to fit
+ * @property {string} [rule] the rule of a policy that asks
+ * @property {string} [why]
+ * @property {{words: string, verdict: string, rule: string}[]} [parts] of a shell command
+ * @property {"none" | "conversation" | "always"} [remember] for how long the decision may be remembered, or is
+ * @property {object | null} [suggested_rule] what is then added, unless it is edited
+ * @property {object | null} [grant] what was added
+ * @property {Preview} [preview] what the call would do
+ */
+
+/**
+ * @typedef {object} Preview
+ * @property {"diff" | "text"} kind
+ * @property {string} text
+ * @property {{path: string, added?: number, removed?: number, before?: string, after?: string}[]} [files]
+ * @property {boolean} [cut]
+ * @property {number} [next_offset] from where on the rest can be asked for
  */
 
 const MAX_NOTES = 20;
@@ -335,7 +351,9 @@ function ended(turn, event) {
 const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phase) ? { ...item, phase: "stopped", progress: undefined } : item);
 
 /** @param {MeshEvent} event */
-const decisionOf = ({ decision, by, reason, edited_args, answer }) => ({ decision, by, reason, edited_args, answer });
+const decisionOf = ({ decision, by, reason, edited_args, answer, remember = "none", grant }) => ({
+  decision, by, reason, edited_args, answer, remember, grant,
+});
 
 // The key of a step says whether it is of a model or of a tool, so no two items of different kinds share one.
 /** @type {(turn: Turn, step: string) => TextItem | undefined} */

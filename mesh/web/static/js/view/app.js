@@ -80,7 +80,7 @@ export class App extends Component {
           <${Header} ...${{ conversation, turn, drawer }} connection=${state.connection} toggle=${this.#toggle} ...${access} />
           ${problems(chat, state)}
           <${Transcript} key=${`t${conversation.id}`} ...${{ conversation, ...access }} names=${names} deciding=${state.deciding}
-            decide=${decide} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
+            decide=${decide} more=${chat.more} empty=${html`<${Welcome} tree=${tree} isNew=${!conversation.id} />`} />
           <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
         </main>
         <${AgentPanel} ...${{ tree, turn, names }} calledTrees=${state.calledTrees} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />

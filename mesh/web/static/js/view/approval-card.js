@@ -9,24 +9,27 @@ import { problemsOf } from "../schema.js";
 import { AnswerBox } from "./answer-box.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
+import { Reason, Remembering, scopesOf } from "./policy.js";
+import { Preview } from "./preview.js";
 
 /** @import { Choice } from "../../approval-kinds.js" */
 /** @import { Decision } from "../api.js" */
 /** @import { DecisionState } from "../chat.js" */
-/** @import { Approval } from "../turn.js" */
+/** @import { Approval, Preview as PreviewData } from "../turn.js" */
 
 /**
  * @typedef {object} Props
  * @property {Approval} approval
  * @property {DecisionState} [state]
  * @property {(uuid: string, decision: Decision) => void} decide
+ * @property {(uuid: string, offset: number) => Promise<PreviewData>} more the rest of a preview
  * @property {boolean} hasToken
  * @property {() => void} identify
  * @property {string} where who asks, and on whose behalf
  * @property {string} position which of several approvals, or ""
  */
 
-/** @typedef {{mode: "look" | "edit" | "say" | "reject", draft: string, reason: string}} State */
+/** @typedef {{mode: "look" | "edit" | "say" | "reject" | "remember", draft: string, reason: string}} State */
 /** @typedef {{target: HTMLInputElement | HTMLTextAreaElement}} Typed */
 
 const SKIPPED = "the person skipped the question";
@@ -69,6 +72,7 @@ export class ApprovalCard extends Component {
 
   #look = () => this.setState({ mode: "look" }, () => this.#focus("button.primary"));
   #say = () => this.setState({ mode: "say" }, () => this.#focus("textarea"));
+  #remember = () => this.setState({ mode: "remember" }, () => this.#focus(".editor textarea"));
   #ask = () => this.setState({ mode: "reject" }, () => this.#focus("input"));
 
   /** @param {string} selector */
@@ -134,6 +138,11 @@ export class ApprovalCard extends Component {
         ${this.#what()}
         ${kind.hint && html`<p class="hint">${kind.hint}</p>`}
         <p class=${kind.isQuestion ? "question" : "description"}>${descriptionOf(approval)}</p>
+        <${Reason} approval=${approval} agent=${remoteAgentOf(approval)} />
+        ${approval.preview && html`
+          <${Preview} preview=${approval.preview} agent=${remoteAgentOf(approval)}
+            more=${(/** @type {number} */ offset) => this.props.more(approval.uuid, offset)} />
+        `}
         ${kind.showsArguments && this.#arguments()}
         ${approval.expires_at && html`<p class="hint">Counts as rejected after ${new Date(approval.expires_at).toLocaleString()}.</p>`}
         ${state?.problem && html`<p class="problem" role="alert">${state.problem}</p>`}
@@ -160,6 +169,7 @@ export class ApprovalCard extends Component {
     const kind = kindOf(this.props.approval);
     const decide = (/** @type {Decision} */ decision) => this.#decide(decision);
     if (this.state.mode === "reject") return this.#rejecting(isBusy);
+    if (this.state.mode === "remember") return html`<${Remembering} approval=${this.props.approval} back=${this.#look} ...${{ isBusy, decide }} />`;
     if (this.state.mode === "say") return html`<${AnswerBox} ...${{ isBusy, decide }} other=${{ words: "Back", act: this.#look }} />`;
     if (kind.isQuestion) {
       const skip = { words: "Skip", act: () => decide({ action: "reject", reason: SKIPPED }) };
@@ -254,6 +264,9 @@ export class ApprovalCard extends Component {
       <button class="primary" aria-disabled=${isBusy} disabled=${Boolean(this.#edited().problem)} onClick=${this.#approve}>
         <${Icon} name="check" />${this.state.mode === "edit" ? this.#approving() : "Approve"}
       </button>
+      ${this.state.mode === "look" && scopesOf(this.props.approval).length > 0 && html`
+        <button aria-disabled=${isBusy} onClick=${this.#remember}>Approve and remember…</button>
+      `}
     `;
   }
 

@@ -42,13 +42,13 @@ export class Transcript extends Component {
   };
 
   render() {
-    const { conversation, names, deciding, decide, hasToken, identify, empty } = this.props;
+    const { conversation, names, deciding, decide, more, hasToken, identify, empty } = this.props;
     return html`
       <div class="transcript" role="region" aria-label="Conversation" tabindex="-1" onScroll=${this.#scrolled}
         ref=${(/** @type {HTMLElement} */ element) => (this.#element = element)}>
         <div class="turns">
           ${conversation.turns.length === 0 && empty}
-          ${conversation.turns.map((turn) => html`<${TurnView} key=${turn.number} ...${{ turn, names, deciding, decide, hasToken, identify }} />`)}
+          ${conversation.turns.map((turn) => html`<${TurnView} key=${turn.number} ...${{ turn, names, deciding, decide, more, hasToken, identify }} />`)}
         </div>
       </div>
       ${!this.state.isAtEnd && html`

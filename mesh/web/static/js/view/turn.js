@@ -17,7 +17,7 @@ import { count, dollars, duration, inSpiteOf, limitReached, limitName } from "./
 
 /** @import { Decision } from "../api.js" */
 /** @import { DecisionState } from "../chat.js" */
-/** @import { Approval, Item, ToolItem, Turn, ValidationItem } from "../turn.js" */
+/** @import { Approval, Item, Preview, ToolItem, Turn, ValidationItem } from "../turn.js" */
 
 /**
  * @typedef {object} TurnProps
@@ -25,6 +25,7 @@ import { count, dollars, duration, inSpiteOf, limitReached, limitName } from "./
  * @property {Record<string, string>} names of the nodes, by path
  * @property {Record<string, DecisionState>} deciding
  * @property {(uuid: string, decision: Decision) => void} decide
+ * @property {(uuid: string, offset: number) => Promise<Preview>} more the rest of a preview
  * @property {boolean} hasToken
  * @property {() => void} identify
  */
@@ -40,7 +41,7 @@ export class TurnView extends Component {
   }
 
   render() {
-    const { turn, names, deciding, decide, hasToken, identify } = this.props;
+    const { turn, names, deciding, decide, more, hasToken, identify } = this.props;
     const asked = pending(turn);
     const view = viewOf(turn, names);
     const answer = turn.endedAt ? answerOf(turn.items, "0", turn.response) : "";
@@ -51,7 +52,7 @@ export class TurnView extends Component {
           <${Agent} place="0" view=${view} />
           ${turn.notes.length > 0 && isOpen(turn) && html`<p class="note">${turn.notes.at(-1)}</p>`}
           ${asked.map((approval, index) => html`
-            <${ApprovalCard} key=${approval.uuid} approval=${approval} state=${deciding[approval.uuid]} ...${{ decide, hasToken, identify }}
+            <${ApprovalCard} key=${approval.uuid} approval=${approval} state=${deciding[approval.uuid]} ...${{ decide, more, hasToken, identify }}
               where=${askerOf(approval, nameAt(turn, names, approval.node))}
               position=${asked.length > 1 ? `${index + 1} of ${asked.length}` : ""} />
           `)}
