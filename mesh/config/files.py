@@ -335,6 +335,6 @@ def run_file(
 def _end_of(ran: Ran) -> str:
     if ran.bound:
         return ran.bound
-    if ran.status < 0:
-        return f"it was killed by signal {-ran.status}"
+    if number := -ran.status if ran.status < 0 else ran.status - 128 if 128 < ran.status < 160 else 0:
+        return f"it was killed by signal {number}"
     return f"it exited with code {ran.status}"
