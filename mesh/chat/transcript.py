@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from mesh.core.approvals import kind_of
+from mesh.core.concealed import calls_shown
 from mesh.core.events import (
     AgentStarted,
     AnyEvent,
@@ -266,9 +267,8 @@ class Transcript:
         yield from self._print_texts()
         self._finished.add(event.step)
         self._ready.pop(event.step, None)
-        for index, asked in enumerate(event.tool_calls):
-            shown = _without_answer(asked) if event.draft else asked
-            yield from self._call_begun(StepKey(event.step).tool_call(index).text, shown)
+        for index, asked in enumerate(calls_shown(event)):
+            yield from self._call_begun(StepKey(event.step).tool_call(index).text, asked)
 
     def _note_text(self, place: Place, text: str) -> None:
         if place.agent == ROOT:  # the text of a called agent is no answer to the user
@@ -410,11 +410,6 @@ def _call(asked: ToolCall) -> str:
 def _call_of(event: ToolResult) -> str:
     """The call of a result, as far as the result tells it."""
     return one_line(event.tool, 60) if event.arguments is None else call(event.tool, event.arguments)
-
-
-def _without_answer(asked: ToolCall) -> ToolCall:
-    """A call in a draft: the journal has the answer that it brings, which may not have passed."""
-    return ToolCall(asked.id, asked.name) if asked.name in ANSWERING_TOOLS else asked
 
 
 def _answer_in(event: ToolResult) -> str:

@@ -13,9 +13,11 @@ from mesh.config.model import AgentNode, Config, McpServer
 from mesh.config.read_model import Problem
 from mesh.config.schema_kinds import ANY, TEXT, kinds, spoken
 from mesh.config.yaml_tree import Loc
+from mesh.core.hints import hints_of
 from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.spelling import meant
 
+_ONLY_READS = "name a tool there that only reads (read_only=True)"
 _GIVEN = ("output", "request")
 """What a check is given."""
 
@@ -33,25 +35,31 @@ class _Function(NamedTuple):
         return schema
 
     @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return hints_of(self.tool).read_only
+
+    @property
     def takes(self) -> frozenset[str]:
         """The kinds of answers that it takes."""
         return kinds(self.schema.get("properties", {}).get("output", {}), self.schema)
 
 
-def description_of(server: McpServer) -> Description:
+def description_of(server: McpServer, config: Config) -> Description:
     """What is in the Python file of a server, which has one."""
     assert server.python is not None
-    return describe(FileText(server.python.path, server.python.code), server.env)
+    file, memory_bytes = FileText(server.python.path, server.python.code), config.limits.tool_memory_bytes
+    return describe(file, server.env, memory_bytes=memory_bytes)
 
 
 def misused_functions(config: Config) -> Iterator[Problem]:
     """Yields what is wrong with the functions that a config names. The files have no problems."""
-    found = [description_of(server) for server in config.servers if server.python]
+    found = [description_of(server, config) for server in config.servers if server.python]
     functions = {name: function for each in found for name, function in _functions(each)}
     knows_all = all(server.python is not None for server in config.servers)
     for loc, node in config.nodes():
         for at, name in _offered(loc, node):
-            if wrong := _no_tool(name, functions, knows_all):
+            if wrong := _no_tool(name, functions, knows_all) or _changes(config, node, functions):
                 yield at, wrong
         for at, name in node.named_conditions(loc, "check"):
             if wrong := _no_check(name, functions, knows_all) or _unfit(config, node, name, functions):
@@ -85,6 +93,15 @@ def _no_tool(name: str, functions: Mapping[str, _Function], knows_all: bool) -> 
     return f"no tool has this name; {meant(name, tools)}" if knows_all else ""
 
 
+def _changes(config: Config, node: AgentNode, functions: Mapping[str, _Function]) -> str:
+    """Why a tool node cannot be an agent that checks answers; empty if it can, is none, or if that is not
+    known. Its call is a part of the check, so that nobody would be asked."""
+    function = functions.get(node.tool or "")
+    if function is None or function.reads or node.name not in config.validating_agents:
+        return ""
+    return f"{node.name} checks answers, and {node.tool} may change something; {_ONLY_READS}"
+
+
 def _no_check(name: str, functions: Mapping[str, _Function], knows_all: bool) -> str:
     """Why a name cannot check answers; empty if it can, or if that is not known."""
     usable = [each for each, function in functions.items() if not _no_verdict(function)]
@@ -103,7 +120,7 @@ def _no_verdict(function: _Function) -> str:
         return f"{_finds_out(function)}, and does not check answers"
     if function.is_check:
         return ""
-    if not (function.tool.get("annotations") or {}).get("readOnlyHint"):
+    if not function.reads:
         return "may change something, and a check only reads (read_only=True)"
     if wrong := _arguments(function.schema):
         return wrong

@@ -253,8 +253,8 @@ class AgentNode(ConfigSection):
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
     ``can_ask_user`` gives it the tool ``ask_user``. ``approvals`` says whether destructive tools below a
     parallel or a loop ask first or run at once (``inline``); None inherits it from the parallel or loop
-    around the node, and is ``inline`` where there is none. ``policy`` tightens that of the agent, here and
-    below. ``replicas`` is the number of actors; with 0 an
+    around the node, and is ``inline`` where there is none, but ``ask`` in an agent that checks answers.
+    ``policy`` tightens that of the agent, here and below. ``replicas`` is the number of actors; with 0 an
     actor is made on the first use. ``resources`` are what each of them requests of Ray, such as ``num_cpus``.
     ``timeout_s`` None means that only the turn's own bound applies.
     """

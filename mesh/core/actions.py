@@ -28,7 +28,7 @@ from mesh.core.events import (
     Validation,
 )
 from mesh.core.execution import step_id, trace_id_of
-from mesh.core.messages import AGENT_TOOL_PREFIX, ANSWERING_TOOLS
+from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.spending import CostOf, recorded_cost, root_agent
 
@@ -151,15 +151,14 @@ class ActionLog:
         run.calls += 1
         self._numbers[event.step] = run.calls
         for index, call in enumerate(event.tool_calls):
-            shown = _without_draft(call) if event.draft else call
-            self._asked[StepKey(event.step).tool_call(index).text] = shown
+            self._asked[StepKey(event.step).tool_call(index).text] = call
         action = run.action(
             event,
             "llm_call",
             run.calls,
             node=event.node,
             model=event.model,
-            text="" if event.draft else _cut(event.text),  # only the journal has drafts
+            text=_cut(event.text),
             draft=event.draft or None,
             tool_calls=[call.name for call in event.tool_calls] or None,
             input_tokens=event.usage.input,
@@ -291,11 +290,6 @@ def _with_cost(action: AgentAction, nusd: int | None) -> AgentAction:
 def _camel(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)
-
-
-def _without_draft(call: ToolCall) -> ToolCall:
-    """A call without the answer that is in it, of which only the journal tells."""
-    return msgspec.structs.replace(call, arguments={}) if call.name in ANSWERING_TOOLS else call
 
 
 def _cut(text: str) -> str:

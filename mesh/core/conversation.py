@@ -12,7 +12,7 @@ Theory of operation
 
     A turn is *paused* from `Paused` until the next decision or outcome: only a person can make it go on.
     ``state`` is the session state after the last completed turn; `session_state` also has what the nodes of
-    the open turn have written, each in its `NodeCompleted`.
+    the root agent have written in the open turn, each in its `NodeCompleted`.
 
     An approval is *pending* from its `ApprovalRequired` until its `ApprovalResolved`, or until the step that
     it is about has a result (a tool whose outcome was unknown may report it after all).
@@ -28,6 +28,7 @@ import msgspec
 
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.budget import BudgetUse
+from mesh.core.concealed import hides_arguments
 from mesh.core.events import (
     AgentStarted,
     AnyEvent,
@@ -53,7 +54,7 @@ from mesh.core.events import (
     Validation,
 )
 from mesh.core.history import NOT_REACHED, NOT_RUN, call_of, messages_of
-from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, User
+from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.spending import Sum
 
@@ -235,10 +236,11 @@ class Conversation:
 
     @property
     def session_state(self) -> dict[str, str]:
-        """The session state, with what the nodes of the open turn have written."""
+        """The session state, with what the nodes of the root agent have written in the open turn. The state
+        of a called agent is its own, and may tell of a draft."""
         state = dict(self.state)
         for event in self.outcomes:
-            if isinstance(event, NodeCompleted):
+            if isinstance(event, NodeCompleted) and event.place.agent == ROOT:
                 state |= event.state
         return state
 
@@ -392,12 +394,13 @@ class Conversation:
         return ToolCallView(event.tool, arguments, event.shown or event.content, event.is_error)
 
     def _is_draft(self, event: ToolResult) -> bool:
-        """Whether the call was an answer that had to pass: no client is to see it as the model wrote it. What
-        passed, which may be another one, is the content of the result."""
-        if event.tool not in ANSWERING_TOOLS:
-            return False
+        """Whether the call may be an answer that had to pass: no client is to see it as the model wrote it.
+        What passed, which may be another one, is the content of the result."""
         asked_by = StepKey(event.step).asked_by.text
-        return any(isinstance(e, LlmCall) and e.step == asked_by and e.draft for e in self.steps)
+        return any(
+            isinstance(e, LlmCall) and e.step == asked_by and hides_arguments(e, event.tool)
+            for e in self.steps
+        )
 
     def _remember(self, key: str, body_hash: str, seq: int) -> None:
         if key:

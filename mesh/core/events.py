@@ -251,7 +251,8 @@ class LlmCall(Event, frozen=True):
     cost in 10⁻⁹ USD at the price of that moment; None if the model had no known price. ``attempt`` is that of
     the reservation that it settles. ``forced`` names the limit for which it had to be the last one.
     ``draft``: its answer is checked before it counts, and no client is shown it before that; what passed is
-    what its node or the turn completes with.
+    what its node or the turn completes with. ``not_offered`` are the tools that a draft calls although there
+    are none of these names.
     """
 
     model: str
@@ -264,6 +265,7 @@ class LlmCall(Event, frozen=True):
     attempt: int = 0
     forced: str = ""
     draft: bool = False
+    not_offered: tuple[str, ...] = ()
 
 
 class LlmReserved(Event, frozen=True):

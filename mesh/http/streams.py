@@ -18,7 +18,6 @@ from mesh.core.concealed import as_clients_see
 from mesh.core.errors import BadRequest, MeshError, Unavailable
 from mesh.core.events import AnyEvent, CutOff, LlmCall, Validation, now
 from mesh.core.ids import new_id
-from mesh.core.messages import ANSWERING_TOOLS
 from mesh.http.backend import Backend
 from mesh.http.responses import turn_headers
 from mesh.keeper.replies import FollowedEvents, TurnAccepted, WatchedEvents
@@ -56,19 +55,10 @@ def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
     for name in _NOT_SHOWN:
         fields.pop(name, None)
     if isinstance(event, LlmCall) and event.draft:
-        _hide_answer(fields)
+        fields["text"] = ""  # in place of its deltas
     if instead := fields.pop("shown", ""):
         fields["feedback" if isinstance(event, Validation) else "content"] = instead
     return {**head, "step": event.step, "time": event.time, **fields}
-
-
-def _hide_answer(fields: dict[str, Any]) -> None:
-    """Takes an answer that nobody may rely on yet out of the fields of a model call."""
-    fields["text"] = ""
-    for call in fields.get("tool_calls", ()):
-        if call["name"] in ANSWERING_TOOLS:
-            call.pop("arguments", None)
-            call.pop("malformed", None)
 
 
 def event_frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True) -> bytes:

@@ -5,6 +5,7 @@ blocks of one user message. Requests are encoded and answers decoded by msgspec,
 used; `mesh.llm.stainless` says why.
 """
 
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
@@ -26,6 +27,7 @@ from mesh.llm.schema_cache import SchemaCache
 from mesh.llm.schema_forms import ANTHROPIC, in_form
 from mesh.llm.stainless import client_options, endpoint, failure_of, post, post_stream
 
+_log = logging.getLogger(__name__)
 _PATH = "/v1/messages"
 # The API requires a limit in every request; this one is sent when the config gives none.
 ANTHROPIC_MAX_TOKENS = 4096
@@ -273,7 +275,9 @@ def _deltas(draft: Draft, event: _StreamEvent, offered: Offered[msgspec.Raw]) ->
     elif event.type == "content_block_stop" and draft.knows(event.index):
         yield draft.end(event.index)
     elif event.type not in _KNOWN:
-        yield Trace(message=f"the provider sent an event that is not known: {event.type[:100]}")
+        told = f"the provider sent an event that is not known: {event.type[:100]}"
+        _log.info(told)
+        yield Trace(message=told)
 
 
 def _later(usage: _Usage, event: _StreamEvent) -> _Usage:

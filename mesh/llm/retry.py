@@ -21,6 +21,8 @@ MODEL_CALLS = Backoff(first_s=0.5, longest_s=8.0)
 # A turn waits for this call: a server that asks for more than a minute is one that does not answer.
 MOST_RETRY_AFTER_S = 60.0
 BAD_REQUEST = 400
+FAILURE = "failure"
+"""The key of what failed in the data of a `Trace`: see `kind_of`."""
 _MOST_MESSAGE = 500
 _TRANSIENT = (408, 409, 429)
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|\bBearer\s+\S+", re.IGNORECASE)
@@ -66,6 +68,11 @@ def is_transient(status: int) -> bool:
     return status in _TRANSIENT or status >= 500
 
 
+def kind_of(status: int | None) -> str:
+    """A failure without the words of the provider, which may quote what it was sent."""
+    return f"HTTP {status}" if status else "the request failed"
+
+
 async def retried(
     attempt: Callable[[], AsyncGenerator[Event, None]],
     failure_of: Callable[[Exception], Failure | None],
@@ -97,13 +104,14 @@ async def retried(
         if not failure.transient:
             raise LlmError(message, was_free=failure.was_free, status=failure.status)
         if is_reserved and not failure.was_free:
-            raise LlmError(message, is_final=False)
+            raise LlmError(message, is_final=False, status=failure.status)
         if number == ATTEMPTS:
-            raise LlmError(f"{message} (tried {ATTEMPTS} times)", was_free=failure.was_free)
+            tried = f"{message} (tried {ATTEMPTS} times)"
+            raise LlmError(tried, was_free=failure.was_free, status=failure.status)
         delay = MODEL_CALLS.delay(number, failure.retry_after_s)
         follows = f"{message}; attempt {number + 1} of {ATTEMPTS} follows in {delay:.1f} s"
         log.info(follows)
-        yield Trace(message=follows)
+        yield Trace(message=follows, data={FAILURE: kind_of(failure.status)})
         await asyncio.sleep(delay)
 
 

@@ -28,7 +28,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import Event, LlmCall, ToolCall, ToolCallDelta, Trace
 from mesh.core.messages import ToolSpec
 from mesh.llm.port import Llm, LlmRequest, TakesSchema
-from mesh.llm.retry import BAD_REQUEST
+from mesh.llm.retry import BAD_REQUEST, FAILURE, kind_of
 from mesh.llm.schema_forms import RESULT, as_arguments, has_object_root, with_resolved_root
 
 Way = Literal["form", "forced", "offered"]
@@ -78,9 +78,9 @@ class StructuredAnswers:
                 if error.status != BAD_REQUEST or way == "offered":
                     raise
                 refused.append(way)
-                follows = f"{error}; asked again {_INSTEAD[way]}"
+                follows, failed = f"{error}; asked again {_INSTEAD[way]}", kind_of(error.status)
             log.info(follows)
-            yield Trace(message=follows)
+            yield Trace(message=follows, data={FAILURE: failed})
 
     def _ways(self, request: LlmRequest) -> Iterator[Way]:
         """The ways in which to ask: those that are possible and were not refused before."""

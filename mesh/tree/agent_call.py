@@ -230,11 +230,13 @@ async def run_agent(
     message: str = "",
     *,
     may_end_turn: bool,
+    validates: bool = False,
     conceals: bool = False,
 ) -> PassOutput:
     """Runs an agent below the step that calls it, with what it is given. ``message`` is what it is told, if
     that is not made of what it is given. ``may_end_turn``: the call alone does not forbid it, see
-    `PassInput`; ``conceals`` as there. Raises `Superseded`, `Unavailable`."""
+    `PassInput`; ``conceals`` as there. ``validates``: it checks an answer, so that what is destructive waits
+    for a person unless the config says otherwise in so many words. Raises `Superseded`, `Unavailable`."""
     place, turn = step.called_agent(agent.name), steps.turn
     path = (*(turn.agent_path or (settings.root,)), agent.name)
     started = steps.known(place.step, AgentStarted) or steps.record(
@@ -242,13 +244,14 @@ async def run_agent(
     )
     failpoint("agent.called")
     state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
+    said = settings.approvals.said_in(turn)
     below = steps.below(place, state, 0, history=agent.reads_history)
     output = await steps.run_below(
         agent.run,
         msgspec.structs.replace(
             below,
             user_message=message or agent.user_message(given),
-            asks=settings.asks(turn),
+            asks=True if validates and said is None else said,
             at_once=turn.at_once or settings.approvals.at_once,
             may_end_turn=turn.may_end_turn and may_end_turn,
             agent_path=path,

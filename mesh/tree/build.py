@@ -224,7 +224,12 @@ def _a2a_node(config: Config, planned: PlannedNode, environment: Environment) ->
 def _tool_node(config: Config, planned: PlannedNode, environment: Environment) -> BuiltNode:
     node = planned.node
     assert node.tool is not None  # checked by `mesh.config.cross_checks`
-    toolbox = Toolbox(environment.sessions, offered(planned), reserved=reserved(agents_of(config, planned)))
+    toolbox = Toolbox(
+        environment.sessions,
+        offered(planned),
+        reserved=reserved(agents_of(config, planned)),
+        checks={node.tool: _location_of(config, node, "tool")} if _validates(config, planned) else {},
+    )
     calls = ToolCalls(toolbox=toolbox, settings=_call_settings(config, planned), for_model=False)
     return BuiltNode(_node(config, planned, ToolWork(node.name, node.tool, node.args, calls)), calls, toolbox)
 
@@ -352,9 +357,18 @@ def output_schema(config: Config, planned: PlannedNode) -> dict[str, Any] | None
     """What the answers of a node have to fit. An agent that validates has a schema, whether or not the config
     gives it one."""
     node = planned.node
-    if node.output_schema is None and node.type == "llm" and planned.path in config.validating_agents:
+    if node.output_schema is None and node.type == "llm" and _validates(config, planned):
         return VERDICT
     return node.output_schema
+
+
+def _validates(config: Config, planned: PlannedNode) -> bool:
+    """Whether the node is the root of an agent that checks answers, or ends loops."""
+    return planned.path in config.validating_agents
+
+
+def _location_of(config: Config, node: AgentNode, key: str) -> str:
+    return next(config.location(*loc, key) for loc, each in config.nodes() if each.name == node.name)
 
 
 def offered(planned: PlannedNode) -> list[str] | None:

@@ -34,6 +34,7 @@ EXIT_LOOP = ToolSpec(
 )
 """The tool of nodes with ``can_exit_loop``."""
 _EXITED = "The loop ends here."
+_EXIT_TAKES_NOTHING = " exit_loop takes no arguments: nobody has read yours."
 _EXITS_WITH_ANSWER = (
     "The loop ends with the answer that passes its checks next. Give that answer now, in full."
 )
@@ -382,6 +383,7 @@ class LlmWork:
         """A call of the tool that ends the loop. The other calls of the answer run first; where answers are
         checked, an answer has to pass, too."""
         content = _EXITED if self._checks is None else _EXITS_WITH_ANSWER
+        content += _EXIT_TAKES_NOTHING if call.arguments or call.malformed else ""
         return steps.known(step, ToolResult) or steps.record(
             step, ToolResult(call_id=call.id, tool=call.name, content=content)
         )

@@ -14,11 +14,14 @@ limit are events of the step, so that a later pass goes on from them.
 """
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from mesh.core.budget import CallRequest, OnLimit
+from mesh.core.concealed import may_have_draft
 from mesh.core.errors import LlmError
 from mesh.core.events import (
     LimitReached,
@@ -26,17 +29,19 @@ from mesh.core.events import (
     LlmReserved,
     LlmSettled,
     TextDelta,
+    ToolCall,
     ToolCallDelta,
     Trace,
     Usage,
 )
-from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, Results, ToolSpec, User
+from mesh.core.messages import Assistant, Message, Results, ToolSpec, User
 from mesh.core.places import StepKey
 from mesh.core.spending import CostOf
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import Llm, LlmRequest
-from mesh.llm.retry import ATTEMPTS, MODEL_CALLS
+from mesh.llm.retry import ATTEMPTS, FAILURE, MODEL_CALLS, kind_of
 from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields
 from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import ReserveReply
@@ -47,6 +52,7 @@ bound."""
 _FORM_BYTES = 400
 """What is around a schema of answers in a request: the name and the description of a tool, for instance."""
 _MILLION = 1_000_000
+_log = logging.getLogger("mesh.model_calls")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,13 +209,21 @@ class ModelCalls:
             output_schema=settings.output_schema,
         )
         answer: LlmCall | None = None
-        show = _Shown(steps, step, settings.are_drafts)
-        async for event in self._llm.stream(request):
-            match event:
-                case LlmCall():
-                    answer = event
-                case TextDelta() | ToolCallDelta() | Trace():
-                    show(event)
+        offered = frozenset(spec.name for spec in prompt.tools) if settings.are_drafts else None
+        # The words of a provider may quote what the model wrote before.
+        hides_failures = settings.are_drafts and any(isinstance(m, Assistant) for m in prompt.messages)
+        show = _Shown(steps, step, offered, f"model {settings.model}" if hides_failures else "")
+        try:
+            async for event in self._llm.stream(request):
+                match event:
+                    case LlmCall():
+                        answer = event
+                    case TextDelta() | ToolCallDelta() | Trace():
+                        show(event)
+        except LlmError as problem:
+            if not hides_failures:
+                raise
+            raise _unquoted(problem, settings.model, steps) from None
         failpoint("llm.returned")
         if answer is None:
             raise LlmError(f"model {settings.model} ended its stream without an answer")
@@ -217,28 +231,56 @@ class ModelCalls:
         # it that there were too many.
         kept = () if request.answer_only else answer.tool_calls[: settings.max_tool_calls + 1]
         return msgspec.structs.replace(
-            answer, tool_calls=kept, cost_nusd=self._cost_of(answer), draft=settings.are_drafts
+            answer,
+            tool_calls=kept,
+            cost_nusd=self._cost_of(answer),
+            draft=settings.are_drafts,
+            not_offered=() if offered is None else _others(kept, offered),
         )
+
+
+def _others(calls: Sequence[ToolCall], offered: frozenset[str]) -> tuple[str, ...]:
+    """The tools that are called and not offered."""
+    return tuple(sorted({call.name for call in calls} - offered))
+
+
+def _unquoted(problem: LlmError, model: str, steps: Steps) -> LlmError:
+    """A failure without the words of the provider, which go to the log."""
+    turn = steps.turn
+    at = fields(conversation=turn.conversation_id, turn=turn.turn, node=turn.at)
+    _log.warning("event=model_failed %s %s", at, fields(message=problem))
+    return LlmError(
+        f"model {model}: {kind_of(problem.status)} (the log has more)",
+        was_free=problem.was_free,
+        is_final=problem.is_final,
+        status=problem.status,
+    )
 
 
 class _Shown:
     """What watchers are shown of a model call while it goes on: of a draft, neither text nor the calls that
-    are an answer."""
+    may be an answer. ``offered`` are the tools; None: it is no draft. ``model``: whose failures are shown
+    without the words of the provider; empty: they are shown as they are."""
 
-    def __init__(self, steps: Steps, step: StepKey, is_draft: bool) -> None:
+    def __init__(self, steps: Steps, step: StepKey, offered: frozenset[str] | None, model: str) -> None:
         self._steps = steps
         self._step = step
-        self._is_draft = is_draft
-        self._answers: set[str] = set()  # the ids of the calls that are answers
+        self._offered = offered
+        self._model = model
+        self._answers: set[str] = set()  # the ids of the calls that may be answers
 
     def __call__(self, event: TextDelta | ToolCallDelta | Trace) -> None:
-        if not (self._is_draft and self._is_answer(event)):
-            self._steps.show(self._step, event)
+        if self._offered is not None and self._is_answer(event, self._offered):
+            return
+        if isinstance(event, Trace) and self._model:
+            failure = event.data.get(FAILURE, "a note of the provider")
+            event = Trace(message=f"{self._model}: {failure} (the log has more)")
+        self._steps.show(self._step, event)
 
-    def _is_answer(self, event: TextDelta | ToolCallDelta | Trace) -> bool:
+    def _is_answer(self, event: TextDelta | ToolCallDelta | Trace, offered: frozenset[str]) -> bool:
         if isinstance(event, ToolCallDelta):
             name = event.call.name if event.call else event.name
-            if name in ANSWERING_TOOLS:
+            if name and may_have_draft(name, offered):
                 self._answers.add(event.call_id)
             return event.call_id in self._answers
         return isinstance(event, TextDelta)

@@ -27,18 +27,22 @@ class ApprovalRule:
         decides; where none has it, its nodes do not ask.
 
         Invariant: without a node of these above it, a node asks as its agent does. So an agent that is called
-        has the rule of its caller, and how a tree is cut into agents does not decide what asks.
+        has the rule of its caller, and how a tree is cut into agents does not decide what asks. The exception
+        are agents that check answers, which ask where nothing is said (`run_agent`).
         """
         if node.approvals is not None:
             return ApprovalRule(node.approvals == "ask", at_once=True)
         return ApprovalRule(self.asks, at_once=True)
 
+    def said_in(self, turn: PassInput) -> bool | None:
+        """Whether they wait, as far as the config says so here, or above an agent that was called as this
+        pass says."""
+        return turn.asks if self.asks is None else self.asks
+
     def asks_in(self, turn: PassInput) -> bool:
-        """Whether they wait, in an agent that was called as this pass says."""
-        if self.asks is not None:
-            return self.asks
-        # A parallel or loop node of the agent runs at once, unless one above the call has said "ask".
-        return turn.asks and (turn.at_once or not self.at_once)
+        """Whether they wait. Where nothing is said, parallel and loop nodes run them at once."""
+        said = self.said_in(turn)
+        return not (self.at_once or turn.at_once) if said is None else said
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,10 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``known``. ``state`` is the session state as this node sees it, ``iteration`` that of the nearest loop.
     ``history`` are the turns before, for nodes that read them.
 
-    ``asks`` and ``at_once`` are set for an agent that was called: whether its caller's destructive tools wait
-    for a person, and whether the caller is below a parallel or loop node. ``may_end_turn`` is false for one
-    that checks an answer, or whose caller's answer is checked, and for all below it: the turn would end past
+    ``asks`` and ``at_once`` are set for an agent that was called: whether the config says above the call that
+    destructive tools wait for a person, None if it says nothing; and whether the caller is below a parallel
+    or loop node. One that checks an answer always has an ``asks``. ``may_end_turn`` is false for one that
+    checks an answer, or whose caller's answer is checked, and for all below it: the turn would end past
     these checks. ``agent_path`` are the names of the agents from the root agent down to this one, empty in
     the root agent. ``started_at`` is when this agent began: the root agent with the turn. ``deadline`` is
     when nobody waits for this pass any more.
@@ -78,7 +79,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_token: bool = False
     traceparent: str = ""
     watched: bool = False
-    asks: bool = True
+    asks: bool | None = None
     at_once: bool = False
     may_end_turn: bool = True
     agent_path: Sequence[str] = ()

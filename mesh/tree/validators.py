@@ -240,6 +240,7 @@ class AgentValidator:
             self._settings,
             message,
             may_end_turn=False,
+            validates=True,
             conceals=self._is_draft,
         )
         if output.status not in ("completed", "failed"):

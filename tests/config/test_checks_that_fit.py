@@ -95,6 +95,19 @@ def test_what_cannot_check_an_answer_is_told_with_the_reason_and_what_can(
     assert of_rules(tmp_path, "validate:", f"- check: {name}") == [f"5: agent.validate[0].check: {problem}"]
 
 
+@pytest.mark.parametrize("where", ["exit_when", "validate"])
+def test_a_tool_node_that_may_change_something_cannot_check_answers(tmp_path: Path, where: str) -> None:
+    says = "exit_when: {agent: critic}" if where == "exit_when" else "validate: [{agent: critic}]"
+    child, kind = ("agents: [{name: a, type: llm}]", "loop") if where == "exit_when" else ("tools: []", "llm")
+    critic = "agents:\n- {name: critic, type: tool, tool: %s, args: {order: x}}\n"
+    assert of_rules(tmp_path, child, says, kind=kind, more=critic % "pay") == [
+        "8: agents[0].tool: critic checks answers, and pay may change something; name a tool there that only "
+        "reads (read_only=True)"
+    ]
+    assert of_rules(tmp_path, child, says, kind=kind, more=critic % "find") == []
+    assert of_rules(tmp_path, child, kind=kind, more=critic % "pay") == []
+
+
 def test_checks_that_take_the_answer_are_no_problem(tmp_path: Path) -> None:
     schema = "output_schema: rules.py:Item"
     assert of_rules(tmp_path, schema, "validate: [{check: is_item}, {check: look}, {check: is_known}]") == []

@@ -35,7 +35,7 @@ from mesh.tree.local import LocalTree
 from tests.tools.serving import served
 from tests.worlds.mesh import LocalMesh, calls, says
 from tests.worlds.tool_servers import Spec
-from tests.worlds.trees import EXIT, config, llm, loop, parallel, sequential
+from tests.worlds.trees import EXIT, config, llm, loop, parallel, sequential, tool
 
 ORDER = {
     "type": "object",
@@ -543,6 +543,92 @@ async def test_a_destructive_agent_that_a_validating_agent_calls_waits_for_a_per
         assert model.requests["eraser"] == []
         _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
     assert body["result"]["response"] == "hi"
+
+
+ADDS = calls(("add", {"n": 7}))
+
+
+@pytest.mark.parametrize("rule", [None, "ask", "inline"])
+@pytest.mark.parametrize("around", [loop, parallel])
+@pytest.mark.parametrize(
+    "critic",
+    [
+        llm("critic"),
+        sequential(tool("adds", "add", n=7), llm("last"), name="critic"),
+        loop(llm("own"), name="critic", max_iterations=1),
+        llm("critic", agents=["eraser"]),
+    ],
+    ids=["llm", "tool", "own loop", "calls another"],
+)
+async def test_what_a_validating_agent_calls_waits_for_a_person_unless_the_config_says_inline(
+    critic: dict[str, Any], around: Any, rule: str | None
+) -> None:
+    script = {name: [ADDS, verdict(True)] for name in ("critic", "own", "eraser")}
+    if "eraser" in critic.get("agents", ()):
+        script["critic"] = [calls(("eraser", {"task": "x"})), verdict(True)]
+    more = {"approvals": rule} if rule else {}
+    more |= {"max_iterations": 1} if around is loop else {}
+    tree = around(llm("main", validate=[{"agent": "critic"}]), **more)
+    model = Answers(main=["hi"], last=[verdict(True)], **script)
+    async with CheckedMesh(model, tree, critic, llm("eraser")) as world:
+        body, _ = await world.lived()
+        assert world.ledger.lines == (["add 7"] if rule == "inline" else [])
+        if rule != "inline":
+            _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert (body["result"]["response"], world.ledger.lines) == ("hi", ["add 7"])
+
+
+async def test_what_ends_a_loop_asks_though_the_nodes_of_the_loop_do_not() -> None:
+    tree = loop(llm("main"), exit_when={"agent": "critic"}, max_iterations=3)
+    model = Answers(main=[calls(("add", {"n": 1})), "hi"], critic=[ADDS, verdict(True)])
+    async with CheckedMesh(model, tree, CRITIC) as world:
+        body, _ = await world.lived()
+        assert world.ledger.lines == ["add 1"]
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert (body["result"]["response"], world.ledger.lines) == ("hi", ["add 1", "add 7"])
+
+
+async def test_a_validator_of_an_agent_that_a_loop_calls_asks_though_the_agent_does_not() -> None:
+    tree = loop(llm("main", agents=["helper"]), max_iterations=1)
+    helper = llm("helper", validate=[{"agent": "critic"}])
+    script = {"main": [calls(("helper", {"task": "x"})), "done"], "critic": [ADDS, verdict(True)]}
+    model = Answers(helper=[calls(("add", {"n": 1})), "hi"], **script)
+    async with CheckedMesh(model, tree, helper, CRITIC) as world:
+        body, _ = await world.lived()
+        assert world.ledger.lines == ["add 1"]
+        _, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+    assert (body["result"]["response"], world.ledger.lines) == ("done", ["add 1", "add 7"])
+
+
+async def test_a_validating_agent_may_say_itself_that_its_tools_run_at_once() -> None:
+    critic = loop(llm("own"), name="critic", max_iterations=1, approvals="inline")
+    model = Answers(main=["hi"], own=[ADDS, verdict(True)])
+    async with CheckedMesh(model, llm("main", validate=[{"agent": "critic"}]), critic) as world:
+        body, _ = await world.lived()
+    assert (body["result"]["response"], world.ledger.lines) == ("hi", ["add 7"])
+
+
+@pytest.mark.parametrize("ends_loop", [False, True])
+async def test_a_tool_node_that_may_change_something_is_no_validator(ends_loop: bool) -> None:
+    condition = {"agent": "critic"}
+    tree = rounds(exit_when=condition) if ends_loop else loop(llm("main", validate=[condition]))
+    world = CheckedMesh(Answers(main=["hi"], writer=["hi"]), tree, tool("critic", "add", n=7))
+    with pytest.raises(ConfigError, match="'add' of ledger may change something, so that it cannot check"):
+        await world.tree.start()
+
+
+async def test_a_tool_node_that_only_reads_is_a_validator() -> None:
+    async def judge(arguments: dict[str, Any]) -> str:
+        return verdict(True)
+
+    tree = llm("main", validate=[{"agent": "critic"}])
+    critic = tool("critic", "judge", output="{output}")
+    async with CheckedMesh(
+        Answers(main=["hi"]), tree, critic, checks={"judge": judge}, is_foreign=True
+    ) as world:
+        body, events = await world.lived()
+    assert body["result"]["response"] == "hi"
+    assert validations(events) == [("critic", True, 1)]
 
 
 # -- people
