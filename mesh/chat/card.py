@@ -123,7 +123,7 @@ def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
         meaning = {"a": meaning["a"], **remember, **meaning}
     if kind.edits_arguments:
         what = "answer" if kind.edits_output else "arguments"
-        everything = "" if asked.preview else " of it" if kind.edits_output else f" {what}"
+        everything = "" if asked.preview or asked.rule else " of it" if kind.edits_output else f" {what}"
         return {**meaning, "e": f"edit {what}", "v": f"view all{everything}"}
     return {**meaning, "v": "view all of it"}
 

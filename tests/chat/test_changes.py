@@ -156,3 +156,44 @@ def test_a_long_diff_fills_no_more_than_the_screen_and_is_viewed_page_by_page(
         assert "│+ line 600" not in screen.text
         screen.press("q")
         screen.asked()
+
+
+def test_what_the_tool_has_cut_is_asked_for_when_the_person_comes_to_it(
+    started: list[LiveMesh], env: dict[str, str]
+) -> None:
+    content = "".join(f"line {number} {'x' * 800}\n" for number in range(100))
+    write = calls(("write_file", {"path": "long.txt", "content": content}))
+    mesh, _ = mesh_of(started, write, says("Done."))
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.asked()
+        assert "and more; v shows them" in screen.text
+        assert "│+ line 99 " not in screen.text
+        screen.press("v")
+        for _ in range(8):
+            screen.asked("[space] more  [q] back")
+            if "│+ line 99 " in screen.text:
+                break
+            seen = screen.text
+            screen.press(" ")
+            screen.wait_until(lambda before=seen: screen.text != before)  # type: ignore[misc]
+        assert "│+ line 99 " in screen.text
+        assert "cut by the tool" not in screen.text
+
+
+def test_what_is_remembered_always_is_not_asked_for_in_another_conversation(
+    started: list[LiveMesh], env: dict[str, str]
+) -> None:
+    mesh, edits = mesh_of(started, WRITE, says("Done."), AGAIN, says("Done again."))
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.asked()
+        screen.press("l")
+        screen.wait("the rule that is added always")
+        screen.press("\r")
+        screen.wait("remembered always: ", "Done.")
+        screen.say("/new")
+        screen.say("once more")
+        screen.wait("Done again.")
+        screen.ready()
+        assert edits.files == {"a.py": "new\n"}

@@ -17,11 +17,14 @@ from mesh.core.events import Spend
 from mesh.llm.port import Llm
 from tests.web import chromium
 from tests.web.world import WITHIN_MS, Cast, Gate, Person, serving
+from tests.worlds.edits import POLICY, Edits
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
 
 FOLDER = Path(__file__).parents[2] / "docs/screenshots"
-DESKTOP, TALL, PHONE = ({"width": w, "height": h} for w, h in ((1280, 800), (1280, 900), (390, 800)))
+DESKTOP, TALL, PHONE, DIFF = (
+    {"width": w, "height": h} for w, h in ((1280, 800), (1280, 900), (390, 800), (1280, 1240))
+)
 
 ALONE = """
 name: numbers
@@ -105,6 +108,27 @@ agent:
 WRONG_SUM = "Five litres at 9.98 each are 49.90, and the order says 39.90."
 
 
+OLD_PRICES = '''"""What things cost."""
+
+from decimal import Decimal
+
+
+def price(amount: str, discount: int) -> Decimal:
+	"""The price, less a discount in percent."""
+	return Decimal(amount) * (100 - discount) / 100\x20
+'''
+NEW_PRICES = '''"""What things cost."""
+
+from decimal import ROUND_HALF_UP, Decimal
+
+CENT = Decimal("0.01")
+
+
+def price(amount: str, discount: int) -> Decimal:
+    """The price, less a discount in percent."""
+    less = Decimal(amount) * (100 - discount) / 100
+    return less.quantize(CENT, ROUND_HALF_UP)  # \u202e dlos era seiretaB \u202c
+'''
 SPENT = [
     Spend(
         turn=1,
@@ -244,6 +268,21 @@ async def checked(browser: Browser, name: str, **options: Any) -> None:
         await taken(person, name)
 
 
+async def change(browser: Browser, name: str, *, is_split: bool = False, **options: Any) -> None:
+    """A call that would change a file, with its diff, in the hands of somebody who decides about it."""
+    write = calls(("write_file", {"path": "src/prices.py", "content": NEW_PRICES}))
+    async with before(browser, Spoken(write), POLICY, **options) as (live, person):
+        Edits(**{"src/prices.py": OLD_PRICES}).offered_by(live)
+        await person.say("Round prices to whole cents.")
+        await person.sees_cards(1)
+        if is_split:
+            await person.cards.get_by_role("button", name="Side by side").click()
+        else:
+            await person.cards.get_by_role("button", name="Approve and remember…").click()
+        await person.cards.locator(".answers").scroll_into_view_if_needed()
+        await taken(person, name)
+
+
 async def taken(person: Person, name: str) -> None:
     """The picture, when what moves has come to rest."""
     file = Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER) / f"{name}.png"
@@ -262,6 +301,8 @@ async def main() -> None:
         await approval(browser, "web-phone", viewport=PHONE)
         await called(browser, "web-agents", viewport=TALL)
         await checked(browser, "web-validation", viewport=TALL)
+        await change(browser, "web-diff", viewport=DIFF)
+        await change(browser, "web-diff-split", is_split=True, viewport=TALL, color_scheme="dark")
         await editing(browser, "web-dark", viewport=DESKTOP, color_scheme="dark")
         await browser.close()
 

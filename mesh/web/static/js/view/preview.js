@@ -19,6 +19,8 @@ import { count } from "./words.js";
 /** @typedef {{isSplit: boolean, shown: number, text: string, next: number | undefined, isCut: boolean, problem: string, isLoading: boolean}} State */
 
 const SHOWN = 400;
+const UNIFIED = ["number", "number", "sign", "line"];
+const SPLIT = ["number", "line", "number", "line"];
 const NO_FILE = ["", "absent"];
 /** @type {Record<string, string>} */
 const KIND = { "+": "added", "-": "removed", "@": "hunk", "▸": "about", "\\": "about" };
@@ -59,7 +61,8 @@ export class Preview extends Component {
         </div>
         ${this.#files()}
         <div class="diff" tabindex="0" role="group" aria-label=${isDiff ? "Diff" : "Preview"}>
-          <table class=${isSplit ? "split" : "unified"}><tbody>
+          <table class=${isSplit ? "split" : "unified"}>
+            <colgroup>${(isSplit ? SPLIT : UNIFIED).map((kind) => html`<col class=${kind} />`)}</colgroup><tbody>
             ${isSplit ? sideBySide(rows.slice(0, shown)).map(splitRow) : rows.slice(0, shown).map(unifiedRow)}
           </tbody></table>
         </div>
