@@ -19,6 +19,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,12 +34,19 @@ from mesh.processes.bounded import Ran, run_bounded
 MAX_BYTES = 256 * 1024
 """Bounds a file that a config names."""
 DESCRIBE_TIMEOUT_S = 30.0
+MEMORY_BYTES = 2 << 30
+"""What a file and all that it starts may use while it is read: the default of `Limits.tool_memory_bytes`."""
+_MOST_MEMORY = 1 << 40
 MAX_DESCRIPTION = 8 * 1024 * 1024
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """The variables that an MCP server inherits; see `mesh.mcp.programs.server_environment`."""
 
 Problem = tuple[Loc, str]
 
+_GOES_ON = (
+    "the import started a thread, or registered a function with atexit, that does not end; "
+    "start threads in a tool, or with daemon=True"
+)
 _BARE_NAME = re.compile(r"[A-Za-z_]\w*([.:][A-Z]\w*)*")
 """A type as code names it: ``Order``, ``shop.Order``."""
 
@@ -107,7 +115,25 @@ class Files:
         self._folder = folder
         self._kept = kept
         self._read_files = {read.path: read} if read else {}
+        self._env: dict[str, Mapping[str, str]] = {}
+        self._memory_bytes = MEMORY_BYTES
         self.used: dict[str, FileText] = {}
+
+    def run_as_in(self, config: Mapping[str, Any]) -> None:
+        """Runs files as the plain data of a config says: with the variables of the first server that is made
+        from the file, and within the limits. What is wrong in the data is reported by others."""
+        limits, servers = config.get("limits"), config.get("mcp_servers")
+        memory = limits.get("tool_memory_bytes") if isinstance(limits, dict) else None
+        if type(memory) is int and 0 < memory <= _MOST_MEMORY:
+            self._memory_bytes = memory
+        for server in servers if isinstance(servers, list) else ():
+            if isinstance(server, dict) and isinstance(server.get("python"), str):
+                env = server.get("env")
+                texts = (
+                    {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
+                )
+                with suppress(UnusableFile):
+                    self._env.setdefault(_path(self._folder, server["python"]), texts)
 
     def text(self, loc: Loc, reference: str) -> FileText:
         """Returns the file that the reference at ``loc`` names. Raises `UnusableFile`."""
@@ -130,7 +156,8 @@ class Files:
     def _read_schema(self, reference: str) -> FileText:
         file, _, name = reference.rpartition(":")
         if file.endswith(".py"):
-            return _schema_of_type(self._read(file), name)
+            found = self._read(file)
+            return _schema_of_type(found, name, self._env.get(found.path, {}), self._memory_bytes)
         if reference.endswith(".py"):
             raise UnusableFile(f"names a Python file and no type of it; expected {reference}:NAME")
         if _BARE_NAME.fullmatch(reference) and not os.path.exists(_path(self._folder, reference)):  # noqa: PTH110
@@ -160,6 +187,8 @@ class Files:
 def resolve(data: Any, files: Files) -> Iterator[Problem]:
     """Puts what they stand for in place of the references to files in the plain data of a config, whose types
     have not been checked yet. Yields a problem for each that cannot be used."""
+    if isinstance(data, dict):
+        files.run_as_in(data)
     servers = data.get("mcp_servers") if isinstance(data, dict) else None
     for index, server in enumerate(servers if isinstance(servers, list) else ()):
         if isinstance(server, dict) and "python" in server:
@@ -264,9 +293,9 @@ def _opened_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _schema_of_type(file: FileText, name: str) -> FileText:
+def _schema_of_type(file: FileText, name: str, env: Mapping[str, str], memory_bytes: int) -> FileText:
     """The schema of a type, as text: it is kept instead of the file, which is not run again."""
-    found = describe(file, {}, (name,))
+    found = describe(file, env, (name,), memory_bytes)
     if name not in found.schemas:
         raise UnusableFile("; ".join(f"{each.path}:{each.line}: {each.message}" for each in found.problems))
     return FileText(file.path, json.dumps(found.schemas[name]))
@@ -306,18 +335,25 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def describe(file: FileText, env: Mapping[str, str], schemas: tuple[str, ...] = ()) -> Description:
+def describe(
+    file: FileText,
+    env: Mapping[str, str],
+    schemas: tuple[str, ...] = (),
+    memory_bytes: int = MEMORY_BYTES,
+) -> Description:
     """Returns what is in a Python file. It is run with ``env`` and the few variables that servers inherit.
 
     ``schemas`` are names whose schemas are asked for, besides those of the types that the file defines.
     """
-    return _described(file, tuple(sorted(env.items())), schemas)
+    return _described(file, tuple(sorted(env.items())), schemas, memory_bytes)
 
 
 @lru_cache(maxsize=32)
-def _described(file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[str, ...]) -> Description:
+def _described(
+    file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[str, ...], memory_bytes: int
+) -> Description:
     asked = [word for name in schemas for word in ("--schema", name)]
-    found = run_file("mesh.tools.describe", file, dict(env), asked)
+    found = run_file("mesh.tools.describe", file, dict(env), asked, memory_bytes)
     return Description(
         tuple(found.get("tools", ())),
         tuple(found.get("checks", ())),
@@ -328,7 +364,11 @@ def _described(file: FileText, env: tuple[tuple[str, str], ...], schemas: tuple[
 
 
 def run_file(
-    module: str, file: FileText, env: Mapping[str, str], options: Sequence[str] = ()
+    module: str,
+    file: FileText,
+    env: Mapping[str, str],
+    options: Sequence[str] = (),
+    memory_bytes: int = MEMORY_BYTES,
 ) -> dict[str, Any]:
     """Returns the JSON object that a module prints about a file: what it found, and its ``problems``. It runs
     in another process, with ``env`` and the few variables that servers inherit, within bounds. Raises
@@ -341,11 +381,18 @@ def run_file(
             env=inherited | dict(env),
             timeout_s=DESCRIBE_TIMEOUT_S,
             max_bytes=MAX_DESCRIPTION,
+            memory_bytes=memory_bytes,
         )
+    except ValueError as error:  # what no environment can have
+        return {
+            "problems": [{"path": file.path, "line": 1, "message": f"cannot be run: its env has an {error}"}]
+        }
     except OSError as error:
         why = f"no process can be started to run it: {error.strerror or error}"
         what = "end other processes, or raise the limits that ulimit -a shows, and try again"
         raise Unavailable(f"{file.path}: {why}; {what}") from error
+    if ran.bound and _is_object(ran.stdout):  # the file was imported, and something of it goes on
+        return {"problems": [{"path": file.path, "line": 1, "message": f"{ran.bound}: {_GOES_ON}"}]}
     redacted = Redaction(env.values())
     try:
         found: dict[str, Any] = json.loads(redacted(ran.stdout.decode("utf-8", "replace")))
@@ -357,9 +404,16 @@ def run_file(
     return found
 
 
+def _is_object(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 def _end_of(ran: Ran) -> str:
     if ran.bound:
         return ran.bound
-    if ran.status < 0:
-        return f"it was killed by signal {-ran.status}"
+    if number := -ran.status if ran.status < 0 else ran.status - 128 if 128 < ran.status < 160 else 0:
+        return f"it was killed by signal {number}"
     return f"it exited with code {ran.status}"

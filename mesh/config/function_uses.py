@@ -45,15 +45,16 @@ class _Function(NamedTuple):
         return kinds(self.schema.get("properties", {}).get("output", {}), self.schema)
 
 
-def description_of(server: McpServer) -> Description:
+def description_of(server: McpServer, config: Config) -> Description:
     """What is in the Python file of a server, which has one."""
     assert server.python is not None
-    return describe(FileText(server.python.path, server.python.code), server.env)
+    file, memory_bytes = FileText(server.python.path, server.python.code), config.limits.tool_memory_bytes
+    return describe(file, server.env, memory_bytes=memory_bytes)
 
 
 def misused_functions(config: Config) -> Iterator[Problem]:
     """Yields what is wrong with the functions that a config names. The files have no problems."""
-    found = [description_of(server) for server in config.servers if server.python]
+    found = [description_of(server, config) for server in config.servers if server.python]
     functions = {name: function for each in found for name, function in _functions(each)}
     knows_all = all(server.python is not None for server in config.servers)
     for loc, node in config.nodes():

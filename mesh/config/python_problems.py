@@ -18,7 +18,7 @@ def python_problems(config: Config) -> Iterator[str]:
     for index, server in enumerate(config.mcp_servers):
         if server.python is None:
             continue
-        found = description_of(server)
+        found = description_of(server, config)
         yield from (shown(problem) for problem in found.problems)
         if not (found.problems or found.tools or found.checks):
             where = config.location("mcp_servers", index, "python")
@@ -29,7 +29,7 @@ def python_problems(config: Config) -> Iterator[str]:
             if name in first:
                 yield f"{where}: {name}: a second tool of this name; see {first[name]}"
             first.setdefault(name, where)
-    if not any(description_of(server).problems for server in config.servers if server.python):
+    if not any(description_of(server, config).problems for server in config.servers if server.python):
         yield from config.told(misused_functions(config))
 
 

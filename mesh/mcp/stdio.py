@@ -11,9 +11,7 @@ Nothing here raises into the session: the read stream ends when the server does,
 import asyncio
 import json
 import logging
-import os
 import signal
-import sys
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -153,21 +151,10 @@ class StdioTransport:
                 "its full path in the config",
                 may_have_run=False,
             )
-        guarded = [
-            sys.executable,
-            "-I",
-            "-S",
-            guard.__file__,
-            str(os.getpid()),
-            str(self._memory_bytes),
-            "--",
-            binary,
-            *self._command[1:],
-        ]
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.subprocess_exec(
             lambda: SubprocessStreamProtocol(limit=self._max_line, loop=loop),
-            *guarded,
+            *guard.guarded([binary, *self._command[1:]], self._memory_bytes),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,

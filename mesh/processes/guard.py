@@ -30,7 +30,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -48,6 +48,12 @@ WATCHED = STOP | {signal.SIGCHLD, signal.SIGALRM, PARENT_GONE, KILL_NOW}
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+
+
+def guarded(command: Sequence[str], memory: int = 0) -> list[str]:
+    """The command that runs another one below a guard whose parent is this process. The process that runs it
+    has to lead a session. ``memory`` is a bound in bytes; 0 for none."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(memory), "--", *command]
 
 
 def prctl(option: int, value: int) -> bool:

@@ -136,6 +136,63 @@ def test_a_file_that_ends_its_process_is_a_problem(code: str, problem: str) -> N
     assert found.message.endswith(problem)
 
 
+def test_a_file_that_uses_more_memory_than_a_tool_may_is_a_problem(folder: Path) -> None:
+    (folder / "tools/shop.py").write_text(TOOLS + "x = bytearray(300 << 20)\n")
+    (folder / "agent.yaml").write_text(CONFIG + "limits: {tool_memory_bytes: 268435456}\n")
+    [found] = python_problems(loaded(folder))
+    assert "shop.py:8: cannot be imported:" in found and found.endswith("MemoryError")
+
+
+def test_a_type_of_a_file_whose_memory_is_over_the_bound_is_a_problem(folder: Path) -> None:
+    (folder / "tools/shop.py").write_text(TOOLS + "x = bytearray(300 << 20)\n")
+    limits = "limits: {tool_memory_bytes: 268435456}\n"
+    (folder / "agent.yaml").write_text(
+        CONFIG + limits + "agent: {name: a, type: llm, output_schema: tools/shop.py:X}\n"
+    )
+    [found] = refused(folder)
+    assert found.endswith("MemoryError")
+
+
+@pytest.mark.parametrize("part", ["output_schema: tools/shop.py:Order", "exit_when"])
+def test_a_type_of_a_file_is_read_with_the_variables_of_the_server_of_this_file(
+    folder: Path, part: str
+) -> None:
+    code = "import os\nfrom pydantic import BaseModel\nTOKEN = os.environ['TOKEN']\n"
+    (folder / "tools/shop.py").write_text(code + TOOLS + "class Order(BaseModel):\n    total: int\n")
+    server = "{name: shop, python: ./tools/shop.py, env: {TOKEN: '${SECRET}'}}"
+    node = "{name: a, type: llm, output_schema: tools/shop.py:Order}"
+    if part == "exit_when":
+        node = (
+            "{name: l, type: loop, exit_when: {schema: tools/shop.py:Order}, agents: [{name: a, type: llm}]}"
+        )
+    (folder / "agent.yaml").write_text(
+        f"name: shop\nllm: {{model: offline}}\nmcp_servers: [{server}]\nagent: {node}\n"
+    )
+    config = load(folder / "agent.yaml", {"SECRET": "sesame"})
+    assert "total" in str([*config.files.values()][-1].text)
+
+
+@pytest.mark.parametrize(
+    "goes_on",
+    [
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[600]).start()\n",
+        "import atexit, time\natexit.register(time.sleep, 600)\n",
+    ],
+)
+def test_a_file_whose_process_does_not_end_is_a_problem(
+    goes_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh.config.files.DESCRIBE_TIMEOUT_S", 8.0)
+    [found] = describe(FileText("/nowhere/shop.py", goes_on + TOOLS), {}).problems
+    assert found.message.startswith("it did not end within 8 s: the import started a thread, or registered")
+
+
+@pytest.mark.parametrize("env", [{"A=B": "x"}, {"A": "x\0y"}])
+def test_variables_that_no_process_can_have_are_a_problem(env: dict[str, str]) -> None:
+    [found] = describe(FileText("/nowhere/shop.py", TOOLS), env).problems
+    assert found.message.startswith("cannot be run: its env has an ")
+
+
 def test_a_file_that_writes_among_the_description_is_a_problem() -> None:
     code = "import os\nif os.fork():\n    os.wait()\n"
     [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
