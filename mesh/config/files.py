@@ -80,13 +80,14 @@ class Role(NamedTuple):
 
 class Description(NamedTuple):
     """What is in a Python file. Tools and checks are as MCP lists them, with their ``line``. Roles are those
-    of both, and schemas those of its types, by name."""
+    of both, and schemas those of its types, by name. ``undeclared`` are its other functions."""
 
     tools: tuple[dict[str, Any], ...] = ()
     checks: tuple[dict[str, Any], ...] = ()
     schemas: Mapping[str, dict[str, Any]] = {}
     problems: tuple[PythonProblem, ...] = ()
     roles: Mapping[str, Role] = {}
+    undeclared: tuple[str, ...] = ()
 
 
 class MadeFrom(NamedTuple):
@@ -335,6 +336,7 @@ def _described(
         found.get("schemas", {}),
         tuple(PythonProblem(**each) for each in found["problems"]),
         {name: Role(**each) for name, each in found.get("roles", {}).items()},
+        tuple(found.get("undeclared", ())),
     )
 
 

@@ -6,6 +6,7 @@
      "checks":   [the same],
      "roles":    {"refund": what a config has to know besides, see `Role`},
      "schemas":  {"Order": JSON Schema},
+     "undeclared": [the names of functions that are neither tools nor checks],
      "problems": [{"path": …, "line": …, "message": …}]}
 
 ``schemas`` are those of the models, dataclasses and typed dicts that the file defines, and of the names that
@@ -14,6 +15,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 import os
 import sys
@@ -42,6 +44,7 @@ TRACEBACK_LINES = 6
 def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
     """Imports a file and returns what it has."""
     found: dict[str, Any] = {"tools": [], "checks": [], "roles": {}, "schemas": {}, "problems": []}
+    found["undeclared"] = []
 
     def problem(line: int, message: str, at: Path = path) -> None:
         text = without_half_characters(message)
@@ -60,6 +63,7 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
             kind = "checks" if each.declared.is_check else "tools"
             found[kind].append({**each.described(), "line": file.line(each)})
             found["roles"][each.name] = each.role()
+        found["undeclared"] = [*_undeclared(module, file)]
     for name in dict.fromkeys([*_own_types(module), *schemas]):
         try:
             found["schemas"][name] = schema_of(module, name)
@@ -76,6 +80,13 @@ def schema_of(module: ModuleType, name: str) -> dict[str, Any]:
     check_type(name, getattr(module, name))
     with warnings.catch_warnings(action="ignore"):
         return TypeAdapter(getattr(module, name)).json_schema(schema_generator=WithoutTitles)
+
+
+def _undeclared(module: ModuleType, file: ToolFile) -> Iterator[str]:
+    served = [each.declared.function for each in file.functions]
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and value not in served:
+            yield name
 
 
 def _own_types(module: ModuleType) -> Iterator[str]:
