@@ -142,11 +142,12 @@ class Files:
 
     def _read_schema(self, reference: str) -> FileText:
         file, _, name = reference.rpartition(":")
-        if file.endswith(".py"):
+        if file.endswith(".py") and name:
             found = self._read(file)
             return _schema_of_type(found, name, self._env.get(found.path, {}), self._memory_bytes)
-        if reference.endswith(".py"):
-            raise UnusableFile(f"names a Python file and no type of it; expected {reference}:NAME")
+        if reference.endswith((".py", ".py:")):
+            wanted = f"{reference.removesuffix(':')}:NAME"
+            raise UnusableFile(f"names a Python file and no type of it; expected {wanted}")
         if _BARE_NAME.fullmatch(reference) and not os.path.exists(_path(self._folder, reference)):  # noqa: PTH110
             path = "the path of a JSON file (schemas/order.json)"
             of_type = f"a type of a Python file (tools/shop.py:{re.split('[.:]', reference)[-1]})"

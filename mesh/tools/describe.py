@@ -69,7 +69,9 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
             found["schemas"][name] = schema_of(module, name)
         except UnusableArgument as error:
             if name in schemas:
-                problem(file.lines.class_(name), f"{name}: {error}")
+                value, lines = getattr(module, name, None), file.lines
+                line = lines.function(value) if inspect.isroutine(value) else lines.class_(name)
+                problem(line, f"{name}: {error}")
     return found
 
 
@@ -77,6 +79,8 @@ def schema_of(module: ModuleType, name: str) -> dict[str, Any]:
     """The JSON Schema of a type of a module. Raises `UnusableArgument`."""
     if not hasattr(module, name):
         raise UnusableArgument(name, f"the file has no such type; {meant(name, _own_types(module))}")
+    if inspect.isroutine(getattr(module, name)):
+        raise UnusableArgument(name, f"is a function, and no type; {meant(name, _own_types(module))}")
     check_type(name, getattr(module, name))
     with warnings.catch_warnings(action="ignore"):
         return TypeAdapter(getattr(module, name)).json_schema(schema_generator=WithoutTitles)
