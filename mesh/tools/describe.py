@@ -39,6 +39,8 @@ from mesh.tools.results import without_half_characters
 
 TRACEBACK_LINES = 6
 """Lines of the end of a traceback in a problem."""
+LINE_CHARS = 400
+"""Of each of them: a file, or a message, may have lines of any length."""
 
 
 def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
@@ -115,7 +117,11 @@ def import_problem(error: BaseException, path: Path) -> tuple[int, str, Path]:
     said = traceback.format_exception(type(error), error, tail)
     lines = [each for each in "".join(said).splitlines() if each.strip()][-TRACEBACK_LINES:]
     lines += [hidden] if (hidden := hidden_file(error, path.parent)) else []
-    return line, "cannot be imported:\n" + "\n".join(f"    {each}" for each in lines), at
+    return line, "cannot be imported:\n" + "\n".join(f"    {_short(each)}" for each in lines), at
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}…"
 
 
 def _tail(error: BaseException, path: Path) -> Any:

@@ -193,6 +193,32 @@ def test_variables_that_no_process_can_have_are_a_problem(env: dict[str, str]) -
     assert found.message.startswith("cannot be run: its env has an ")
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["x = '" + "a" * 200_000, "raise ValueError('a' * 200_000)", "raise ValueError('a\\n' * 200_000)"],
+)
+def test_a_problem_is_told_in_a_few_short_lines(code: str) -> None:
+    [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
+    assert found.message.startswith("cannot be imported:")
+    assert len(found.message) < 4000
+
+
+def test_a_config_that_is_a_named_pipe_is_refused_and_not_waited_for(folder: Path) -> None:
+    (folder / "agent.yaml").unlink()
+    os.mkfifo(folder / "agent.yaml")
+    assert refused(folder) == ["agent.yaml:1: is a pipe; expected a file"]
+
+
+def test_a_config_may_come_through_a_pipe_of_the_shell() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"name: shop\nllm: {model: offline}\n")
+    os.close(writing)
+    try:
+        assert load(Path(f"/dev/fd/{reading}"), {}).name == "shop"
+    finally:
+        os.close(reading)
+
+
 def test_a_file_that_writes_among_the_description_is_a_problem() -> None:
     code = "import os\nif os.fork():\n    os.wait()\n"
     [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
