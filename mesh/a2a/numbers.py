@@ -22,7 +22,7 @@ def whole(value: Any, depth: int = _MAX_DEPTH) -> Any:
 
 def exact(text: Any, value: Any) -> Any:
     """Returns the JSON value of ``text``, in which numbers are exact, or of ``value`` if there is no text.
-    Raises `ValueError` if the text is not JSON."""
+    Raises `ValueError` if the text is not JSON, or has an object with two members of one name."""
     if not (isinstance(text, str) and text):
         return whole(value)
-    return strict_json.parsed(text)
+    return strict_json.parsed(text, unique_names=True)

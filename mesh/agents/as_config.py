@@ -14,7 +14,7 @@ from mesh.agents.plain_data import AgentProblem, plain, set_fields
 from mesh.config.call_lines import CallLines, Expression
 from mesh.config.yaml_tree import Loc
 from mesh.tools.arguments import UnusableArgument
-from mesh.tools.declare import declared_of
+from mesh.tools.declare import declared_of, noted_on
 from mesh.tools.describe import schema_of
 from mesh.tools.file import ToolFile
 
@@ -119,6 +119,9 @@ class AsConfig:
             return tool.__name__
         name = getattr(tool, "__name__", type(tool).__name__)
         if declared_of(tool) is None:
+            if noted_on(tool) is not None:
+                how = "put that above all other decorators"
+                raise AgentProblem(loc, f"{name} is a function around the one with @tool or @check; {how}")
             kind = "@check" if loc[-1] in ("validate", "exit_when") else "@tool"
             raise AgentProblem(loc, f"{name} is only a function; put {kind} before its def")
         raise AgentProblem(loc, f"{name} is in another file; import it by its name, so that it is served")

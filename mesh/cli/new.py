@@ -1,6 +1,7 @@
 """``mesh new``."""
 
 import keyword
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,7 @@ def tool(
     Example: mesh new tool refund
     """
     with errors_as_lines():
-        if problem := _name_problem(name):
+        if problem := _name_problem(name, folder):
             exit_with([f"{name}: {problem}"], WRONG_USE)
         path = folder / f"{name}.py"
         try:
@@ -47,14 +48,28 @@ def tool(
         typer.echo(_NEXT.format(path=path, name=name, mesh=command("mesh", "mesh.cli"), pytest=_pytest()))
 
 
-def _name_problem(name: str) -> str:
+def _name_problem(name: str, folder: Path) -> str:
     from mesh.config.cross_checks import BUILT_IN_TOOLS
 
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         return "is not the name of a Python function; expected one such as refund"
     if name in BUILT_IN_TOOLS:
         return "is the name of a built-in tool; choose another"
+    if owner := _owner(name):
+        return f"is the name of {owner}, which {folder / name}.py would hide; try {name}_tool"
     return ""
+
+
+def _owner(name: str) -> str:
+    """Whose name it is already; an empty text if nobody's. pytest puts the folder of the file first on the
+    path, so that everybody who imports the name would get the file."""
+    from importlib.metadata import packages_distributions
+
+    if name in sys.stdlib_module_names:
+        return "a module of Python"
+    if name in ("test", "tests"):
+        return "a folder of tests"
+    return "an installed package" if name in packages_distributions() else ""
 
 
 def _pytest() -> str:

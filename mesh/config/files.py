@@ -86,13 +86,14 @@ class Role(NamedTuple):
 
 class Description(NamedTuple):
     """What is in a Python file. Tools and checks are as MCP lists them, with their ``line``. Roles are those
-    of both, and schemas those of its types, by name."""
+    of both, and schemas those of its types, by name. ``undeclared`` are its other functions."""
 
     tools: tuple[dict[str, Any], ...] = ()
     checks: tuple[dict[str, Any], ...] = ()
     schemas: Mapping[str, dict[str, Any]] = {}
     problems: tuple[PythonProblem, ...] = ()
     roles: Mapping[str, Role] = {}
+    undeclared: tuple[str, ...] = ()
 
 
 class MadeFrom(NamedTuple):
@@ -155,11 +156,12 @@ class Files:
 
     def _read_schema(self, reference: str) -> FileText:
         file, _, name = reference.rpartition(":")
-        if file.endswith(".py"):
+        if file.endswith(".py") and name:
             found = self._read(file)
             return _schema_of_type(found, name, self._env.get(found.path, {}), self._memory_bytes)
-        if reference.endswith(".py"):
-            raise UnusableFile(f"names a Python file and no type of it; expected {reference}:NAME")
+        if reference.endswith((".py", ".py:")):
+            wanted = f"{reference.removesuffix(':')}:NAME"
+            raise UnusableFile(f"names a Python file and no type of it; expected {wanted}")
         if _BARE_NAME.fullmatch(reference) and not os.path.exists(_path(self._folder, reference)):  # noqa: PTH110
             path = "the path of a JSON file (schemas/order.json)"
             of_type = f"a type of a Python file (tools/shop.py:{re.split('[.:]', reference)[-1]})"
@@ -360,6 +362,7 @@ def _described(
         found.get("schemas", {}),
         tuple(PythonProblem(**each) for each in found["problems"]),
         {name: Role(**each) for name, each in found.get("roles", {}).items()},
+        tuple(found.get("undeclared", ())),
     )
 
 

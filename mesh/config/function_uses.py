@@ -54,16 +54,27 @@ def description_of(server: McpServer, config: Config) -> Description:
 
 def misused_functions(config: Config) -> Iterator[Problem]:
     """Yields what is wrong with the functions that a config names. The files have no problems."""
-    found = [description_of(server, config) for server in config.servers if server.python]
-    functions = {name: function for each in found for name, function in _functions(each)}
+    files = [
+        (server.python.file, description_of(server, config)) for server in config.servers if server.python
+    ]
+    functions = {name: function for _, found in files for name, function in _functions(found)}
+    plain = {name: file for file, found in files for name in found.undeclared if name not in functions}
     knows_all = all(server.python is not None for server in config.servers)
     for loc, node in config.nodes():
         for at, name in _offered(loc, node):
-            if wrong := _no_tool(name, functions, knows_all) or _changes(config, node, functions):
+            if knows_all and name in plain:
+                yield at, _only_a_function(name, plain, "@tool")
+            elif wrong := _no_tool(name, functions, knows_all) or _changes(config, node, functions):
                 yield at, wrong
         for at, name in node.named_conditions(loc, "check"):
-            if wrong := _no_check(name, functions, knows_all) or _unfit(config, node, name, functions):
+            if knows_all and name in plain:
+                yield at, _only_a_function(name, plain, "@check")
+            elif wrong := _no_check(name, functions, knows_all) or _unfit(config, node, name, functions):
                 yield at, wrong
+
+
+def _only_a_function(name: str, files: Mapping[str, str], kind: str) -> str:
+    return f"{name} is only a function of {files[name]}; put {kind} before its def"
 
 
 def _functions(found: Description) -> Iterator[tuple[str, _Function]]:

@@ -14,6 +14,7 @@ place at which an alias repeats it. A small file of nested aliases could otherwi
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,9 @@ _CONSTANTS: dict[str, Scalar] = {"": None, "~": None, "null": None, "true": True
 
 def read_text(path: Path) -> str:
     """Returns the text of a config file. Raises `ConfigError` if it cannot be read."""
+    # A pipe of the shell has no path of its own, and somebody writes to it. Nobody may write to one that has.
+    if Path(os.path.realpath(path)).is_fifo():
+        raise ConfigError([f"{path}:1: is a pipe; expected a file"])
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)  # one byte more than `compose` accepts: the path may be a device

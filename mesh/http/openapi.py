@@ -426,7 +426,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/conversations/{conversation_id}/log"): Operation(
         "events",
-        "A conversation's journal, one event a line",
+        "A conversation's journal, one event a line, for operators: it has drafts that clients are not shown",
         _LINES,
         about="The journal",
         errors=(404, *_BUSY),

@@ -48,9 +48,9 @@ async def read_request(request: Request, limit: int, key: str = "limits.max_body
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object that a body must be."""
+    """The JSON object that a body must be. Of two members with one name, nobody knows which is meant."""
     try:
-        body = strict_json.parsed(raw)
+        body = strict_json.parsed(raw, unique_names=True)
     except ValueError as problem:
         raise BadRequest(f"the body cannot be read: {problem}") from None
     if not isinstance(body, dict):

@@ -14,6 +14,7 @@ from referencing.exceptions import Unresolvable
 
 from mesh.core import strict_json
 from mesh.llm.schema_forms import Path, subschemas
+from mesh.llm.schema_mistakes import mistakes
 from mesh.mcp.schema import (
     ANSWER,
     MAX_LINE,
@@ -97,7 +98,8 @@ def schema_problems(schema: Any) -> list[SchemaProblem]:
     size = len(msgspec.json.encode(schema))
     if size > MAX_SCHEMA_BYTES:
         return [SchemaProblem((), f"has {size:,} bytes, over the bound of {MAX_SCHEMA_BYTES:,}")]
-    return _references_outside(schema) or _broken(schema) or _unmatched(schema) or _unbounded(schema)
+    found = _references_outside(schema) or _broken(schema) or _unmatched(schema) or _unbounded(schema)
+    return found or [SchemaProblem(*mistake) for mistake in mistakes(schema)]
 
 
 def _references_outside(schema: dict[str, Any]) -> list[SchemaProblem]:

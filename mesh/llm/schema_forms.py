@@ -41,7 +41,7 @@ _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostnam
 
 _BESIDE_ROOT = {"$schema", "title", "description", "$comment", *_DEFINITIONS}
 _DATA = ("enum", "const", "default", "examples")
-_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS)
+BY_NAME = ("properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS)
 Path = tuple[str | int, ...]
 
 
@@ -142,7 +142,7 @@ def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, A
         return
     yield path, schema
     for key, value in schema.items():
-        if key in _BY_NAME and isinstance(value, dict):
+        if key in BY_NAME and isinstance(value, dict):
             for name, each in value.items():
                 yield from subschemas(each, (*path, key, name))
         elif key not in _DATA:
@@ -376,7 +376,7 @@ def _with_moved_references(schema: Any) -> Any:
 def _moved(key: str, value: Any) -> Any:
     if key in _DATA:
         return value
-    if key in _BY_NAME and isinstance(value, dict):
+    if key in BY_NAME and isinstance(value, dict):
         return {name: _with_moved_references(each) for name, each in value.items()}
     if key == "$ref" and isinstance(value, str) and value.startswith("#"):
         stays = value[1:].startswith(("/$defs/", "/definitions/"))

@@ -104,6 +104,13 @@ def check(function: Callable[..., Any] | None = None, /, **unknown: object) -> A
 
 def declared_of(function: object) -> Declared | None:
     """Returns the declaration that a decorator attached to a function, or None."""
+    found = noted_on(function)
+    return found if found is not None and found.function is function else None
+
+
+def noted_on(function: object) -> Declared | None:
+    """Returns the declaration of a function, or of the one around which it was made: ``functools.wraps``
+    copies all that was attached to that."""
     found = getattr(function, _MARK, None)
     return found if isinstance(found, Declared) else None
 
@@ -128,7 +135,7 @@ def _is_function(value: object) -> bool:
 def _declared(function: F, declared: Declared, kind: str) -> F:
     if not _is_function(function):
         raise WrongDeclaration(f"@{kind}: it goes before a function, and not before a {_kind(function)}")
-    if declared_of(function) is not None:
+    if noted_on(function) is not None:
         name = declared.name
         raise WrongDeclaration(f"@{kind}: {name} is declared twice; put one of @tool and @check before it")
     setattr(function, _MARK, declared)

@@ -6,6 +6,7 @@
      "checks":   [the same],
      "roles":    {"refund": what a config has to know besides, see `Role`},
      "schemas":  {"Order": JSON Schema},
+     "undeclared": [the names of functions that are neither tools nor checks],
      "problems": [{"path": …, "line": …, "message": …}]}
 
 ``schemas`` are those of the models, dataclasses and typed dicts that the file defines, and of the names that
@@ -14,6 +15,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 import os
 import sys
@@ -38,11 +40,14 @@ from mesh.tools.results import without_half_characters
 
 TRACEBACK_LINES = 6
 """Lines of the end of a traceback in a problem."""
+LINE_CHARS = 400
+"""Of each of them: a file, or a message, may have lines of any length."""
 
 
 def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
     """Imports a file and returns what it has."""
     found: dict[str, Any] = {"tools": [], "checks": [], "roles": {}, "schemas": {}, "problems": []}
+    found["undeclared"] = []
 
     def problem(line: int, message: str, at: Path = path) -> None:
         text = without_half_characters(message)
@@ -61,12 +66,15 @@ def describe(code: str, path: Path, schemas: list[str]) -> dict[str, Any]:
             kind = "checks" if each.declared.is_check else "tools"
             found[kind].append({**each.described(), "line": file.line(each)})
             found["roles"][each.name] = each.role()
+        found["undeclared"] = [*_undeclared(module, file)]
     for name in dict.fromkeys([*_own_types(module), *schemas]):
         try:
             found["schemas"][name] = schema_of(module, name)
         except UnusableArgument as error:
             if name in schemas:
-                problem(file.lines.class_(name), f"{name}: {error}")
+                value, lines = getattr(module, name, None), file.lines
+                line = lines.function(value) if inspect.isroutine(value) else lines.class_(name)
+                problem(line, f"{name}: {error}")
     return found
 
 
@@ -74,9 +82,18 @@ def schema_of(module: ModuleType, name: str) -> dict[str, Any]:
     """The JSON Schema of a type of a module. Raises `UnusableArgument`."""
     if not hasattr(module, name):
         raise UnusableArgument(name, f"the file has no such type; {meant(name, _own_types(module))}")
+    if inspect.isroutine(getattr(module, name)):
+        raise UnusableArgument(name, f"is a function, and no type; {meant(name, _own_types(module))}")
     check_type(name, getattr(module, name))
     with warnings.catch_warnings(action="ignore"):
         return TypeAdapter(getattr(module, name)).json_schema(schema_generator=WithoutTitles)
+
+
+def _undeclared(module: ModuleType, file: ToolFile) -> Iterator[str]:
+    served = [each.declared.function for each in file.functions]
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and value not in served:
+            yield name
 
 
 def _own_types(module: ModuleType) -> Iterator[str]:
@@ -101,7 +118,11 @@ def import_problem(error: BaseException, path: Path) -> tuple[int, str, Path]:
     said = traceback.format_exception(type(error), error, tail)
     lines = [each for each in "".join(said).splitlines() if each.strip()][-TRACEBACK_LINES:]
     lines += [hidden] if (hidden := hidden_file(error, path.parent)) else []
-    return line, "cannot be imported:\n" + "\n".join(f"    {each}" for each in lines), at
+    return line, "cannot be imported:\n" + "\n".join(f"    {_short(each)}" for each in lines), at
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}…"
 
 
 def _tail(error: BaseException, path: Path) -> Any:

@@ -14,7 +14,7 @@ from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.mcp.port import TOOL_NAME
 from mesh.tools.arguments import Arguments, UnusableArgument, type_hints
 from mesh.tools.check_signatures import answer_check_problems, cannot_judge, outcome_check_problems
-from mesh.tools.declare import DECLARED, Declared, declared_of
+from mesh.tools.declare import DECLARED, Declared, declared_of, noted_on
 from mesh.tools.results import without_half_characters
 from mesh.tools.source_lines import SourceLines
 
@@ -66,6 +66,10 @@ class ToolFunction:
 
     def problems(self) -> Iterator[str]:
         """Yields what is wrong with it as a whole. Raises `UnusableArgument`."""
+        around = noted_on(self.declared.check)
+        if around is not None and around.function is not self.declared.check:
+            what = f"its check is a function around {around.name} (functools.wraps)"
+            yield f"{what}; expected {around.name} itself, or a function of its own"
         if problem := generator_problem(self.declared.function):
             yield problem
         if self.name in BUILT_IN_TOOLS:
@@ -90,9 +94,15 @@ class ToolFile:
     def __init__(self, module: ModuleType, code: str) -> None:
         self.lines = SourceLines(code, str(module.__file__))
         self.functions = [*_functions(_declared_in(module))]
+        self._hidden = [*_hidden_in(module)]
 
     def problems(self) -> Iterator[FileProblem]:
         """Yields what is wrong, function by function."""
+        for hidden in self._hidden:
+            kind = "@check" if hidden.is_check else "@tool"
+            what = f"its name is another function: a decorator above {kind} made it, or a second def"
+            how = f"put {kind} above all other decorators"
+            yield FileProblem(self.lines.function(hidden.function), f"{hidden.name}: {what}; {how}")
         first: dict[str, int] = {}
         for function in self.functions:
             line = self.line(function)
@@ -144,5 +154,19 @@ def _declared_in(module: ModuleType) -> list[Declared]:
     return every
 
 
+def _hidden_in(module: ModuleType) -> Iterator[Declared]:
+    """What the file declares and nobody can call by its name: models would call it without what a decorator
+    above the declaration does."""
+    values = [*vars(module).values()]
+    noted = [found for value in values if (found := noted_on(value)) is not None]
+    for each in DECLARED:
+        function, taken = each.function, vars(module).get(each.name)
+        if any(value is function for value in values):
+            continue
+        is_replaced = function.__module__ == module.__name__ and function.__qualname__ == each.name
+        if each in noted or (is_replaced and callable(taken) and noted_on(taken) is None):
+            yield each
+
+
 def _as_check(function: Any) -> Declared:
-    return declared_of(function) or Declared(function, {"readOnlyHint": True}, is_check=True)
+    return noted_on(function) or Declared(function, {"readOnlyHint": True}, is_check=True)

@@ -337,8 +337,14 @@ class _DurableCall:
             if isinstance(done, ToolResult | PassEnd):
                 return done
             action = done
-        why = f"the session of {self._call.name} ends again and again; it did not run"
-        return self._not_run(NotRun(why))
+        return self._not_run(NotRun(self._given_up(action)))
+
+    def _given_up(self, action: Action) -> str:
+        """Why the call is not claimed once more. Who looks for its traces has to know how often it began."""
+        begun = sum(isinstance(event, ToolIntent) for event in self._steps.of(self._step))
+        found = action.found if isinstance(action, MakeClaim) else None
+        how = f"the check {found.check} says that it did not run" if found else "it did not run"
+        return f"{self._call.name} was begun {begun} times, and its session ended each time; {how}"
 
     async def _after_verdict(self, action: Action) -> Action:
         """What to do, once the policy has been asked if it has to be."""

@@ -62,10 +62,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
             if not verdict.valid:
                 if number < self.max_runs and not is_last:
                     return Objection(verdict.feedback, verdict.shown)
-                told, shown = (
-                    bounded(f"{verdict.name}: {text}", _MOST_MARK)
-                    for text in (verdict.feedback, verdict.shown or verdict.feedback)
-                )
+                told, shown = _objection(verdict)
                 return await self._at_last(steps, step, answer, told, number, shown)
             answer = validator.taken(steps, key, answer)
         return _counts(answer)
@@ -76,8 +73,20 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True):
 
     async def no_answer(self, steps: Steps, step: StepKey, why: str) -> PassEnd:
         """Returns what follows if the model gave no answer: ``why`` takes its place. Raises as `judge`."""
-        number, told = self._number(steps, step), "there is no answer"
-        return await self._at_last(steps, step, Candidate(why), told, number, told)
+        number, told, shown = self._number(steps, step), "there is no answer", "there is no answer"
+        if last := self._last_objection(steps, step):
+            told, shown = (f"{told}; the last one did not pass: {each}" for each in _objection(last))
+        return await self._at_last(steps, step, Candidate(why), told, number, shown)
+
+    def _last_objection(self, steps: Steps, step: StepKey) -> Validation | None:
+        """The last verdict against an answer of the node, before a model call."""
+        for number in reversed(range(step.number)):
+            answer = step.place.model_call(number)
+            for index in range(len(self.validators)):
+                known = steps.known(answer.validation(index), Validation)
+                if known is not None and not known.valid:
+                    return known
+        return None
 
     def _number(self, steps: Steps, step: StepKey) -> int:
         """The number of an answer among those of the node that were checked, from 1."""
@@ -137,6 +146,12 @@ async def verdict_of(
             shown=verdict.shown,
         ),
     )
+
+
+def _objection(verdict: Validation) -> tuple[str, str]:
+    """An objection with its validator, and the same for those who are not to see the answer."""
+    told, shown = verdict.feedback, verdict.shown or verdict.feedback
+    return bounded(f"{verdict.name}: {told}", _MOST_MARK), bounded(f"{verdict.name}: {shown}", _MOST_MARK)
 
 
 def _counts(answer: Candidate, invalid: str = "") -> PassEnd:

@@ -217,6 +217,14 @@ HEAD = "from mesh.agents import Agent, Settings\n"
             ["5: agent.validate: fine is only a function; put @check before its def"],
         ),
         (
+            HEAD + "from functools import cache\nfrom mesh.tools import tool\n@cache\n@tool\n"
+            "def find() -> str: ...\nagent = Agent(name='a', tools=[find])",
+            [
+                "7: agent.tools: find is a function around the one with @tool or @check; put that above all "
+                "other decorators"
+            ],
+        ),
+        (
             HEAD + "def make():\n  class X: ...\n  return X\nagent = Agent(name='a', output_schema=make())",
             ["5: agent.output_schema: X is no name of this file; define it at the top level"],
         ),

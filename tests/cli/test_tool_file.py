@@ -193,6 +193,9 @@ def test_commands_are_written_as_they_can_be_run_from_here(
         ("class", "class: is not the name of a Python function; expected one such as refund"),
         ("../x", "../x: is not the name of a Python function; expected one such as refund"),
         ("ask_user", "ask_user: is the name of a built-in tool; choose another"),
+        ("json", "json: is the name of a module of Python, which tools/json.py would hide; try json_tool"),
+        ("rich", "rich: is the name of an installed package, which tools/rich.py would hide; try rich_tool"),
+        ("tests", "tests: is the name of a folder of tests, which tools/tests.py would hide; try tests_tool"),
     ],
 )
 def test_a_new_tool_that_cannot_be_written_says_why(here: Path, name: str, problem: str) -> None:

@@ -64,8 +64,8 @@ def node(*lines: str, kind: str = "llm") -> str:
     return "\n".join(["agent:", "  name: main", f"  type: {kind}", *(f"  {line}" for line in lines), ""])
 
 
-def of_rules(folder: Path, *lines: str, kind: str = "llm", more: str = "") -> list[str]:
-    (folder / "rules.py").write_text(RULES)
+def of_rules(folder: Path, *lines: str, kind: str = "llm", more: str = "", rules: str = RULES) -> list[str]:
+    (folder / "rules.py").write_text(rules)
     servers = "mcp_servers: [{name: rules, python: rules.py}]\n"
     (folder / "agent.yaml").write_text(node(*lines, kind=kind) + servers + more)
     found = python_problems(load(folder / "agent.yaml", {}))
@@ -106,6 +106,22 @@ def test_a_tool_node_that_may_change_something_cannot_check_answers(tmp_path: Pa
     ]
     assert of_rules(tmp_path, child, says, kind=kind, more=critic % "find") == []
     assert of_rules(tmp_path, child, kind=kind, more=critic % "pay") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "where", "kind"),
+    [
+        ("validate: [{check: is_polite}]", "validate[0].check", "@check"),
+        ("tools: [is_polite]", "tools[0]", "@tool"),
+    ],
+)
+def test_a_function_that_lacks_its_decorator_is_told_as_that(
+    tmp_path: Path, key: str, where: str, kind: str
+) -> None:
+    rules = f"{RULES}\n\ndef is_polite(output: str) -> bool:\n    return True\n"
+    assert of_rules(tmp_path, key, rules=rules) == [
+        f"4: agent.{where}: is_polite is only a function of rules.py; put {kind} before its def"
+    ]
 
 
 def test_checks_that_take_the_answer_are_no_problem(tmp_path: Path) -> None:

@@ -193,6 +193,32 @@ def test_variables_that_no_process_can_have_are_a_problem(env: dict[str, str]) -
     assert found.message.startswith("cannot be run: its env has an ")
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["x = '" + "a" * 200_000, "raise ValueError('a' * 200_000)", "raise ValueError('a\\n' * 200_000)"],
+)
+def test_a_problem_is_told_in_a_few_short_lines(code: str) -> None:
+    [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
+    assert found.message.startswith("cannot be imported:")
+    assert len(found.message) < 4000
+
+
+def test_a_config_that_is_a_named_pipe_is_refused_and_not_waited_for(folder: Path) -> None:
+    (folder / "agent.yaml").unlink()
+    os.mkfifo(folder / "agent.yaml")
+    assert refused(folder) == ["agent.yaml:1: is a pipe; expected a file"]
+
+
+def test_a_config_may_come_through_a_pipe_of_the_shell() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"name: shop\nllm: {model: offline}\n")
+    os.close(writing)
+    try:
+        assert load(Path(f"/dev/fd/{reading}"), {}).name == "shop"
+    finally:
+        os.close(reading)
+
+
 def test_a_file_that_writes_among_the_description_is_a_problem() -> None:
     code = "import os\nif os.fork():\n    os.wait()\n"
     [found] = describe(FileText("/nowhere/shop.py", code), {}).problems
@@ -241,6 +267,8 @@ class Odd(BaseModel):
     run: Callable[[], int]
 
 Total = int
+
+def order(total: int) -> Order: ...
 """
 
 
@@ -285,6 +313,7 @@ def test_a_schema_is_that_of_a_file_or_of_a_type_and_is_kept(
         ("pipe.py:Order", "pipe.py is a pipe or a device; expected a file"),
         ("folder.json", "folder.json cannot be read: Is a directory"),
         ("models.py:Oder", "models.py:1: Oder: the file has no such type; did you mean Order?"),
+        ("models.py:order", "models.py:12: order: is a function, and no type; did you mean Order?"),
         ("models.py:X", "models.py:1: X: the file has no such type; expected one of: Odd, Order"),
         ("models.py:Odd", "models.py:7: Odd: has no usable type: JSON Schema cannot express Odd"),
         ("broken.py:Order", "broken.py:1: cannot be imported:"),
@@ -330,9 +359,10 @@ def test_a_name_that_is_too_long_for_a_file_is_a_name_alone(tmp_path: Path) -> N
         Files(tmp_path).schema(("agent", "output_schema"), "O" * 5_000)
 
 
-def test_a_python_file_without_a_type_is_told_how_to_name_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reference", ["models.py", "models.py:"])
+def test_a_python_file_without_a_type_is_told_how_to_name_one(tmp_path: Path, reference: str) -> None:
     with pytest.raises(UnusableFile, match=r"no type of it; expected models\.py:NAME"):
-        Files(tmp_path).schema(("agent", "output_schema"), "models.py")
+        Files(tmp_path).schema(("agent", "output_schema"), reference)
 
 
 def test_a_file_may_have_a_name_that_could_be_that_of_a_type(tmp_path: Path) -> None:

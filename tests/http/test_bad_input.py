@@ -52,6 +52,7 @@ def waiting(http: httpx.Client) -> tuple[str, str]:
         ("9" * 5_000, "beyond 64 bits"),
         ('"\\ud800"', "not Unicode"),
         ("[" * 200 + "]" * 200, "levels deep"),
+        ('1, "n": 2', "two members of the name 'n'"),
     ],
     ids=lambda text: text[:20],
 )
@@ -267,13 +268,18 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     assert b"did not come" in answer
 
 
-def test_arguments_that_are_edited_over_a2a_are_held_to_the_same(http: httpx.Client, live: LiveMesh) -> None:
+@pytest.mark.parametrize(
+    ("edited", "why"), [(str(2**64), "beyond 64 bits"), ('1, "n": 2', "two members of the name 'n'")]
+)
+def test_arguments_that_are_edited_over_a2a_are_held_to_the_same(
+    http: httpx.Client, live: LiveMesh, edited: str, why: str
+) -> None:
     cid, uuid = waiting(http)
-    decision = {"uuid": uuid, "decision": "approve", "edited_args_json": f'{{"n": {2**64}}}'}
+    decision = {"uuid": uuid, "decision": "approve", "edited_args_json": f'{{"n": {edited}}}'}
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "yes"}], "taskId": cid}
     metadata = {MESH: {"decisions": [decision]}}
     with Rpc(live.url) as rpc:
         found = rpc.call("SendMessage", {"message": {**message, "metadata": metadata}})
     assert found["error"]["code"] == INVALID_PARAMS
-    assert "beyond 64 bits" in found["error"]["message"]
+    assert why in found["error"]["message"]
     assert not live.mesh.ledger.lines

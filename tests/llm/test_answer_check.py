@@ -300,3 +300,53 @@ def test_reading_and_checking_a_large_answer_takes_a_bounded_time(text: str) -> 
     started = time.process_time()
     checked(schema, text)
     assert time.process_time() - started < BOUND_S
+
+
+CLOSED = {"type": "object", "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "text"),
+    [
+        (
+            CLOSED | {"properties": {"a": {}}, "required": ["a", "b"]},
+            ("required",),
+            "requires b, which properties lacks, and additionalProperties is false: no object fits",
+        ),
+        (
+            {"properties": {"n": {"minimum": 5, "maximum": 4}}},
+            ("properties", "n", "minimum"),
+            "minimum 5 is over maximum 4: no number fits",
+        ),
+        ({"minLength": 3, "maxLength": 2}, ("minLength",), "minLength 3 is over maxLength 2: no text fits"),
+        ({"items": {"minItems": 3, "maxItems": 2}}, ("items", "minItems"), "minItems 3 is over maxItems 2"),
+        ({"minimum": 5, "exclusiveMaximum": 5}, ("minimum",), "minimum 5 is not below exclusiveMaximum 5"),
+        ({"requierd": ["a"]}, ("requierd",), "is no keyword of JSON Schema; did you mean required?"),
+        (
+            {"properties": {"a": {"maxlength": 3}}},
+            ("properties", "a", "maxlength"),
+            "is no keyword of JSON Schema; did you mean maxLength?",
+        ),
+    ],
+)
+def test_a_schema_that_nothing_fits_or_with_a_misspelt_keyword_is_refused(
+    schema: dict[str, Any], path: tuple[str, ...], text: str
+) -> None:
+    (problem,) = schema_problems(schema)
+    assert problem.path == path and problem.text.startswith(text), problem
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        CLOSED | {"required": ["x-b"], "patternProperties": {"^x-": {}}},
+        CLOSED | {"properties": {"requierd": {}}, "required": ["requierd"]},
+        {"properties": {"minimum": {"type": "integer"}, "maximum": {"type": "integer"}}},
+        {"minimum": 5, "maximum": 5, "minLength": 2, "maxLength": 2},
+        {"not": CLOSED | {"required": ["b"]}},
+        {"example": 1, "x-types": 1, "units": "m", "nullable": True, "discriminator": {"propertyName": "a"}},
+        {"const": {"requierd": 1}, "default": {"minimum": 5, "maximum": 4}},
+    ],
+)
+def test_a_schema_with_words_of_others_is_no_problem(schema: dict[str, Any]) -> None:
+    assert schema_problems(schema) == []

@@ -9,6 +9,10 @@ from mesh.config.files import Description, FileText, describe
 from tests.tools.serving import IMPORTS
 
 
+def line_of(code: str, start: str) -> int:
+    return (IMPORTS + code).splitlines().index(next(x for x in code.splitlines() if x.startswith(start))) + 1
+
+
 def described(code: str, path: str = "/nowhere/shop.py") -> Description:
     return describe(FileText(path, IMPORTS + dedent(code)), {})
 
@@ -172,6 +176,68 @@ def test_a_decorator_may_collect_what_a_function_yields() -> None:
     found = described(code)
     assert found.problems == ()
     assert [each["name"] for each in found.tools] == ["pages"]
+
+
+GUARDED = """
+from functools import cache, wraps
+
+def guarded(function):
+    @wraps(function)
+    def guard(*given, **named):
+        raise PermissionError("guarded")
+    return guard
+
+def bare(function):
+    return lambda n: function(n)
+"""
+
+
+@pytest.mark.parametrize("around", ["guarded", "cache", "bare"])
+@pytest.mark.parametrize("kind", ["tool(read_only=True)", "check"])
+def test_a_decorator_above_a_declaration_is_refused_since_models_would_call_what_is_below(
+    around: str, kind: str
+) -> None:
+    code = f"{GUARDED}\n@{around}\n@{kind}\ndef look(output: str) -> bool:\n    return True\n"
+    found = described(code)
+    [problem] = found.problems
+    name = f"@{kind.partition('(')[0]}"
+    what = f"look: its name is another function: a decorator above {name} made it, or a second def"
+    assert (problem.line, problem.message) == (
+        line_of(code, "def look"),
+        f"{what}; put {name} above all other decorators",
+    )
+    assert found.tools == found.checks == ()
+
+
+@pytest.mark.parametrize("around", ["guarded", "cache"])
+def test_a_decorator_below_a_declaration_is_a_part_of_the_tool(around: str) -> None:
+    code = f"{GUARDED}\n@tool(read_only=True)\n@{around}\ndef look(output: str) -> bool:\n    return True\n"
+    assert described(code).problems == ()
+
+
+def test_a_decorator_above_a_declaration_in_a_file_beside_it_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(
+        f"from mesh.tools import tool\n{GUARDED}\n@guarded\n@tool\ndef pay(n: int) -> int:\n    return n\n"
+    )
+    [found] = described("from bank import pay as transfer", str(tmp_path / "shop.py")).problems
+    assert found.message.startswith("pay: its name is another function")
+
+
+def test_a_helper_that_is_made_around_a_tool_leaves_the_tool_as_it_is() -> None:
+    code = f"{GUARDED}\n@tool\ndef pay(n: int) -> int:\n    return n\n\npays = guarded(pay)\n"
+    found = described(code)
+    assert (found.problems, [each["name"] for each in found.tools]) == ((), ["pay"])
+
+
+def test_a_check_that_was_made_around_another_function_is_not_taken_for_that() -> None:
+    code = f"{GUARDED}\n@tool\ndef wipe(n: int) -> str:\n    return ''\n\nwas = guarded(wipe)\n\n"
+    code += "@tool(destructive=True, check=was)\ndef pay(n: int) -> str:\n    return ''\n"
+    [found] = described(code).problems
+    assert (found.line, found.message) == (
+        line_of(code, "def pay"),
+        "pay: its check is a function around wipe (functools.wraps); expected wipe itself, or a function of "
+        "its own",
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,10 @@ async def test_a_tool_whose_session_dies_again_and_again_is_given_up() -> None:
         assert mesh.ledger.lines == []
         (result,) = await mesh.events(body, ToolResult)
         assert result.is_error
-        assert result.content == "the session of add ends again and again; it did not run"
+        assert result.content == (
+            "add was begun 5 times, and its session ended each time; "
+            "the check was_added says that it did not run"
+        )
         assert len(await mesh.events(body, ToolIntent)) == 5
 
 

@@ -1464,6 +1464,16 @@ async def test_what_is_there_at_a_limit_is_no_answer_that_passed() -> None:
     assert "main: the answer did not pass (run 1 of 3): there is no answer" in body["error"]
 
 
+@pytest.mark.parametrize("on_invalid", ["accept", "fail"])
+async def test_a_node_that_stops_at_a_limit_tells_what_was_objected_to_last(on_invalid: str) -> None:
+    tree = llm("main", validate=[{"check": "polite"}], on_invalid=on_invalid)
+    model = Answers(main=["rude", calls(("look", {}))])
+    async with budgeted(tree, model, max_llm_calls=2, on_limit="stop") as world:
+        body, _ = await world.lived()
+    told = "there is no answer; the last one did not pass: polite: Say please."
+    assert told in (body["error"] if on_invalid == "fail" else body["result"]["invalid"])
+
+
 async def test_an_agent_that_has_no_budget_left_lets_nothing_pass() -> None:
     tree = llm("main", validate=[{"agent": "critic"}], on_invalid="accept")
     model = Answers(main=["hi"], critic=[verdict(True)])
