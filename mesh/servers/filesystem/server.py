@@ -101,6 +101,7 @@ async def serve_http(server: Server, host: str, port: int) -> None:
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
+        sock.listen(2048)  # before it says so: who reads the line connects at once
         shown = f"[{host}]" if ":" in host else host
         line = f"{NAME} listens on http://{shown}:{sock.getsockname()[1]}/mcp"
         print(line, file=sys.stderr, flush=True)  # noqa: T201
