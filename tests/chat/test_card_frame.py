@@ -144,3 +144,28 @@ async def test_a_rest_that_never_advances_ends_and_says_that_it_was_cut() -> Non
     it = big("a", cut=True, next_offset=1)
     shown = [row.text async for row in all_rows(it, Size(80, 24), more)]
     assert "… the rest was cut by the tool" in shown
+
+
+def test_what_another_agent_would_do_is_told_to_be_its_words() -> None:
+    preview = Preview("diff", "@@ -1 +1 @@\n-a\n+b\n", (FileChange("x", 1, 1),), cut=True)
+    it = ApprovalRequired(
+        uuid="u",
+        call_id="c",
+        tool_name="write",
+        tool_args={},
+        description="Agent b asks: Run write",
+        rule="edits",
+        why="Look first.",
+        preview=preview,
+        remote_agent_name="b",
+    )
+    shown = [row.text for row in card(it, "", False)]
+    assert shown[2:] == [
+        "± agent b says that it would do this:",
+        "± x  +1 −1",
+        "│@ @@ -1 +1 @@",
+        "│- a",
+        "│+ b",
+        "… the rest was cut by the tool",
+        "§ agent b says that its rule edits asks: Look first.",
+    ]
