@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mesh.chat.card_rows import HEAD, MORE, SCREEN, TEXT, Size, framed
+from mesh.chat.card_rows import HEAD, MORE, SCREEN, TEXT, ScreenSize, framed
 from mesh.chat.policy_card import (
     REMEMBER_KEYS,
     preview_in_short,
@@ -32,7 +32,7 @@ _OFFERS_TOKEN = "a sends the token of this chat along"
 _LACKS_TOKEN = "this chat has no token: leave with Ctrl-D, come back with --token or MESH_TOKEN"
 
 
-def card(asked: ApprovalRequired, place: str, has_token: bool, size: Size = SCREEN) -> list[CardRow]:
+def card(asked: ApprovalRequired, place: str, has_token: bool, size: ScreenSize = SCREEN) -> list[CardRow]:
     """Returns who asks for what, with which arguments and why, what would change, and what to do about it."""
     kind = kind_of(asked)
     rows = framed(HEAD, f"{_head(asked)}{place}", "ask", size)
@@ -50,11 +50,11 @@ def card(asked: ApprovalRequired, place: str, has_token: bool, size: Size = SCRE
     return [*rows, *preview_in_short(asked, size, len(rows) + len(why) + _BELOW), *why]
 
 
-def _line(text: str, size: Size) -> list[CardRow]:
+def _line(text: str, size: ScreenSize) -> list[CardRow]:
     return framed(TEXT, text if len(text) <= _MAX_LINE else f"{text[: _MAX_LINE - 1]}…", "plain", size)
 
 
-def _description(asked: ApprovalRequired, size: Size) -> list[CardRow]:
+def _description(asked: ApprovalRequired, size: ScreenSize) -> list[CardRow]:
     text = description_of(asked)[:_MAX_DESCRIPTION]
     lines = [line.strip(" ") for line in text.split("\n") if line.strip()]
     if kind_of(asked).is_question:
@@ -62,12 +62,12 @@ def _description(asked: ApprovalRequired, size: Size) -> list[CardRow]:
     return _cut(lines, _MAX_LINES if asked.preview is None else _LINES_WITH_PREVIEW, size)
 
 
-def _answer(asked: ApprovalRequired, size: Size) -> list[CardRow]:
+def _answer(asked: ApprovalRequired, size: ScreenSize) -> list[CardRow]:
     """The answer that waits to be validated, as far as it is short."""
     return _cut(part_in_full(asked).split("\n"), _MAX_LINES, size)
 
 
-def _cut(lines: Sequence[str], most: int, size: Size) -> list[CardRow]:
+def _cut(lines: Sequence[str], most: int, size: ScreenSize) -> list[CardRow]:
     rows = [row for line in lines[:most] for row in _line(line, size)]
     is_cut = len(lines) > most or any(len(line) > _MAX_LINE for line in lines)
     return [*rows, *(framed(MORE, "v shows all of it", "dim", size) if is_cut else [])]
@@ -103,7 +103,7 @@ def in_full(asked: ApprovalRequired) -> list[Notice]:
     return [Notice(clean(asked.description), "plain"), *shown] if asked.remote_agent_name else shown
 
 
-def rows_in_full(asked: ApprovalRequired, size: Size) -> list[CardRow]:
+def rows_in_full(asked: ApprovalRequired, size: ScreenSize) -> list[CardRow]:
     """What `in_full` returns, and what the policy says, as rows."""
     lines = ((line, each.tone) for each in in_full(asked) for line in each.text.split("\n"))
     rows = [row for line, tone in lines for row in framed(TEXT, line, tone, size)]

@@ -15,22 +15,22 @@ HEAD, TEXT, MORE, RULE, ADDS, FILE = "? ", "  ", "… ", "§ ", "⊕ ", "± "
 _LEAST_WIDTH = 4
 
 
-class Size(NamedTuple):
+class ScreenSize(NamedTuple):
     """Of the screen."""
 
     columns: int = 100
     lines: int = 40
 
 
-SCREEN = Size()
+SCREEN = ScreenSize()
 
 
-def framed(mark: str, text: str, tone: Tone, size: Size) -> list[CardRow]:
+def framed(mark: str, text: str, tone: Tone, size: ScreenSize) -> list[CardRow]:
     """One line of text behind a mark."""
     return rows_of(mark, TEXT, spans(text), tone, size)
 
 
-def rows_of(mark: str, then: str, found: Sequence[Span], tone: Tone, size: Size) -> list[CardRow]:
+def rows_of(mark: str, then: str, found: Sequence[Span], tone: Tone, size: ScreenSize) -> list[CardRow]:
     """Pieces behind a mark; the rows after the first begin with ``then``."""
     room = max(_LEAST_WIDTH, size.columns - len(mark) - 1)
     rows = folded(list(found), room)

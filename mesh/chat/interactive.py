@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.text import Text
 
 from mesh.chat.card import card, keys
-from mesh.chat.card_rows import Size
+from mesh.chat.card_rows import ScreenSize
 from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout
 from mesh.chat.terminal import CancelRequested, InputEnded
 from mesh.chat.transcript import Notice, Piece, TranscriptPart
-from mesh.chat.view import MorePreview, all_rows
+from mesh.chat.whole_approval import MorePreview, all_rows
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
 from mesh.core.verdict import Remember
@@ -105,8 +105,8 @@ class InteractiveTerminal:
                 return decision
 
     @property
-    def _size(self) -> Size:
-        return Size(self._console.width, self._console.height)
+    def _size(self) -> ScreenSize:
+        return ScreenSize(self._console.width, self._console.height)
 
     async def _after(self, key: str, asked: ApprovalRequired, more: MorePreview) -> Decision | None:
         """Returns the decision of a key, or None if it decides nothing yet."""

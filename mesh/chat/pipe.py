@@ -17,7 +17,7 @@ from mesh.chat.transcript import (
     TextChunk,
     TranscriptPart,
 )
-from mesh.chat.view import MorePreview
+from mesh.chat.whole_approval import MorePreview
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import Lines

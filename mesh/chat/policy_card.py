@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from mesh.chat.card_rows import ADDS, FILE, MORE, RULE, Size, framed, rows_of
+from mesh.chat.card_rows import ADDS, FILE, MORE, RULE, ScreenSize, framed, rows_of
 from mesh.chat.transcript import CardRow, Tone
 from mesh.core.events import ApprovalRequired, Preview
 from mesh.core.verdict import Decision, Part, Remember
@@ -26,7 +26,7 @@ _PARTS: Mapping[Decision, tuple[str, Tone]] = {
 _CONTINUES = "│↪ "
 
 
-def reasons(asked: ApprovalRequired, size: Size, *, is_whole: bool = False) -> Iterator[CardRow]:
+def reasons(asked: ApprovalRequired, size: ScreenSize, *, is_whole: bool = False) -> Iterator[CardRow]:
     """Which rule asks and why, what holds for each part of a command, and the rule that could be added."""
     if said := reason_of(asked):
         yield from framed(RULE, said, "ask", size)
@@ -42,7 +42,7 @@ def reasons(asked: ApprovalRequired, size: Size, *, is_whole: bool = False) -> I
         yield from framed(ADDS, f"{named} would add the rule {rule}", "dim", size)
 
 
-def _part(part: Part, size: Size, is_whole: bool) -> Iterator[CardRow]:
+def _part(part: Part, size: ScreenSize, is_whole: bool) -> Iterator[CardRow]:
     mark, tone = _PARTS[part.verdict]
     words = part.words if is_whole else _bounded(part.words, _MAX_COMMAND)
     yield from framed(mark, f"{verdict_of(part)}: {words}", tone, size)
@@ -53,7 +53,7 @@ def _bounded(text: str, most: int) -> str:
 
 
 def preview_head(
-    asked: ApprovalRequired, preview: Preview, size: Size, *, is_whole: bool = False
+    asked: ApprovalRequired, preview: Preview, size: ScreenSize, *, is_whole: bool = False
 ) -> list[CardRow]:
     """What would change, a row for each file."""
     agent = one_line(asked.remote_agent_name, 60)
@@ -66,7 +66,7 @@ def preview_head(
     return rows
 
 
-def preview_in_short(asked: ApprovalRequired, size: Size, used: int) -> list[CardRow]:
+def preview_in_short(asked: ApprovalRequired, size: ScreenSize, used: int) -> list[CardRow]:
     """The preview, as far as it fits on a screen of which so many lines are taken."""
     if asked.preview is None:
         return []
@@ -85,7 +85,7 @@ def _rest(preview: Preview, is_all: bool) -> str:
     return f"{lines} lines{' and more' if preview.cut else ' in all'}; v shows them"
 
 
-def _more(text: str, size: Size) -> list[CardRow]:
+def _more(text: str, size: ScreenSize) -> list[CardRow]:
     return framed(MORE, text, "dim", size)
 
 
@@ -94,11 +94,13 @@ def reader_of(preview: Preview) -> PreviewReader:
     return PreviewReader(is_diff=preview.kind == "diff")
 
 
-def preview_rows(reader: PreviewReader, text: str, size: Size, *, is_last: bool = True) -> list[CardRow]:
+def preview_rows(
+    reader: PreviewReader, text: str, size: ScreenSize, *, is_last: bool = True
+) -> list[CardRow]:
     """Rows of a diff or of a text, each behind the sign of its line."""
     return [shown for row in reader.rows(text, is_last=is_last) for shown in _framed_row(row, size)]
 
 
-def _framed_row(row: Row, size: Size) -> list[CardRow]:
+def _framed_row(row: Row, size: ScreenSize) -> list[CardRow]:
     tone = _SIGNS.get(row.sign, "plain")
     return rows_of(f"│{row.sign or ' '} ", _CONTINUES, row.spans, tone, size)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mesh.chat.transcript import TranscriptPart
-from mesh.chat.view import MorePreview
+from mesh.chat.whole_approval import MorePreview
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from mesh.chat.card import card, keys
-from mesh.chat.card_rows import Size
+from mesh.chat.card_rows import ScreenSize
 from mesh.chat.interactive import _STYLES
 from mesh.chat.policy_card import REMEMBER_KEYS
-from mesh.chat.view import all_rows
+from mesh.chat.whole_approval import all_rows
 from mesh.core.events import ApprovalRequired, FileChange, Preview
 from mesh.core.verdict import Part
 
@@ -80,7 +80,7 @@ def on_screen(rows: list[Any]) -> list[str]:
 @settings(max_examples=60, deadline=None)
 @given(asked())
 def test_every_row_on_the_screen_begins_with_a_mark_that_is_ours(it: ApprovalRequired) -> None:
-    rows = card(it, "", False, Size(WIDTH, 30))
+    rows = card(it, "", False, ScreenSize(WIDTH, 30))
     lines = on_screen(rows)
     shown = lines[: len(rows)]
     assert not any(lines[len(rows) :]), "a row takes more than one line"
@@ -98,7 +98,7 @@ def test_every_row_on_the_screen_begins_with_a_mark_that_is_ours(it: ApprovalReq
 @given(asked())
 def test_a_sign_of_a_change_is_there_only_in_a_hunk_of_a_diff(it: ApprovalRequired) -> None:
     assert it.preview is not None
-    shown = [row.text for row in card(it, "", False, Size(WIDTH, 10_000))]
+    shown = [row.text for row in card(it, "", False, ScreenSize(WIDTH, 10_000))]
     if it.preview.kind == "text" or "@@ -" not in it.preview.text:
         assert not [line for line in shown if line.startswith(("│+", "│-", "│@"))]
 
@@ -118,7 +118,7 @@ def big(text: str, **more: Any) -> ApprovalRequired:
 
 
 def test_a_card_keeps_to_the_screen_and_says_how_much_there_is() -> None:
-    rows = card(big("line\n" * 5_000), "", False, Size(80, 24))
+    rows = card(big("line\n" * 5_000), "", False, ScreenSize(80, 24))
     assert len(rows) < 24
     assert rows[-1].text == "… 5000 lines in all; v shows them"
 
@@ -132,7 +132,7 @@ async def test_the_view_asks_for_the_rest_until_there_is_none() -> None:
         return pieces[offset]
 
     it = big("1\n2\na", cut=True, next_offset=5)
-    shown = [row.text async for row in all_rows(it, Size(80, 24), more)]
+    shown = [row.text async for row in all_rows(it, ScreenSize(80, 24), more)]
     assert [line for line in shown if line.startswith("│")] == ["│  1", "│  2", "│  abc", "│  def"]
     assert asked_for == [5, 10]
 
@@ -142,7 +142,7 @@ async def test_a_rest_that_never_advances_ends_and_says_that_it_was_cut() -> Non
         return Preview("text", "x", cut=True, next_offset=offset)
 
     it = big("a", cut=True, next_offset=1)
-    shown = [row.text async for row in all_rows(it, Size(80, 24), more)]
+    shown = [row.text async for row in all_rows(it, ScreenSize(80, 24), more)]
     assert "… the rest was cut by the tool" in shown
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from mesh.chat.card import rows_in_full
-from mesh.chat.card_rows import MORE, Size, framed
+from mesh.chat.card_rows import MORE, ScreenSize, framed
 from mesh.chat.policy_card import preview_head, preview_rows, reader_of
 from mesh.chat.transcript import CardRow
 from mesh.core.errors import MeshError
@@ -13,7 +13,9 @@ MorePreview = Callable[[int], Awaitable[Preview]]
 """The rest of a preview, from a character on. Raises `MeshError`."""
 
 
-async def all_rows(asked: ApprovalRequired, size: Size, more: MorePreview) -> AsyncGenerator[CardRow, None]:
+async def all_rows(
+    asked: ApprovalRequired, size: ScreenSize, more: MorePreview
+) -> AsyncGenerator[CardRow, None]:
     """Yields every row of an approval. What was cut is asked for once the rows before it have been taken."""
     if asked.preview is not None:
         async for row in _preview(asked, asked.preview, size, more):
@@ -23,7 +25,7 @@ async def all_rows(asked: ApprovalRequired, size: Size, more: MorePreview) -> As
 
 
 async def _preview(
-    asked: ApprovalRequired, preview: Preview, size: Size, more: MorePreview
+    asked: ApprovalRequired, preview: Preview, size: ScreenSize, more: MorePreview
 ) -> AsyncGenerator[CardRow, None]:
     for row in preview_head(asked, preview, size, is_whole=True):
         yield row
