@@ -24,13 +24,16 @@ class Part(msgspec.Struct, frozen=True):
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a policy says about a call. ``rule`` is the name of the rule that decided, ``why`` a sentence for
-    people and for the model. ``remember``: for how long the decision about an ``ask`` may be remembered."""
+    people and for the model. ``remember``: for how long the decision about an ``ask`` may be remembered.
+    ``must_ask``: a rule might deny the call, depending on what nobody knows before it runs, so that nothing
+    turns the ``ask`` into a run but a person."""
 
     decision: Decision
     rule: str
     why: str
     parts: tuple[Part, ...] = ()
     remember: Remember = "none"
+    must_ask: bool = False
 
     @property
     def told(self) -> str:

@@ -122,7 +122,7 @@ class Approvals:
             answer=decision.answer if choice == "answer" else "",
             had_token=bool(caller.token),
             remember=decision.remember,
-            grant=await self._grants.check(asked, decision),
+            grant=await self._grants.check(conversation, asked, decision),
         )
 
     async def _check_edited(
@@ -173,7 +173,7 @@ class Approvals:
     async def _remember(self, loaded: LoadedConversation, resolved: Sequence[ApprovalResolved]) -> None:
         """Keeps what decisions leave behind, and approves what waits and is covered by it."""
         conversation, decided = loaded.conversation, {each.uuid for each in resolved}
-        await self._grants.keep(conversation)
+        await self._grants.keep(conversation, decided)
         failpoint("approval.remembered")
         for asked in await self._grants.covered(conversation, decided):
             granted = ApprovalResolved(

@@ -120,7 +120,7 @@ class Keeper:
         settings: KeeperSettings,
         push: PushNotifications,
         book: GrantBook,
-        denial: Callable[[PolicyCall], Awaitable[Verdict | None]],
+        denial: Callable[[PolicyCall, str, int, str], Awaitable[Verdict | None]],
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
@@ -211,7 +211,8 @@ class Keeper:
 
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         """See `Recorder`."""
-        return await self._denial(call)
+        conversation = (await self._shard.get(conversation_id)).conversation
+        return await self._denial(call, conversation.id, conversation.turn, conversation.by)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         """See `Recorder`."""

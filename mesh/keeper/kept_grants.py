@@ -23,6 +23,8 @@ from mesh.policy.rules import PolicyRule
 from mesh.runtime.logs import fields
 from mesh.tree.turn import Tree
 
+_MOST_PATTERNS, _MOST_RULE_BYTES = 32, 8_192
+"""Of a rule that is remembered: it is compiled where all conversations of a shard wait for it."""
 _log = logging.getLogger("mesh.keeper")
 
 
@@ -38,20 +40,25 @@ class Grants:
         """What is remembered for an agent in a conversation, and for always. Some may have ended."""
         return [*granted(conversation, agent, self._root), *await self._book.grants(agent)]
 
-    async def check(self, asked: ApprovalRequired, decision: Decision) -> dict[str, Any] | None:
+    async def check(
+        self, conversation: Conversation, asked: ApprovalRequired, decision: Decision
+    ) -> dict[str, Any] | None:
         """The rule that a decision adds; None if it adds none. Raises `BadRequest`."""
         rule = remembered_rule(asked, decision)
-        if rule is not None and decision.remember == "always":
-            agent = asking_agent(asked, self._root)
-            if len(await self._book.grants(agent)) >= MAX_GRANTS:
-                raise BadRequest(f"{agent} has {MAX_GRANTS} grants already: revoke some (mesh policy grants)")
+        if rule is None:
+            return None
+        agent = asking_agent(asked, self._root)
+        if decision.remember == "always" and len(await self._book.grants(agent)) >= MAX_GRANTS:
+            raise BadRequest(f"{agent} has {MAX_GRANTS} grants already: revoke some (mesh policy grants)")
+        if len(conversation.granted) >= MAX_GRANTS:
+            raise BadRequest(f"this conversation remembers {MAX_GRANTS} decisions already")
         return rule
 
-    async def keep(self, conversation: Conversation) -> None:
-        """Writes into the book what holds for always. What cannot be written now is tried again when a keeper
-        recovers the turn."""
+    async def keep(self, conversation: Conversation, decided: Collection[str] | None = None) -> None:
+        """Writes into the book what holds for always, of these decisions or of all. What cannot be written
+        now is tried again when a keeper recovers the turn."""
         for asked, resolved in conversation.granted:
-            if resolved.remember != "always":
+            if resolved.remember != "always" or not (decided is None or asked.uuid in decided):
                 continue
             try:
                 await self._book.add(grant_of(asked, resolved, self._root))
@@ -131,7 +138,10 @@ def _checked(rule: Mapping[str, Any]) -> dict[str, Any]:
         found = msgspec.convert({"decide": "allow", "name": "remembered", **rule}, PolicyRule)
     except msgspec.ValidationError as problem:
         raise BadRequest(f"rule: {problem}") from None
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    patterns = sum(len(each) for each in plain.values() if isinstance(each, list | tuple | dict))
+    if patterns > _MOST_PATTERNS or len(msgspec.json.encode(found)) > _MOST_RULE_BYTES:
+        raise BadRequest(f"rule: over {_MOST_PATTERNS} patterns, or over {_MOST_RULE_BYTES:,} bytes")
     if why := problem_of(found):
         raise BadRequest(f"rule: {why}")
-    plain: dict[str, Any] = msgspec.to_builtins(found)
     return plain

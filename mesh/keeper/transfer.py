@@ -1,5 +1,6 @@
 """Export and import of conversations: a journal as JSON lines, one event a line. Pure."""
 
+from base64 import b64decode
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ from mesh.core.events import (
     ConversationCreated,
     Error,
     Live,
+    ToolResult,
     UserMessage,
     decode,
     encode,
@@ -98,11 +100,22 @@ def _problem_of(event: AnyEvent) -> str:
         return "time must be as in 2026-01-31T12:00:00.000Z"
     if isinstance(event, ConversationCreated | UserMessage) and not _has_valid_session(event):
         return f"session_id must be {SESSION_IDS}"
+    files = event.artifacts if isinstance(event, ToolResult) else ()
+    if not all(_is_base64(file.data) for file in files):
+        return "the data of an artifact must be base64"
     try:
         strict_json.checked(msgspec.to_builtins(event))
     except ValueError as problem:
         return str(problem)
     return ""
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        b64decode(data, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 def _has_valid_session(event: ConversationCreated | UserMessage) -> bool:

@@ -148,6 +148,7 @@ class ReceivedTool(BaseModel):
             preview=server.previews.get(self.name) or about.preview,
             check=about.check,
             rest=about.rest,
+            root_arguments=about.root_arguments,
         )
 
 

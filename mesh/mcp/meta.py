@@ -5,7 +5,7 @@ Keys of ``_meta`` have a prefix that says whose they are; one without a second l
 (specification 2026-07-28, basic, "_meta"). ``traceparent`` is the exception to it: OpenTelemetry's own key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -48,7 +48,7 @@ class ArgumentMeta(msgspec.Struct, frozen=True):
     """What a trusted server says of a tool, for policies: how much it can do, the names of the arguments that
     are paths, the one that is a shell command, and the two that are a program and the list of its arguments.
     ``must_ask``: a person is to be asked at every call. ``preview``, ``check`` and ``rest`` as in
-    `mesh.mcp.port.Tool`."""
+    `mesh.mcp.port.Tool`. ``root_arguments`` name the root that a path begins in."""
 
     risk: Risk | None = None
     paths: tuple[str, ...] = ()
@@ -58,6 +58,7 @@ class ArgumentMeta(msgspec.Struct, frozen=True):
     preview: dict[str, Any] = {}
     check: dict[str, Any] = {}
     rest: str = ""
+    root_arguments: tuple[str, ...] = ()
 
 
 def argument_meta(meta: object) -> ArgumentMeta:
@@ -81,7 +82,16 @@ def argument_meta(meta: object) -> ArgumentMeta:
         _arguments(about.get("preview")),
         _arguments(about.get("check")),
         rest if isinstance(rest := about.get("rest"), str) else "",
+        tuple(dict.fromkeys(_root_arguments(paths))),
     )
+
+
+def _root_arguments(paths: object) -> Iterator[str]:
+    """The arguments that say in which root a path begins."""
+    for each in paths if isinstance(paths, list) else ():
+        root = each.get("root") if isinstance(each, Mapping) else None
+        if isinstance(root, str) and root:
+            yield root
 
 
 def _arguments(said: object) -> dict[str, Any]:

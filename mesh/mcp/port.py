@@ -31,10 +31,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     ``tells_truth``: it is a Python function, which returns a truth value as such (`ToolOutcome.truth`) and
     never as a text.
 
-    ``risk``, ``paths``, ``command``, ``exe`` and ``must_ask`` are what a trusted server says for policies:
-    see `mesh.mcp.meta.ArgumentMeta`. ``preview`` and ``check`` are the arguments that make a call one that
-    changes nothing, and tells what it would do, or whether it has been done; ``rest`` is the one that gives
-    more of a preview.
+    ``risk``, ``paths``, ``root_arguments``, ``command``, ``exe`` and ``must_ask`` are what a trusted server
+    says for policies: see `mesh.mcp.meta.ArgumentMeta`. ``preview`` and ``check`` are the arguments that make
+    a call one that changes nothing, and tells what it would do, or whether it has been done; ``rest`` is the
+    one that gives more of a preview.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     preview: dict[str, Any] = {}
     check: dict[str, Any] = {}
     rest: str = ""
+    root_arguments: tuple[str, ...] = ()
 
     @property
     def is_harmless(self) -> bool:

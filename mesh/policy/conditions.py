@@ -20,6 +20,8 @@ from mesh.policy.rules import ArgCondition, ArgTest, ArgValue, RuleConditions
 
 PATHS = ""
 """The subject of patterns of paths. No argument has this name."""
+UNPLACED = "\0"
+"""The subject of the same patterns, for paths that may begin anywhere. No argument has this name either."""
 ABSENT: Any = object()
 """The value of an argument that is not there."""
 _MOST_SHOWN = 80
@@ -177,14 +179,16 @@ class Argument:
 
 
 class Paths:
-    """``paths``: globs of the paths of a call. To loosen, each of them has to match."""
+    """``paths``: globs of the paths of a call. To loosen, each of them has to match. A path that is in no
+    root for sure may lead into one: to tighten, it matches wherever it begins."""
 
     key = "paths"
     is_fixed = False
 
-    def __init__(self, globs: Sequence[str], ids: frozenset[int]) -> None:
+    def __init__(self, globs: Sequence[str], placed: frozenset[int], unplaced: frozenset[int]) -> None:
         self._globs = globs
-        self.needs = ids
+        self._placed = placed
+        self.needs = placed | unplaced
 
     def holds(self, seen: Seen, mood: Mood) -> bool:
         paths = [each for each in seen.paths if not is_nowhere(each.path)]
@@ -203,7 +207,7 @@ class Paths:
         return f"{_short(other.path.text)} matches none of {', '.join(self._globs)}"
 
     def _covers(self, each: SeenPath) -> bool:
-        return each.path.is_placed and not self.needs.isdisjoint(each.hits)
+        return each.path.is_placed and not self._placed.isdisjoint(each.hits)
 
     def _concerns(self, each: SeenPath, mood: Mood) -> bool:
         if not each.path.is_known:
@@ -294,11 +298,16 @@ def conditions_of(rule: RuleConditions, numbering: Numbering) -> list[Condition]
             case "args":
                 found += [_argument(name, wanted, numbering) for name, wanted in value.items()]
             case "paths":
-                globs = [each for glob in value for each in path_expressions(glob)]
-                found.append(Paths(value, numbering.add(PATHS, globs)))
+                found.append(_paths(value, numbering))
             case "command":
                 found.append(Command(value))
     return found
+
+
+def _paths(globs: Sequence[str], numbering: Numbering) -> Paths:
+    placed = [each for glob in globs for each in path_expressions(glob)]
+    anywhere = [each for glob in globs for each in path_expressions(glob, anywhere=True)]
+    return Paths(globs, numbering.add(PATHS, placed), numbering.add(UNPLACED, anywhere))
 
 
 def _argument(name: str, wanted: ArgCondition, numbering: Numbering) -> Argument:

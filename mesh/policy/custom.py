@@ -83,7 +83,7 @@ async def judged_by_custom(custom: CustomPolicy | None, call: PolicyCall, contex
     before it. This is what the gate asks."""
     if custom is None or context.verdict.decision == "denied":
         return context.verdict
-    must_ask = call.must_ask or bool(context.command and context.command.why_ask)
+    must_ask = call.must_ask or context.verdict.must_ask or bool(context.command and context.command.why_ask)
     must_ask = must_ask or (call.has_command and context.command is None)
     return combined(context.verdict, await custom.answer(call, context), must_ask=must_ask)
 

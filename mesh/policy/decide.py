@@ -18,8 +18,9 @@ from mesh.policy.commands import ParsedCommand, shown
 from mesh.policy.conditions import Mood, Seen
 from mesh.policy.grants import NOTHING, Remembered
 from mesh.policy.layer import CompiledRule, Layer, Policy
+from mesh.policy.paths import CallPath
 from mesh.policy.policy_call import PolicyCall
-from mesh.policy.seeing import paths_of, seen_by, with_part
+from mesh.policy.seeing import files_named, paths_of, seen_by, with_part
 
 NOT_PARSED = ParsedCommand(why_ask="the command was not parsed")
 """What counts for a shell command of which nobody says what it runs."""
@@ -38,6 +39,7 @@ class Ruling(NamedTuple):
     rule: str
     why: str
     remember: Remember = "none"
+    must_ask: bool = False
 
 
 def decide(
@@ -66,8 +68,9 @@ def judged(
         views, covers = [seen], [granted]
     rulings = [_ruled(view, grants, cover) for view, cover in zip(views, covers, strict=True)]
     parts = [Part(shown(c.words), r.decision, r.rule) for c, r in zip(commands, rulings, strict=False)]
+    named = files_named(call, parsed, paths) if any(layer.hidden for layer in policy.layers) else []
     for layer, each in seen:
-        rulings += _protected(layer, each)
+        rulings += [*_protected(layer, each), *_hidden(layer, named)]
     if parsed and parsed.why_ask:
         rulings.append(Ruling("ask", UNCLEAR, f"It asks whatever the rules allow: {parsed.why_ask}."))
     if call.must_ask:
@@ -78,11 +81,12 @@ def judged(
 def verdict_of(rulings: list[Ruling], parts: list[Part]) -> Verdict:
     """The strictest ruling, as the verdict."""
     if len(rulings) == 1:
-        decision, rule, why, remember = rulings[0]
+        decision, rule, why, remember, _ = rulings[0]
     else:
-        decision, rule, why, _ = max(rulings, key=lambda ruling: strictness(ruling.decision))
+        decision, rule, why, _, _ = max(rulings, key=lambda ruling: strictness(ruling.decision))
         remember = shortest(ruling.remember for ruling in rulings if ruling.decision == "ask")
-    return Verdict(decision, rule, why, tuple(parts), remember if decision == "ask" else "none")
+    must_ask = any(ruling.must_ask for ruling in rulings)
+    return Verdict(decision, rule, why, tuple(parts), remember if decision == "ask" else "none", must_ask)
 
 
 def ruling_of(layer: Layer, seen: Seen) -> Ruling:
@@ -98,7 +102,7 @@ def ruling_of(layer: Layer, seen: Seen) -> Ruling:
             suspected = rule
     if suspected is not None:
         why = f"It asks because rule {suspected.name} would deny it, depending on what the shell computes."
-        return Ruling("ask", suspected.name, why)
+        return Ruling("ask", suspected.name, why, must_ask=True)
     for rule in concerning.others:
         if may_hold(rule, seen) and rule.holds(seen, mood_of(rule, seen)):
             return _asks(rule, layer, seen) if rule.decision == "ask" else _by(rule, layer)
@@ -125,7 +129,10 @@ def _ruled(view: list[tuple[Layer, Seen]], grants: Remembered, cover: Seen | Non
     strictest = max(rulings, key=lambda ruling: strictness(ruling.decision)) if rulings[1:] else rulings[0]
     if strictest.decision != "ask":
         return strictest
+    must_ask = any(ruling.must_ask for ruling in rulings)
     remember = shortest(ruling.remember for ruling in rulings if ruling.decision == "ask")
+    if must_ask:
+        return strictest._replace(remember="none", must_ask=True)
     if cover is not None and (found := grants.covering(cover, remember)):
         return Ruling("allowed", f"grant.{found.id}", f"{found.by or 'A person'} has allowed it before.")
     return strictest._replace(remember=remember)
@@ -166,6 +173,13 @@ def _asking_program(layer: Layer, seen: Seen) -> str:
     names = (words[0] for words in seen.forms if words)
     found = (name.rpartition("/")[2] for name in names if isinstance(name, str))
     return next((name for name in found if name in layer.ask_commands), "")
+
+
+def _hidden(layer: Layer, named: list[CallPath]) -> list[Ruling]:
+    """What a command names as files. What it computes is for its sandbox to hide."""
+    found = (layer.hidden.found(each) for each in named)
+    rule, why = layer.rule_set.named("hide"), "{} is under hide, so that no command names it."
+    return [Ruling("denied", rule, why.format(glob)) for glob in found if glob]
 
 
 def _protected(layer: Layer, seen: Seen) -> list[Ruling]:

@@ -16,7 +16,7 @@ from mesh.policy.conditions import Mood, Seen
 from mesh.policy.layer import Layer
 from mesh.policy.patterns import escaped
 from mesh.policy.policy_call import PolicyCall
-from mesh.policy.rules import PolicyRule, RuleSet, problems_of
+from mesh.policy.rules import ArgCondition, ArgTest, PolicyRule, RuleSet, problems_of
 from mesh.policy.seeing import paths_of
 
 
@@ -89,21 +89,32 @@ def problem_of(rule: PolicyRule) -> str:
 
 def suggested(call: PolicyCall, parsed: ParsedCommand | None = None) -> PolicyRule | None:
     """The rule that the approval of a call suggests to remember: the same tool with the same command or the
-    same paths, whatever its other arguments. None: there is nothing that a rule could allow."""
+    same paths in the same root, whatever its other arguments. None: no rule could allow it."""
     command = _patterns(parsed)
     if command is None:
         return None
     paths = tuple(dict.fromkeys(_glob(each.path.text) for each in paths_of(call, parsed)))
     if any(not (each.path.is_placed and _is_text(each.path.text)) for each in paths_of(call, parsed)):
         return None
+    roots = {name: _same_root(call.arguments.get(name)) for name in call.root_arguments}
+    if None in roots.values():
+        return None
     return PolicyRule(
         name=call.tool,
         decide="allow",
         tools=(escaped(call.tool),),
         servers=(escaped(call.server),) if call.server else None,
+        args={name: root for name, root in roots.items() if root is not None} or None,
         paths=paths or None,
         command=command or None,
     )
+
+
+def _same_root(given: object) -> ArgCondition | None:
+    """The condition of the same root; None: there is none."""
+    if given is None:
+        return ArgTest(absent=True)
+    return escaped(given) if isinstance(given, str) and _is_text(given) else None
 
 
 def _patterns(parsed: ParsedCommand | None) -> tuple[str, ...] | None:

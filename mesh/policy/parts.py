@@ -59,7 +59,8 @@ def parsed(tree: Node, source: bytes) -> ParsedCommand:
 def of_program(exe: str, args: Sequence[str]) -> ParsedCommand:
     """A program that is run without a shell."""
     part = command_of((exe, *args))
-    return ParsedCommand((part,), (), _doubt(part))
+    why_ask = "the name of its program begins with a dash" if exe.startswith("-") else _doubt(part)
+    return ParsedCommand((part,), (), why_ask)
 
 
 def command_of(words: Words, assignments: int = 0) -> SimpleCommand:

@@ -98,6 +98,9 @@ class Protected:
         self._placed, self._sources = _set_of(named, globs, anywhere=False)
         self._unplaced, _ = _set_of(named, globs, anywhere=True)
 
+    def __bool__(self) -> bool:
+        return bool(self._globs)
+
     def found(self, path: CallPath) -> str:
         """The glob that protects a path, or nothing."""
         if not self._globs or not path.is_known:

@@ -16,11 +16,11 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is to be made.
 
     ``agent`` and ``node`` make it. ``server`` is empty where there is none. ``risk`` is what the tool says of
-    itself; None leaves it to the hints. ``paths`` names the arguments that are paths, ``command`` the one
-    that is a shell command, ``exe`` those that are a program and its arguments; they are empty where nothing
-    trustworthy says so. ``must_ask``: the tool wants a person to be asked at every call. ``roots`` are the
-    absolute paths of the folders that relative paths begin in. ``inline``: destructive calls run at once
-    here, unless a rule says otherwise.
+    itself; None leaves it to the hints. ``paths`` names the arguments that are paths, ``root_arguments``
+    those that say in which root they begin, ``command`` the one that is a shell command, ``exe`` those that
+    are a program and its arguments; they are empty where nothing trustworthy says so. ``must_ask``: the tool
+    wants a person to be asked at every call. ``roots`` are the absolute paths of the folders that relative
+    paths begin in. ``inline``: destructive calls run at once here, unless a rule says otherwise.
     """
 
     agent: str
@@ -32,6 +32,7 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
     risk: Risk | None = None
     arguments: Mapping[str, Any] = {}
     paths: tuple[str, ...] = ()
+    root_arguments: tuple[str, ...] = ()
     command: str = ""
     exe: tuple[str, str] | None = None
     must_ask: bool = False

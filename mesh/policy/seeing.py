@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mesh.policy.commands import Expansion, ParsedCommand, Redirection, SimpleCommand
-from mesh.policy.conditions import ABSENT, PATHS, Seen, SeenPath, as_text, value_at
+from mesh.policy.conditions import ABSENT, PATHS, UNPLACED, Seen, SeenPath, as_text, value_at
 from mesh.policy.layer import Layer
 from mesh.policy.paths import CallPath, call_path, collapsed
 from mesh.policy.policy_call import PolicyCall
@@ -49,6 +49,21 @@ def _redirection(found: Redirection, call: PolicyCall, folder: str | None) -> Se
     return SeenPath(call_path(value, call.roots, writes=found.writes), is_redirection=True)
 
 
+def files_named(
+    call: PolicyCall, parsed: ParsedCommand | None, paths: tuple[SeenPath, ...]
+) -> list[CallPath]:
+    """What the words of a command may name as files: whole words, and what comes after an equals sign."""
+    folder = _folder(tuple(each for each in paths if not each.is_redirection))
+    parts = parsed.parts if parsed else ()
+    words = {word for part in parts for word in part.words if isinstance(word, str)}
+    texts = [text for word in words for text in {word, word.rpartition("=")[2]} if text]
+    return [call_path(_below(text, folder), call.roots, writes=False) for text in texts]
+
+
+def _below(path: str, folder: str | None) -> str:
+    return path if folder is None or path.startswith(("/", "~")) else f"{folder}/{path}"
+
+
 def seen_by(layer: Layer, call: PolicyCall, paths: tuple[SeenPath, ...]) -> Seen:
     """What a layer sees of a call, without its command."""
     hits: set[int] = set()
@@ -57,6 +72,8 @@ def seen_by(layer: Layer, call: PolicyCall, paths: tuple[SeenPath, ...]) -> Seen
         if name == PATHS:
             paths = tuple(msgspec.structs.replace(each, hits=_hits(layer, each.path)) for each in paths)
             hits.update(*(each.hits for each in paths))
+        elif name == UNPLACED:
+            continue  # asked with the others
         elif (value := value_at(call.arguments, name)) is not ABSENT:
             values[name] = value
             hits.update(patterns.hits(as_text(value)))
@@ -75,6 +92,7 @@ def with_part(seen: Seen, part: SimpleCommand) -> Seen:
 def _hits(layer: Layer, path: CallPath) -> frozenset[int]:
     if not path.is_known:
         return frozenset()
-    patterns = layer.patterns[PATHS]
-    found = patterns.hits(path.text)
-    return frozenset(found if path.is_placed else [*found, *patterns.hits(collapsed(path))])
+    if path.is_placed:
+        return frozenset(layer.patterns[PATHS].hits(path.text))
+    both = (layer.patterns[PATHS], layer.patterns[UNPLACED])
+    return frozenset(hit for each in both for text in (path.text, collapsed(path)) for hit in each.hits(text))

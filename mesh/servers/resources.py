@@ -18,7 +18,6 @@ import gc
 import json
 import re
 import signal
-import socket
 import sqlite3
 import sys
 import time
@@ -264,19 +263,10 @@ async def serve_stdio(store: Resources) -> None:
 
 async def serve_http(store: Resources, host: str, port: int) -> None:
     """Serves ``http://host:port/mcp``, and writes the address to stderr. Port 0 picks a free port."""
-    import uvicorn
+    from mesh.servers import over_http
 
     app = build(store).streamable_http_app(json_response=True, host=host)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol given: otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for
-    # an ACK.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        bound = sock.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"mcp-resources listens on http://{shown}:{bound}/mcp", file=sys.stderr, flush=True)  # noqa: T201
-        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[sock])
+    await over_http.serve(app, "mcp-resources", host, port)
 
 
 def address(value: str) -> tuple[str, int]:

@@ -342,9 +342,9 @@ class _DurableCall:
     def _given_up(self, action: Action) -> str:
         """Why the call is not claimed once more. Who looks for its traces has to know how often it began."""
         begun = sum(isinstance(event, ToolIntent) for event in self._steps.of(self._step))
-        found = action.found if isinstance(action, MakeClaim) else None
+        found = action.found if isinstance(action, AskPolicy | MakeClaim) else None
         how = f"the check {found.check} says that it did not run" if found else "it did not run"
-        return f"{self._call.name} was begun {begun} times, and its session ended each time; {how}"
+        return f"{self._call.name} was begun {begun} times, each time without an effect; {how}"
 
     async def _after_verdict(self, action: Action) -> Action:
         """What to do, once the policy has been asked if it has to be."""

@@ -40,8 +40,8 @@ class Remembering(Protocol):
         """How the newest config denies a call, if it does."""
         ...
 
-    def context(self, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
-        """What a custom function is told beside the call."""
+    def context(self, agent: str, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
+        """What a custom function is told beside the call of an agent."""
         ...
 
 
@@ -50,8 +50,8 @@ class Given(msgspec.Struct, frozen=True):
 
     remembered: Sequence[Grant]
 
-    def context(self, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
-        return PolicyContext(verdict=verdict, command=command)
+    def context(self, agent: str, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
+        return PolicyContext(verdict=verdict, command=command, agent_path=(agent,))
 
     async def grants(self, agent: str) -> Sequence[Grant]:
         return self.remembered
@@ -85,7 +85,9 @@ class Gate:
             remembered = in_force(await remembering.grants(call.agent), call.agent, datetime.now(UTC))
             verdict = decide(self._policy, call, remembered, parsed)
         if self._custom is not None:
-            verdict = await judged_by_custom(self._custom, call, remembering.context(verdict, parsed))
+            verdict = await judged_by_custom(
+                self._custom, call, remembering.context(call.agent, verdict, parsed)
+            )
         if self._is_default:
             return Judged(msgspec.structs.replace(verdict, rule="", remember="none"))
         return Judged(verdict, _suggestion(verdict, call, parsed))
@@ -110,12 +112,21 @@ class NewestPolicy:
         self._custom = custom_of(config)
         self._policies: dict[str, Policy] = {}
 
-    async def denial(self, call: PolicyCall) -> Verdict | None:
+    async def denial(
+        self, call: PolicyCall, conversation_id: str = "", turn: int = 0, by: str = ""
+    ) -> Verdict | None:
         """How it denies a call, if it does. Of a node that the config has no more, the agent's policy
-        counts."""
+        counts. The rest as in `PolicyContext`."""
         parsed = await command_of_call(call)
         verdict = decide(self._policy(call.node), call, parsed=parsed)
-        context = PolicyContext(verdict=verdict, command=parsed)
+        context = PolicyContext(
+            verdict=verdict,
+            command=parsed,
+            agent_path=(call.agent,),
+            conversation_id=conversation_id,
+            turn=turn,
+            by=by,
+        )
         verdict = await judged_by_custom(self._custom, call, context)
         return verdict if verdict.decision == "denied" else None
 

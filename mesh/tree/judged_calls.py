@@ -28,6 +28,7 @@ def tool_call(agent: str, node: str, tool: Tool, arguments: Mapping[str, Any], *
         risk=tool.risk,
         arguments=arguments,
         paths=tool.paths,
+        root_arguments=tool.root_arguments,
         command=tool.command,
         exe=tool.exe,
         must_ask=tool.must_ask,

@@ -197,13 +197,13 @@ class Steps:
         """What is remembered for an agent. Raises `Unavailable`."""
         return await self._recorder.grants(self.turn.conversation_id, agent)
 
-    def context(self, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
+    def context(self, agent: str, verdict: Verdict, command: ParsedCommand | None) -> PolicyContext:
         """What a custom function of the policy is told of this turn."""
         turn = self.turn
         return PolicyContext(
             verdict=verdict,
             command=command,
-            agent_path=tuple(turn.agent_path),
+            agent_path=tuple(turn.agent_path) or (agent,),
             conversation_id=turn.conversation_id,
             turn=turn.turn,
             by=turn.by,

@@ -7,7 +7,7 @@ and then a person. A tool that is another by the time a person has decided is as
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +61,7 @@ from mesh.tree.calls import (
     result_of,
     run_call,
 )
+from mesh.tree.gate import Given, Remembering
 from mesh.tree.judged_calls import tool_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
@@ -115,10 +116,17 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
             return Verdict("ask", "", self.problems(call))
         return await self.settings.verdict(self.judged(tool, call.arguments), grants)
 
+    @staticmethod
+    def added_problem(tool: Tool, added: Mapping[str, Any]) -> str:
+        """Why added arguments cannot be relied on: a tool that does not know them might do what it does."""
+        known = tool.input_schema.get("properties")
+        unknown = added.keys() - (known.keys() if isinstance(known, dict) else set())
+        return f"the tool has no argument {', '.join(sorted(unknown))}" if unknown else ""
+
     async def preview(self, call: ToolCall, offset: int) -> Preview | None:
         """See `Tree.preview`."""
         tool = self.toolbox.tools.get(call.name)
-        if tool is None or not tool.preview or not tool.rest:
+        if tool is None or not tool.preview or not tool.rest or self.added_problem(tool, tool.preview):
             return None
         try:
             outcome = await self.toolbox.call(tool, call.arguments | tool.preview | {tool.rest: offset})
@@ -143,7 +151,8 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _settle_by_check(self, unsettled: UnsettledCall, call: ToolCall) -> ToolResult | None:
         context = unsettled.context(self.settings.root)
-        told = await self.check(self.toolbox.tools.get(call.name), unsettled.intent.arguments, context)
+        tool, arguments = self.toolbox.tools.get(call.name), unsettled.intent.arguments
+        told = await self.check(tool, arguments, context, Given(()))
         if told is None or told.outcome == "unknown":
             return None
         most = self.settings.max_result_bytes
@@ -152,17 +161,26 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         return result_of(call, NOT_RUN, most=most, is_error=True, skipped=True, found=told)
 
     async def check(
-        self, tool: Tool | None, arguments: dict[str, Any], context: ExecutionContext
+        self,
+        tool: Tool | None,
+        arguments: dict[str, Any],
+        context: ExecutionContext,
+        remembering: Remembering,
     ) -> Found | None:
         """Returns what the check of a tool finds out about a call, or None if the tool has no check. Raises
         `Unavailable`."""
         if tool is not None and tool.check:
+            if problem := self.added_problem(tool, tool.check):
+                return unknown(tool.name, problem)
             return await self._asked(tool, arguments | tool.check, context)
         if tool is None or not tool.checked_by:
             return None
         check = self.toolbox.check_of(tool)
         if check is None:
             return unknown(tool.checked_by, f"{tool.server} has no read-only tool {tool.checked_by}")
+        judged = await self.settings.gate.judged(self.judged(check, arguments, inline=True), remembering)
+        if judged.verdict.decision == "denied":
+            return unknown(check.name, judged.verdict.told)
         told = await self._asked(check, arguments, context)
         failpoint("tool.checked")
         return told
@@ -249,10 +267,13 @@ class _ToolCall(CallDriver):
         tool = self._found
         if not tool.preview:
             return None
+        # Without an offset of the model's: a person sees the preview from its beginning.
+        asked = {key: value for key, value in arguments.items() if key != tool.rest} | tool.preview
+        if problem := self._calls.added_problem(tool, tool.preview):
+            _log.warning("event=no_preview tool=%s %s", tool.name, fields(message=problem))
+            return None
         try:
-            outcome = await self._calls.toolbox.call(
-                tool, arguments | tool.preview, context=self._context(self._remaining)
-            )
+            outcome = await self._calls.toolbox.call(tool, asked, context=self._context(self._remaining))
         except ToolSessionError as problem:
             _log.warning("event=no_preview tool=%s %s", tool.name, fields(message=problem))
             return None
@@ -369,12 +390,14 @@ class _ToolCall(CallDriver):
     def question(self, action: Ask) -> ApprovalRequired:
         description = self._description(action.arguments)
         if action.changes:
-            why = f"The tool has changed since this was decided: {action.changes}. Decide again.\n"
+            why = f"Something has changed since this was decided: {action.changes}. Decide again.\n"
             description = bounded(why, MOST_SHOWN) + description
         return self._question(action.kind, action.arguments, description)
 
     async def check(self, claim: ToolIntent) -> Found | None:
-        told = await self._calls.check(self._tool, claim.arguments, self._context(self._remaining))
+        told = await self._calls.check(
+            self._tool, claim.arguments, self._context(self._remaining), self._steps
+        )
         # Its server may have started again, with another tool under this name.
         self._take(self._calls.toolbox.tools.get(self.call.name))
         return told
@@ -393,7 +416,7 @@ class _ToolCall(CallDriver):
         if asked is not None and (found := self.changes_since(asked)):
             changed = bounded(f"The tool has changed since it was started: {found}.\n", MOST_SHOWN)
             description = changed + description
-        question = self._question("unknown_outcome", claim.arguments, description)
+        question = self._question("unknown_outcome", self._as_asked(claim.arguments), description)
         return msgspec.structs.replace(question, found=action.found)
 
     def refusal(self, action: Refuse) -> NotRun:

@@ -23,7 +23,8 @@ from mesh.policy.decide import decide
 from mesh.policy.grants import Remembered
 from mesh.policy.layer import Policy
 from mesh.policy.policy_call import PolicyCall
-from mesh.policy.rules import RuleSet
+from mesh.policy.rules import PolicyRule, RuleSet
+from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
 from tests.policy import judges
 from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
@@ -111,6 +112,16 @@ def test_what_asks_whatever_the_rules_allow_still_asks(
     whole = msgspec.structs.replace(CALL, **call)
     assert judged(answers(allow()), ASKED, whole, command) == ASKED
     assert judged(answers(deny()), ASKED, whole, command).decision == "denied"
+
+
+def test_what_a_rule_might_deny_is_not_allowed() -> None:
+    """The rule is about main, and nobody knows what $B is before the command runs."""
+    push = PolicyRule(name="push", decide="deny", command=("git push * main",))
+    policy, text = Policy(RuleSet(rules=(push,), default="ask", grants="always")), 'git push origin "$B"'
+    call = msgspec.structs.replace(CALL, command="command", arguments={"command": text})
+    verdict = decide(policy, call, parsed=parse_now(text))
+    assert (verdict.decision, verdict.rule, verdict.must_ask) == ("ask", "push", True)
+    assert judged(answers(allow()), verdict, call, parse_now(text)) == verdict
 
 
 verdicts = st.builds(

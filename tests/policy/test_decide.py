@@ -12,9 +12,11 @@ from mesh.policy.decide import decide
 from mesh.policy.explain import explained
 from mesh.policy.grants import NOTHING, Grant, Remembered
 from mesh.policy.layer import Policy
+from mesh.policy.parts import of_program
 from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ASK_COMMANDS, ArgTest, PolicyRule, RuleConditions, RuleSet
 from mesh.policy.shadowed import shadowed_by
+from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
 
 DESTRUCTIVE, HARMLESS = Hints(True, False), Hints(False, True, True)
@@ -44,6 +46,41 @@ def policy(*rules: PolicyRule, **more: object) -> Policy:
 
 def said(verdict: Verdict) -> tuple[str, str]:
     return verdict.decision, verdict.rule
+
+
+@pytest.mark.parametrize(
+    "path", ["secrets/k", "/ws/secrets/k", "../ws/secrets/k", "~/secrets/k", "a/../secrets/k"]
+)
+@pytest.mark.parametrize("decides", ["deny", "ask"])
+def test_a_path_that_may_lead_to_what_a_rule_is_about_counts_for_it(path: str, decides: str) -> None:
+    rules = (rule(decides, "closed", paths=["secrets/**"]), rule("allow", "all", tools=["*"]))
+    assert said(decide(policy(*rules), at(path))) == ("denied" if decides == "deny" else "ask", "closed")
+    assert decide(policy(*rules), at("/ws/docs/k")).decision == "allowed"
+
+
+@pytest.mark.parametrize("exe", ["-c", "-a", "--"])
+def test_a_program_that_begins_with_a_dash_asks(exe: str) -> None:
+    assert of_program(exe, ["git", "push"]).why_ask
+
+
+@pytest.mark.parametrize(
+    ("text", "is_denied"),
+    [
+        ("cat .env", True),
+        ("cat ./sub/.env.local", True),
+        ("cat /ws/.env", True),
+        ("dd if=.env of=x", True),
+        ("ls; cp a --target=.env", True),
+        ("env -i cat .env", True),
+        ("cat env", False),
+        ("ls -a", False),
+    ],
+)
+def test_a_command_that_names_what_is_hidden_is_denied(text: str, is_denied: bool) -> None:
+    everything = rule("allow", command=["* *", "*"], paths=["**"])
+    asked = call("run", arguments={"command": text}, command="command")
+    found = decide(policy(everything, hide=(".env*",)), asked, parsed=parse_now(text))
+    assert (found.decision == "denied", found.rule == "hide") == (is_denied, is_denied)
 
 
 class TestProperties:

@@ -53,6 +53,20 @@ def test_a_suggested_rule_covers_this_path_and_no_other(path: str) -> None:
         assert decide(ASKS, call(arguments={"path": other}, paths=["path"]), granted).decision == "ask"
 
 
+@pytest.mark.parametrize(("root", "others"), [("docs", ["work", "doc*", None]), (None, ["docs", ""])])
+def test_a_suggested_rule_covers_a_path_in_this_root_and_in_no_other(
+    root: str | None, others: list[str | None]
+) -> None:
+    def write(root: str | None) -> PolicyCall:
+        given = {"path": "a.txt"} | ({} if root is None else {"root": root})
+        asked = call(arguments=given, paths=["path"])
+        return msgspec.structs.replace(asked, root_arguments=("root",))
+
+    granted = remembered(suggested(write(root)))
+    assert decide(ASKS, write(root), granted).decision == "allowed"
+    assert {decide(ASKS, write(other), granted).decision for other in others} == {"ask"}
+
+
 def test_a_suggested_rule_covers_these_words_and_no_others() -> None:
     granted = remembered(suggested(call("run"), parse_now("pytest -q 'tests/*' && git status")))
     for text in ("git status", "pytest -q 'tests/*'", "nice git status"):

@@ -180,6 +180,8 @@ async def test_a_rule_that_a_person_has_edited_is_what_is_remembered() -> None:
         ("conversation", {"decide": "allow", "name": "all"}, "no condition"),
         ("conversation", {"tols": ["add"]}, "unknown field"),
         ("conversation", {"tools": ["re:("]}, "tools: "),
+        ("conversation", {"tools": ["a"] * 40}, "over 32 patterns"),
+        ("conversation", {"tools": ["a"], "say": "x" * 9_000}, "over 8,192 bytes"),
     ],
 )
 async def test_what_cannot_be_remembered_is_refused_and_the_approval_still_waits(
@@ -257,10 +259,11 @@ class Files(Ledger):
     def __init__(self) -> None:
         super().__init__()
         self.content = "old"
-        self.is_lost = False
+        self.knows_previews = True
 
     def pairs(self) -> list[tuple[Tool, ToolFunction]]:
-        schema = {"type": "object", "properties": {"content": {"type": "string"}}, "required": ["content"]}
+        names = ("content", "expect", *(("dry_run", "check", "from") if self.knows_previews else ()))
+        schema = {"type": "object", "properties": {key: {} for key in names}, "required": ["content"]}
         preview, check = {"dry_run": True}, {"check": True}
         write = Tool(
             name="write",
@@ -400,3 +403,19 @@ async def test_what_was_remembered_in_another_mesh_is_not_remembered_here() -> N
         assert asking(asked)["tool_args"] == {"n": 2}
         await other.decide(asking(asked)["uuid"], "approve")
         assert not await other.grant_book.grants("main")
+
+
+async def test_a_tool_that_does_not_know_the_arguments_of_a_preview_is_not_called_for_one() -> None:
+    files = Files()
+    files.knows_previews = False
+    async with mesh(ByNode(main=[write("new"), says("done")]), ledger=files) as world:
+        _, body = await world.create("go")
+        assert "preview" not in asking(body)
+        assert files.lines == []
+
+
+async def test_a_person_sees_a_preview_from_its_beginning_whatever_the_model_says() -> None:
+    hides = calls(("write", {"content": "new", "from": 5}))
+    async with mesh(ByNode(main=[hides, says("done")]), ledger=Files()) as world:
+        _, body = await world.create("go")
+        assert asking(body)["preview"]["text"] == "-old\n+new\n"

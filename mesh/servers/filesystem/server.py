@@ -1,14 +1,13 @@
 """The server as clients meet it: MCP by the official SDK, over stdio or HTTP."""
 
 import json
-import socket
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
+from mesh.servers import over_http
 from mesh.servers.filesystem.bounds import MAX_CALL_S, TimeLimit
 from mesh.servers.filesystem.dispatch import CallResult, Server
 from mesh.servers.filesystem.narrowing import narrowed_by_client
@@ -85,7 +84,6 @@ async def serve_stdio(server: Server) -> None:
 async def serve_http(server: Server, host: str, port: int) -> None:
     """Serves ``http://host:port/mcp`` and ``/health``, and writes the address to stderr. Port 0 picks a free
     port."""
-    import uvicorn
     from starlette.routing import Route
 
     async def health(request: "Request") -> "Response":
@@ -95,19 +93,7 @@ async def serve_http(server: Server, host: str, port: int) -> None:
     app = build(server, is_shared=True).streamable_http_app(
         json_response=False, host=host, custom_starlette_routes=[Route("/health", health)]
     )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol given: otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for
-    # an ACK.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(2048)  # before it says so: who reads the line connects at once
-        shown = f"[{host}]" if ":" in host else host
-        line = f"{NAME} listens on http://{shown}:{sock.getsockname()[1]}/mcp"
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
-        await uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GOES_ON_S)
-        ).serve(sockets=[sock])
+    await over_http.serve(app, NAME, host, port, _GOES_ON_S)
 
 
 def _health(server: Server) -> "Response":

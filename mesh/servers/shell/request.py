@@ -92,6 +92,8 @@ def _argv(given: Mapping[str, Any], shell: str) -> tuple[str, ...]:
             "there is no bash here, and another shell might read the command differently than the rules that "
             "decide about it: give exe with args, or install bash and start the server again"
         )
+    if str(given.get("exe", "")).startswith("-"):
+        raise FileRefusal("exe is the name or the path of a program, which begins with no dash")
     words = (given["command"],) if "command" in given else (given["exe"], *given.get("args", ()))
     if any(character == "\0" or "\ud800" <= character <= "\udfff" for word in words for character in word):
         raise FileRefusal(
@@ -100,7 +102,7 @@ def _argv(given: Mapping[str, Any], shell: str) -> tuple[str, ...]:
     if sum(len(os.fsencode(word)) for word in words) > _MOST_TEXT:
         raise FileRefusal(f"the command and its arguments have more than {_MOST_TEXT:,} bytes")
     # A shell also finds the program, and tells in words that are known what is wrong with it.
-    return (shell, "-c", *words) if "command" in given else (shell, "-c", 'exec "$0" "$@"', *words)
+    return (shell, "-c", *words) if "command" in given else (shell, "-c", 'exec -- "$0" "$@"', *words)
 
 
 def _folder(root: Root, path: str) -> Parts:
