@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from mesh.policy.file_names import accepted, has_escapes
 from mesh.policy.patterns import PatternSet, UnusablePattern, compiled, glob_expression, is_literal
 
 _BRACES = re.compile(r"(?<!\[)\{([^{}]*,[^{}]*)\}")  # [{] is the character
@@ -43,6 +44,8 @@ def call_path(value: Any, roots: Sequence[str], *, writes: bool) -> CallPath:
         return CallPath("", is_placed=False, writes=writes, is_known=False)
     if value in _NOWHERE:
         return CallPath(value, is_placed=False, writes=False)
+    if has_escapes(value):  # mcp-filesystem means the name without them, and other tools this one
+        return CallPath("/".join(_parts(_accepted(value))), is_placed=False, writes=writes)
     parts = _parts(value)
     if not value.startswith("/"):
         placed = ".." not in parts and "\0" not in value and not value.startswith("~")
@@ -52,6 +55,13 @@ def call_path(value: Any, roots: Sequence[str], *, writes: bool) -> CallPath:
         if parts[: len(above)] == above and ".." not in parts and "\0" not in value:
             return CallPath("/".join(parts[len(above) :]) or ".", is_placed=True, writes=writes)
     return CallPath("/" + "/".join(parts), is_placed=False, writes=writes)
+
+
+def _accepted(value: str) -> str:
+    try:
+        return accepted(value)
+    except UnicodeEncodeError:  # with half of a surrogate pair it is no name
+        return value
 
 
 def is_nowhere(path: CallPath) -> bool:

@@ -339,7 +339,7 @@ class _RemoteCall(CallDriver):
         return Asks(
             self._question(
                 kind,
-                asked[0].tool_args if len(asked) == 1 else {},
+                asked[0].tool_args if len(asked) == 1 else _all_arguments(asked),
                 f"Agent {self._name} asks: {text}",
                 tool_name=", ".join(each.tool_name for each in asked if each.tool_name) or self.call.name,
                 remote_task_id=task.task_id,
@@ -424,6 +424,11 @@ def _asked_next(request: InputRequest, kind: ApprovalKindName) -> Sequence[Remot
         return request.approvals
     wanted = [each for each in request.approvals if kind != "auth_required" or each.kind == kind]
     return wanted[:1] or request.approvals[:1]
+
+
+def _all_arguments(asked: Sequence[RemoteApproval]) -> dict[str, Any]:
+    """Those of all calls that are decided together: who decides has to see them."""
+    return {f"{number}. {each.tool_name}": each.tool_args for number, each in enumerate(asked, 1)}
 
 
 def _asked_why(asked: Sequence[RemoteApproval]) -> dict[str, Any]:

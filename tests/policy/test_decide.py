@@ -58,6 +58,12 @@ def test_a_path_that_may_lead_to_what_a_rule_is_about_counts_for_it(path: str, d
     assert decide(policy(*rules), at("/ws/docs/k")).decision == "allowed"
 
 
+def test_an_escaped_name_is_the_name_that_is_meant() -> None:
+    rules = (rule("deny", "closed", paths=["privé/**"]), rule("allow", "open", paths=["docs/**"]))
+    assert said(decide(policy(*rules), at(r"priv\xc3\xa9/k"))) == ("denied", "closed")
+    assert decide(policy(*rules), at(r"docs/\xc3\xa9")).decision == "ask"  # not surely this name
+
+
 @pytest.mark.parametrize("exe", ["-c", "-a", "--"])
 def test_a_program_that_begins_with_a_dash_asks(exe: str) -> None:
     assert of_program(exe, ["git", "push"]).why_ask

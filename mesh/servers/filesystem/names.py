@@ -1,13 +1,9 @@
-r"""Paths as text: what callers write and read, and the names on the disk. Pure.
-
-A name on the disk is any bytes. In Python it is text in which bytes that are not UTF-8 are lone surrogates
-(``surrogateescape``). JSON cannot carry these, so callers see ``\xff`` in their place, and may write it. A
-backslash that would look like the beginning of such an escape is written ``\x5c``.
-"""
+"""Paths as text: what callers write and read, and the names on the disk (`mesh.policy.file_names`). Pure."""
 
 import re
 from typing import TypeAlias
 
+from mesh.policy.file_names import accepted
 from mesh.servers.filesystem.refusal import FileRefusal
 
 Parts: TypeAlias = tuple[str, ...]
@@ -18,24 +14,15 @@ MAX_NAME = 255
 STAGING = ".mcp-filesystem"
 """The folder with unfinished work. No tool shows or opens it."""
 
-_ESCAPE = re.compile(r"\\x(5c|[89a-f][0-9a-f])")
 _LIKE_AN_ESCAPE = re.compile(r"\\(?=x(?:5c|[89a-f][0-9a-f]))")
 _BYTE = re.compile("[\udc80-\udcff]")
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\]+\\")
 
 
 def shown(name: str) -> str:
-    """A name, or a path, as callers see it."""
+    """A name, or a path, as callers see it: the inverse of `accepted`."""
     escaped = _LIKE_AN_ESCAPE.sub(r"\\x5c", name)
     return _BYTE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped)
-
-
-def accepted(text: str) -> str:
-    """The name that a caller means: the inverse of `shown`."""
-    name = _ESCAPE.sub(lambda found: _byte(int(found[1], 16)), text)
-    # Escapes may spell a character that is UTF-8 after all. A name has one form only, or a pattern that hides
-    # the one would not hide the other.
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def parts_of(path: str) -> Parts:
@@ -68,10 +55,6 @@ def _problem(path: str) -> str:
     if path.startswith("/"):
         return "absolute paths are not allowed: give the path relative to the root"
     return ""
-
-
-def _byte(value: int) -> str:
-    return "\\" if value == 0x5C else chr(0xDC00 + value)
 
 
 def _bytes(name: str) -> bytes:
