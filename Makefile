@@ -27,10 +27,10 @@ test: setup ## Run the whole test suite (ARGS=… go to pytest, in one run)
 	cat "$$out"; rm -f "$$out"; exit $$((first + second))
 
 # Five suites share the kills: a single agent, a tree, agents that are called under a budget, calls that queue before
-# a slow tool, and calls of a tool with a check (and as many without one). What takes long with mcp-filesystem runs as
-# well, and 10,000 shell commands are judged.
+# a slow tool, and calls of a tool with a check (and as many without one). As many kills meet mcp-filesystem while a mesh
+# writes. What takes long with it runs as well, and 10,000 shell commands are judged.
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
-	@CHAOS_KILLS=$$(( ($(KILLS) + 5) / 6 )) $(BIN)/pytest -m chaos tests/cluster tests/servers tests/policy \
+	@CHAOS_KILLS=$$(( ($(KILLS) + 5) / 6 )) $(BIN)/pytest -m chaos tests/cluster tests/servers tests/policy tests/tree \
 	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)
 
 interop: setup ## The programs by others, and the A2A compatibility kit (TCK=… says where it is)

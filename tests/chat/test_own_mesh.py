@@ -119,6 +119,20 @@ def test_a_chat_that_was_killed_goes_on_from_the_exact_step(tmp_path: Path) -> N
     assert count(after, "completed") == 1
 
 
+def test_yes_answers_what_asks_and_never_what_is_denied(tmp_path: Path) -> None:
+    rules = "policy: {rules: [{name: small, args: {value: {min: 10}}, decide: deny, say: Too much.}]}\n"
+    agent(tmp_path, RESOURCES + rules)
+    said = chat(tmp_path, "add resource web-1 with value 42\nadd resource web-2 with value 4\n", "--yes")
+    assert said.returncode == 0, said.stderr
+    _, events = journal(tmp_path)
+    results = [event for event in events if event["type"] == "tool_result"]
+    assert [(event.get("is_error", False), event["rule"]) for event in results] == [
+        (True, "small"),
+        (False, "default"),
+    ]
+    assert count(events, "approval_resolved") == 1
+
+
 def test_a_call_that_ran_when_the_chat_was_killed_is_not_made_again(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     agent(tmp_path, "mcp_servers: [{name: slow, python: slow.py}]\n")

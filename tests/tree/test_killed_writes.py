@@ -22,7 +22,7 @@ from tests.worlds.mesh import Caller, Create, Ledger, LocalMesh, calls, says
 from tests.worlds.tool_servers import Spec
 from tests.worlds.trees import config, llm
 
-KILLS = int(os.environ.get("WRITE_KILLS", "10"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "10"))
 WRITES = 4
 _log = logging.getLogger("chaos")
 SERVER = "mesh.servers.filesystem.main"
@@ -78,6 +78,7 @@ class FileServer(Ledger):
                     self.kills += 1
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(120 + 10 * KILLS)
 async def test_each_write_happens_once_whatever_is_killed_and_nobody_is_asked(tmp_path: Path) -> None:
     folder = tmp_path / "ws"
