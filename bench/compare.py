@@ -2,6 +2,7 @@
 
     python -m bench.compare ../before                  a parallel node of 16
     python -m bench.compare ../before --wide 1         one llm node
+    python -m bench.compare ../before --tool           one llm node that calls a tool
     python -m bench.compare .                          against itself: how exact the ratio is
 
 Both meshes are up at the same time, each from the virtual environment of its checkout (``.venv``), and get
@@ -24,11 +25,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description="See the module.")
     parser.add_argument("other", type=Path, help="another checkout, with its .venv")
     parser.add_argument("--wide", type=int, default=16, help="children of the parallel node; 1: no such node")
+    parser.add_argument("--tool", action="store_true", help="one llm node that calls a tool of an MCP server")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--turns", type=int, default=20, help="of each client, in a round")
     parser.add_argument("--rounds", type=int, default=8)
     asked = parser.parse_args()
-    here, other = _Side(Path.cwd(), asked.wide), _Side(asked.other.resolve(), asked.wide)
+    shape = "tool" if asked.tool else str(asked.wide)
+    here, other = _Side(Path.cwd(), shape), _Side(asked.other.resolve(), shape)
     try:
         pairs = _measured(here, other, f"{asked.clients} {asked.turns}\n", asked.rounds)
     finally:
@@ -40,10 +43,10 @@ def main() -> None:
 class _Side:
     """A mesh of one checkout, in a process of that checkout's Python."""
 
-    def __init__(self, checkout: Path, wide: int) -> None:
+    def __init__(self, checkout: Path, shape: str) -> None:
         command = [str(checkout / ".venv" / "bin" / "python"), str(Path(__file__).with_name("side.py"))]
         self._process = subprocess.Popen(
-            [*command, str(wide)], cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, shape], cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._read()  # it is up
 

@@ -31,11 +31,14 @@ async def _figures(world: World, clients: int, turns: int) -> Any:
 
 
 def main() -> None:
-    wide = int(sys.argv[1])
-    tree = parallel(wide) if wide > 1 else None
+    shape = sys.argv[1]
+    tree = parallel(int(shape)) if shape.isdecimal() and int(shape) > 1 else None
     with (
         tempfile.TemporaryDirectory() as scratch,
-        running(Path(scratch) / "mesh", latency_s=LATENCY_S, tree=tree) as (world, took),
+        running(Path(scratch) / "mesh", latency_s=LATENCY_S, tree=tree, with_tools=shape == "tool") as (
+            world,
+            took,
+        ),
     ):
         print(json.dumps({"start_s": round(took, 1)}), flush=True)
         for line in sys.stdin:
