@@ -15,7 +15,7 @@ it, and asks for the next one.
                                             rejected with a reason           Refuse
                                             skipped                          Skip
                                             answered                         Answer
-                                            retry, and the callee may know   Recover
+                                            retry, and the callee may know   AskPolicy, then Recover
                                             approved: it cannot be made      Refuse
                                                       otherwise              AskPolicy
     CLAIMED    tool_intent                                                   Recover
@@ -247,9 +247,11 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """A person decided that a claim of which nobody knows the outcome is not repeated."""
+    """A claim of which nobody knows the outcome is not repeated: a person has decided that, or the policy does,
+    for the reason ``denial``."""
 
     claim: ToolIntent
+    denial: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -262,7 +264,8 @@ class AskPolicy(msgspec.Struct, frozen=True):
     """The policy has to say what becomes of the call. ``is_approved``: a person has agreed to it; ``changes``
     is how the callee differs from what was agreed to. ``was_claimed``: it is not run without a claim.
     ``answers`` is the approval whose decision it tells the callee, which works on the task ``cancels``.
-    ``found`` as in `MakeClaim`."""
+    ``repeats`` is a claim of which nobody knows the outcome, and which a person wants repeated by a callee
+    that may know it. ``found`` as in `MakeClaim`."""
 
     arguments: dict[str, Any]
     is_approved: bool = False
@@ -270,6 +273,7 @@ class AskPolicy(msgspec.Struct, frozen=True):
     was_claimed: bool = False
     answers: str = ""
     cancels: str = ""
+    repeats: ToolIntent | None = None
     found: Found | None = None
 
 
@@ -357,6 +361,8 @@ def next_action(history: History, callee: Callee) -> Action:
 def action_after_verdict(judged: AskPolicy, verdict: Verdict, callee: Callee) -> Action:
     """What to do next with a call about which the policy says this."""
     arguments, may_have_begun = judged.arguments, judged.is_approved or judged.was_claimed
+    if judged.repeats is not None:
+        return _repeated(judged.repeats, arguments, verdict, callee)
     if verdict.decision == "denied":
         return Refuse(verdict.told, was_allowed=may_have_begun, cancels=judged.cancels)
     if judged.changes or (verdict.decision == "ask" and not judged.is_approved):
@@ -366,6 +372,12 @@ def action_after_verdict(judged: AskPolicy, verdict: Verdict, callee: Callee) ->
     if callee.lacks_token:
         return Ask("auth_required", arguments)
     return MakeClaim(arguments, verdict, judged.answers, judged.found)
+
+
+def _repeated(claim: ToolIntent, arguments: dict[str, Any], verdict: Verdict, callee: Callee) -> Action:
+    if verdict.decision == "denied":
+        return Skip(claim, verdict.told)
+    return Ask("auth_required", arguments) if callee.lacks_token else Recover(claim, is_retry=True)
 
 
 def action_after_not_begun(history: History, recovered: Recover, callee: Callee) -> Action:
@@ -431,7 +443,7 @@ def _decided(history: History, callee: Callee) -> Action:
         case "answer":
             return Answer(decision.answer)
         case "retry" if callee.may_know_later:
-            return _recover(history, callee, Recover(history.last_claim, is_retry=True))
+            return AskPolicy(arguments, is_approved=True, repeats=history.last_claim)
         case _:
             return _approved(history, callee, arguments)
 

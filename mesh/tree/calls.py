@@ -387,9 +387,11 @@ class _DurableCall:
                 if action.cancels:
                     await driver.cancel(action.cancels)
                 return REJECTED if isinstance(action, Stop) else self._not_run(driver.refusal(action))
-            case Skip(claim=claim):
+            case Skip(claim=claim, denial=denial):
                 await driver.skip(claim)
-                return self._record(driver.skipped(), is_error=True, skipped=True)
+                return self._record(
+                    denial + _EARLIER if denial else driver.skipped(), is_error=True, skipped=True
+                )
             case Answer(text=text):
                 return self._record(text)
             case Accept(found=found):

@@ -208,6 +208,18 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         Tool(may_know_later=True),
         Recover(claimed(), is_retry=True),
     ),
+    (
+        "a retry that is denied by now is not made, whoever can tell",
+        [claimed(), required(kind="unknown_outcome"), resolved("retry")],
+        Tool(may_know_later=True, policy="denied"),
+        Skip(claimed(), "Not now. (rule prod of the policy)"),
+    ),
+    (
+        "a retry asks for a lost token first",
+        [claimed(), required(kind="unknown_outcome"), resolved("retry")],
+        Tool(may_know_later=True, lacks_token=True),
+        Ask("auth_required", ARGUMENTS),
+    ),
     ("a claim is recovered", [required(), resolved("approve"), claimed()], Tool(), Recover(claimed())),
     ("a result is the end", [claimed(), RESULT], Tool(), Done(RESULT)),
     (

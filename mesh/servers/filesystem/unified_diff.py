@@ -49,8 +49,7 @@ class ChangePreview(NamedTuple):
         text = some[:MAX_PREVIEW].decode("utf-8", "ignore")
         end = offset + len(text)
         found = {"kind": self.kind, "text": text, "files": [file.row for file in self.files]}
-        more = {"next_offset": end} if end < len(self.text) else {}
-        return found | {"cut": bool(more) or offset > 0} | more
+        return found | ({"cut": True, "next_offset": end} if end < len(self.text) else {"cut": False})
 
 
 def preview(path: str, before: str | None, after: str | None, states: tuple[str, str]) -> ChangePreview:

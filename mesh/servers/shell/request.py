@@ -102,7 +102,7 @@ def _argv(given: Mapping[str, Any], shell: str) -> tuple[str, ...]:
     if sum(len(os.fsencode(word)) for word in words) > _MOST_TEXT:
         raise FileRefusal(f"the command and its arguments have more than {_MOST_TEXT:,} bytes")
     # A shell also finds the program, and tells in words that are known what is wrong with it.
-    return (shell, "-c", *words) if "command" in given else (shell, "-c", 'exec -- "$0" "$@"', *words)
+    return (shell, "-c", *words) if "command" in given else (shell, "-c", 'exec "$0" "$@"', *words)
 
 
 def _folder(root: Root, path: str) -> Parts:
