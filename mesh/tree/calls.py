@@ -389,9 +389,8 @@ class _DurableCall:
                 return REJECTED if isinstance(action, Stop) else self._not_run(driver.refusal(action))
             case Skip(claim=claim, denial=denial):
                 await driver.skip(claim)
-                return self._record(
-                    denial + _EARLIER if denial else driver.skipped(), is_error=True, skipped=True
-                )
+                text = denial + _EARLIER if denial else driver.skipped()
+                return self._record(text, is_error=True, skipped=True)
             case Answer(text=text):
                 return self._record(text)
             case Accept(found=found):
