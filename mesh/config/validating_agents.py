@@ -28,16 +28,15 @@ def validating_problems(config: Config) -> list[str]:
 
 
 def _destructive(config: Config) -> Iterator[Problem]:
-    for name, (loc, node) in _located(config).items():
-        if name in config.validating_agents and node.destructive:
-            yield (*loc, "destructiveHint"), f"{name} checks answers, and {_ONLY_READS}"
+    for loc, node in _validating(config):
+        if node.destructive:
+            yield (*loc, "destructiveHint"), f"{node.name} checks answers, and {_ONLY_READS}"
 
 
 def _without_answer(config: Config) -> Iterator[Problem]:
-    for name, (loc, node) in _located(config).items():
-        schema = node.input_schema if name in config.validating_agents else None
-        if schema is not None and (wrong := " and ".join(_refused(schema))):
-            yield (*loc, "input_schema"), f"{name} checks answers, and {wrong}; {_GIVEN}"
+    for loc, node in _validating(config):
+        if node.input_schema is not None and (wrong := " and ".join(_refused(node.input_schema))):
+            yield (*loc, "input_schema"), f"{node.name} checks answers, and {wrong}; {_GIVEN}"
 
 
 def _refused(schema: dict[str, Any]) -> Iterator[str]:
@@ -73,9 +72,8 @@ def _unfit(config: Config) -> Iterator[Problem]:
 
 
 def _without_verdict(config: Config) -> Iterator[Problem]:
-    for loc, node in config.nodes():
-        schema = node.output_schema if node.name in config.validating_agents else None
-        if schema is not None and (wrong := " and ".join(_lacks(schema))):
+    for loc, node in _validating(config):
+        if node.output_schema is not None and (wrong := " and ".join(_lacks(node.output_schema))):
             yield (*loc, "output_schema"), f"{node.name} checks answers, and {wrong}; {_VERDICT}"
 
 
@@ -107,6 +105,12 @@ def _told(name: str, path: Sequence[str]) -> str:
     return (
         f"{name} would check answers of its own, without end: {' → '.join([name, *path])}; remove one of them"
     )
+
+
+def _validating(config: Config) -> Iterator[tuple[Loc, AgentNode]]:
+    """The agents that check answers, or end loops, each with its location."""
+    named = config.validating_agents
+    yield from (located for name, located in _located(config).items() if name in named)
 
 
 def _located(config: Config) -> dict[str, tuple[Loc, AgentNode]]:
