@@ -14,51 +14,55 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 
-from mesh.processes.guard import PR_SET_CHILD_SUBREAPER, children, descendants, prctl, signal_on_parent_death
+from mesh.processes.guard import PR_SET_CHILD_SUBREAPER, children, descendants, prctl
 from mesh.servers.shell import process_limit
 from mesh.servers.shell.command_guard import supervise
 from mesh.servers.shell.order import order_of
 
 _DESCRIPTORS = 5
+ENDS_WITHIN_S = 8.0
 
 
 def main(control: socket.socket) -> None:
-    """Carries out orders until the server is gone."""
+    """Carries out orders until the server is gone, and then waits for the ends of the commands."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     process_limit.remove_stale_groups()
-    signal_on_parent_death(signal.SIGKILL)()
     supervisors: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda number, frame: _clean_up(supervisors))
     while True:
         found, descriptors, _, _ = socket.recv_fds(control, 1, _DESCRIPTORS)
         if not found:
-            return
+            break
         # A supervisor must be known before its end is noticed.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        launcher = os.getpid()
         child = os.fork()
         if child == 0:
             control.close()
-            _carry_out(launcher, descriptors)
+            _carry_out(descriptors)
         supervisors.add(child)
         for descriptor in descriptors:
             os.close(descriptor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    # The supervisors see the end of their sockets, too, and end their commands. Were this process gone before
+    # them, nobody could find what a supervisor left behind.
+    give_up_at = time.monotonic() + ENDS_WITHIN_S
+    while supervisors and time.monotonic() < give_up_at:
+        time.sleep(0.01)
 
 
-def _carry_out(launcher: int, descriptors: list[int]) -> None:
-    """The supervisor's side of the fork. Never returns."""
+def _carry_out(descriptors: list[int]) -> None:
+    """The supervisor's side of the fork. It does not end with the launcher: its socket tells it when the
+    server is gone. Never returns."""
     status = 1
     try:
-        signal_on_parent_death(signal.SIGKILL)()
-        if os.getppid() == launcher:
-            request, *stdio, link = descriptors
-            with os.fdopen(request, "rb") as file:
-                order = order_of(file.read())
-            supervise(order, stdio, socket.socket(fileno=link))
-            status = 0
+        request, *stdio, link = descriptors
+        with os.fdopen(request, "rb") as file:
+            order = order_of(file.read())
+        supervise(order, stdio, socket.socket(fileno=link))
+        status = 0
     finally:
         os._exit(status)
 

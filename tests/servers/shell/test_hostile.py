@@ -3,11 +3,15 @@
 import asyncio
 import os
 import socket
+import subprocess
 import time
+from dataclasses import replace
 
+import psutil
 import pytest
 
-from mesh.servers.shell.launching import STOPS_WITHIN_S, LauncherGone
+from mesh.processes.descendants import is_alive
+from mesh.servers.shell.launching import STOPS_WITHIN_S, Launcher, LauncherGone
 from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE
 from tests.servers.shell.world import World
 
@@ -171,6 +175,20 @@ async def test_what_a_killed_guard_leaves_behind_is_ended(world: World) -> None:
         await call
 
 
+async def test_a_command_under_way_goes_on_without_the_launcher(world: World) -> None:
+    with Launcher() as launcher:
+        world.commands = replace(world.commands, launcher=launcher)
+        call = asyncio.create_task(
+            world.run("(setsid sleep 300 &); touch up; until [ -e go ]; do sleep 0.05; done")
+        )
+        await world.made("up")
+        below = world.processes()
+        psutil.Process(launcher.pid).kill()
+        (world.ws / "go").touch()
+        assert (await call)["exit_code"] == 0
+    assert not [each for each in below if is_alive(each)]
+
+
 async def test_a_link_in_the_place_of_the_output_folder_leads_nowhere(world: World) -> None:
     (world.ws / ".mcp-shell").symlink_to(world.outside)
     found = await world.run("yes | head -c 100000")
@@ -193,9 +211,14 @@ async def test_a_link_out_of_the_root_leads_nowhere(world: World) -> None:
 
 
 async def test_no_other_process_is_seen_through_or_signalled(world: World) -> None:
-    found = await world.run(f"cat /proc/{os.getpid()}/environ; kill -9 {os.getpid()}; kill -0 {os.getppid()}")
-    assert found["stdout"] == ""
-    assert found["exit_code"] != 0
+    with subprocess.Popen(["sleep", "300"]) as other:
+        try:
+            found = await world.run(f"cat /proc/{other.pid}/environ; kill -9 {other.pid}")
+            assert found["stdout"] == ""
+            assert found["exit_code"] != 0
+            assert other.poll() is None
+        finally:
+            other.kill()
 
 
 async def test_sockets_of_the_machine_are_out_of_reach(world: World) -> None:
