@@ -247,8 +247,8 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """A claim of which nobody knows the outcome is not repeated: a person has decided that, or the policy does,
-    for the reason ``denial``."""
+    """A claim of which nobody knows the outcome is not repeated: a person has decided that, or the policy
+    does, for the reason ``denial``."""
 
     claim: ToolIntent
     denial: str = ""

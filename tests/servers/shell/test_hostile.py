@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import subprocess
 import time
 from dataclasses import replace
 
@@ -211,14 +210,15 @@ async def test_a_link_out_of_the_root_leads_nowhere(world: World) -> None:
 
 
 async def test_no_other_process_is_seen_through_or_signalled(world: World) -> None:
-    with subprocess.Popen(["sleep", "300"]) as other:
-        try:
-            found = await world.run(f"cat /proc/{other.pid}/environ; kill -9 {other.pid}")
-            assert found["stdout"] == ""
-            assert found["exit_code"] != 0
-            assert other.poll() is None
-        finally:
-            other.kill()
+    other = await asyncio.create_subprocess_exec("sleep", "300")
+    try:
+        found = await world.run(f"cat /proc/{other.pid}/environ; kill -9 {other.pid}")
+        assert found["stdout"] == ""
+        assert found["exit_code"] != 0
+        assert is_alive(psutil.Process(other.pid))
+    finally:
+        other.kill()
+        await other.wait()
 
 
 async def test_sockets_of_the_machine_are_out_of_reach(world: World) -> None:
