@@ -123,6 +123,12 @@ class LiveMesh:
         self._thread.join(_WITHIN_S)
         self._loop.close()
 
+    @property
+    def requests(self) -> int:
+        """How many HTTP requests have come since it began to listen."""
+        assert self._server is not None
+        return self._server.server_state.total_requests
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs something in the mesh's own loop, and waits for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_WITHIN_S)
