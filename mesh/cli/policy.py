@@ -106,7 +106,8 @@ def _json(text: str, otherwise: Any) -> Any:
 def _print(config: "Config", call: "PolicyCall", found: "Explanation") -> None:
     lines, verdict, deciding = lines_of_rules(config), found.verdict, deciding_line(config, found)
     typer.echo(f"{verdict.decision} by {verdict.rule}{f' ({deciding})' if deciding else ''}: {verdict.why}")
-    typer.echo(f"  called by {call.node} of {call.agent}; kind {call.kind}; {_said(call)}")
+    caller = call.agent if call.node == call.agent else f"{call.node} of {call.agent}"
+    typer.echo(f"  called by {caller}; kind {call.kind}; {_said(call)}")
     for index, part in enumerate(verdict.parts):
         mark = "*" if index == found.part else "-"
         typer.echo(f"  {mark} {part.words}: {part.verdict} by {part.rule}")
