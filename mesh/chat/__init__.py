@@ -1,7 +1,7 @@
 """The chat: `mesh chat` in a terminal and in a pipe.
 
 run.py           one run of the command: which mesh, which terminal, which conversation
-embedded.py      a mesh of the chat's own, which lasts as long as the chat
+child_mesh.py    a mesh on Ray as a child process, which lasts as long as the chat
 chat.py          turns, approvals and cancelling, between a mesh and a terminal
 commands.py      lines that begin with a slash
 transcript.py    from events to parts to print                 pure

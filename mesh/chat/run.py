@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 
 from mesh.chat.chat import Chat, ExitStatus
-from mesh.chat.embedded import embedded
+from mesh.chat.child_mesh import child_mesh
 from mesh.chat.pipe import PipeTerminal
 from mesh.chat.terminal import Terminal
 from mesh.chat.transcript import Notice
@@ -128,7 +128,7 @@ async def _mesh(
     await _refuse_second_mesh(options.config, options.key)
     progress = _Progress()
     try:
-        async with embedded(options.config, progress.say) as url:
+        async with child_mesh(options.config, progress.say) as url:
             progress.clear()
             yield _Place(url)
     finally:

@@ -66,7 +66,7 @@ def chat(
     check_secrets(token, key)
     set_workspace(workspace)
     with errors_as_lines():
-        from mesh.chat.embedded import EmbeddedMeshFailed
+        from mesh.chat.child_mesh import ChildMeshFailed
         from mesh.chat.run import ChatOptions, run
 
         try:
@@ -74,7 +74,7 @@ def chat(
                 url=url, config=config, resume=resume, yes=yes, token=token, key=key, ray=ray
             )
             status = run(options, partial(_own_mesh, config))
-        except EmbeddedMeshFailed as problem:
+        except ChildMeshFailed as problem:
             exit_with(problem.problems, problem.status)
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  the interpreter flushes stdout when it exits

@@ -29,7 +29,7 @@ _DRAIN_WITHIN_S = 1.0
 _MAX_LINE = 64 * 1024
 
 
-class EmbeddedMeshFailed(MeshError):
+class ChildMeshFailed(MeshError):
     """The mesh did not start. ``problems`` has a line for each reason. ``status`` is its exit status, or 1 if
     it did not exit."""
 
@@ -40,9 +40,9 @@ class EmbeddedMeshFailed(MeshError):
 
 
 @asynccontextmanager
-async def embedded(config: Path, progress: Callable[[str], None]) -> AsyncIterator[str]:
+async def child_mesh(config: Path, progress: Callable[[str], None]) -> AsyncIterator[str]:
     """Yields the URL of a mesh that runs this config. ``progress`` is called with each line about its start.
-    Raises `EmbeddedMeshFailed`."""
+    Raises `ChildMeshFailed`."""
     with tempfile.TemporaryDirectory(prefix="mesh-chat-") as scratch:
         port, report = _free_port(), Path(scratch) / "problems.json"
         child = await asyncio.create_subprocess_exec(
@@ -117,10 +117,10 @@ async def _wait_until_up(
                     # open.
                     await asyncio.wait({reading}, timeout=_DRAIN_WITHIN_S)
                     status = child.returncode or 1
-                    raise EmbeddedMeshFailed(_problems(report, status, last_lines), status)
+                    raise ChildMeshFailed(_problems(report, status, last_lines), status)
     except TimeoutError:
         last = last_lines[-1] if last_lines else "it printed nothing"
-        raise EmbeddedMeshFailed([f"mesh up is not ready after {UP_WITHIN_S:g} s: {last}"]) from None
+        raise ChildMeshFailed([f"mesh up is not ready after {UP_WITHIN_S:g} s: {last}"]) from None
     finally:
         ended.cancel()
 

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from mesh.chat.embedded import EmbeddedMeshFailed, embedded
+from mesh.chat.child_mesh import ChildMeshFailed, child_mesh
 from tests.chat.screen import CTRL_D, MESH, WITHIN_S, Screen, chat_env
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import says
@@ -42,10 +42,10 @@ def up(config, console, options):
 EMBEDS = """
 import asyncio, sys
 from pathlib import Path
-from mesh.chat.embedded import embedded
+from mesh.chat.child_mesh import child_mesh
 
 async def main():
-    async with embedded(Path(sys.argv[1]), lambda _: None) as url:
+    async with child_mesh(Path(sys.argv[1]), lambda _: None) as url:
         print(url, flush=True)
         await asyncio.sleep(60)
 
@@ -86,7 +86,7 @@ def gone(url: str) -> bool:
 async def test_it_answers_while_it_is_needed_and_is_gone_after(config: Path) -> None:
     told: list[str] = []
     before = children()
-    async with embedded(config, told.append) as url:
+    async with child_mesh(config, told.append) as url:
         assert not gone(url)
         assert len(children()) == len(before) + 1
     assert told == ["starting something", "stopping"]
@@ -94,13 +94,13 @@ async def test_it_answers_while_it_is_needed_and_is_gone_after(config: Path) -> 
 
 
 async def test_what_keeps_it_from_starting_is_said_in_its_own_words(config: Path, tmp_path: Path) -> None:
-    with pytest.raises(EmbeddedMeshFailed) as wrong:
-        async with embedded(tmp_path / "none.yaml", lambda _: None):
+    with pytest.raises(ChildMeshFailed) as wrong:
+        async with child_mesh(tmp_path / "none.yaml", lambda _: None):
             pass
     assert wrong.value.status == 2
     assert "none.yaml" in wrong.value.problems[0]
-    with pytest.raises(EmbeddedMeshFailed) as broken:
-        async with embedded(named(tmp_path, "fails"), lambda _: None):
+    with pytest.raises(ChildMeshFailed) as broken:
+        async with child_mesh(named(tmp_path, "fails"), lambda _: None):
             pass
     assert broken.value.problems == ["mesh up ended with status 1", "it broke"]
 
@@ -108,8 +108,8 @@ async def test_what_keeps_it_from_starting_is_said_in_its_own_words(config: Path
 async def test_a_problem_is_what_mesh_up_reports_whatever_else_it_prints(
     config: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(EmbeddedMeshFailed) as refused:
-        async with embedded(named(tmp_path, "refuses"), lambda _: None):
+    with pytest.raises(ChildMeshFailed) as refused:
+        async with child_mesh(named(tmp_path, "refuses"), lambda _: None):
             pass
     assert (refused.value.status, refused.value.problems) == (1, ["Ray does not start:\nsee its log …"])
 
