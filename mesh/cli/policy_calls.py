@@ -28,8 +28,8 @@ class Callables:
     about may be theirs, to learn what they say about themselves."""
 
     def __init__(self, config: "Config", asked: Collection[str]) -> None:
+        from mesh.tree.calls_for_policies import callers_of
         from mesh.tree.inventory import inventory
-        from mesh.tree.judged_calls import callers_of
 
         self._tools: dict[str, Tool] = {}
         self._rows = {row["name"]: row for row in inventory(config, [])}
@@ -49,7 +49,7 @@ class Callables:
 
     def call(self, name: str, arguments: dict[str, Any], node: str | None) -> "PolicyCall":
         """The call of a tool by a node, or by the first that may. Raises `NoSuchCall`."""
-        from mesh.tree.judged_calls import agent_call, tool_call
+        from mesh.tree.calls_for_policies import agent_call, tool_call
 
         caller = self._caller(name, node)
         agent, planned = next((a, p) for a, p in self._callers if p.node.name == caller)
@@ -93,7 +93,7 @@ class Judge:
 
         from mesh.config.node_policies import policy_of
         from mesh.policy.call_command import command_of_call
-        from mesh.policy.custom import PolicyContext, judged_by_custom
+        from mesh.policy.custom import PolicyContext, verdict_after_custom
         from mesh.policy.explain import after_custom, explained
         from mesh.policy.grants import in_force
 
@@ -102,7 +102,7 @@ class Judge:
         grants = in_force(kept, call.agent, datetime.now(UTC))
         found = explained(policy_of(self._config, call.node), call, grants, parsed)
         context = PolicyContext(verdict=found.verdict, command=parsed, agent_path=(call.agent,))
-        return after_custom(found, await judged_by_custom(self._custom, call, context))
+        return after_custom(found, await verdict_after_custom(self._custom, call, context))
 
 
 def deciding_line(config: "Config", found: "Explanation") -> str:

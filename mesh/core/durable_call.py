@@ -358,20 +358,20 @@ def next_action(history: History, callee: Callee) -> Action:
             return Done(history.result)
 
 
-def action_after_verdict(judged: AskPolicy, verdict: Verdict, callee: Callee) -> Action:
+def action_after_verdict(asked: AskPolicy, verdict: Verdict, callee: Callee) -> Action:
     """What to do next with a call about which the policy says this."""
-    arguments, may_have_begun = judged.arguments, judged.is_approved or judged.was_claimed
-    if judged.repeats is not None:
-        return _repeated(judged.repeats, arguments, verdict, callee)
+    arguments, may_have_begun = asked.arguments, asked.is_approved or asked.was_claimed
+    if asked.repeats is not None:
+        return _repeated(asked.repeats, arguments, verdict, callee)
     if verdict.decision == "denied":
-        return Refuse(verdict.told, was_allowed=may_have_begun, cancels=judged.cancels)
-    if judged.changes or (verdict.decision == "ask" and not judged.is_approved):
-        return Ask("tool_call", arguments, verdict, judged.changes)
+        return Refuse(verdict.told, was_allowed=may_have_begun, cancels=asked.cancels)
+    if asked.changes or (verdict.decision == "ask" and not asked.is_approved):
+        return Ask("tool_call", arguments, verdict, asked.changes)
     if callee.is_durable or (callee.is_repeatable and not may_have_begun):
         return Run(arguments, verdict)
     if callee.lacks_token:
         return Ask("auth_required", arguments)
-    return MakeClaim(arguments, verdict, judged.answers, judged.found)
+    return MakeClaim(arguments, verdict, asked.answers, asked.found)
 
 
 def _repeated(claim: ToolIntent, arguments: dict[str, Any], verdict: Verdict, callee: Callee) -> Action:

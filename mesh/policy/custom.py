@@ -30,7 +30,7 @@ __all__ = [
     "ask",
     "combined",
     "deny",
-    "judged_by_custom",
+    "verdict_after_custom",
 ]
 
 CUSTOM = "custom"
@@ -78,7 +78,9 @@ def deny(why: str = "") -> Verdict:
     return Verdict("denied", CUSTOM, why)
 
 
-async def judged_by_custom(custom: CustomPolicy | None, call: PolicyCall, context: PolicyContext) -> Verdict:
+async def verdict_after_custom(
+    custom: CustomPolicy | None, call: PolicyCall, context: PolicyContext
+) -> Verdict:
     """The verdict about a call after the custom function, if there is one: ``context.verdict`` is the one
     before it. This is what the gate asks."""
     if custom is None or context.verdict.decision == "denied":

@@ -47,10 +47,10 @@ def decide(
 ) -> Verdict:
     """The verdict about a call. ``grants`` are those of its agent that are in force, and ``parsed`` is what
     the shell command among its arguments may run."""
-    return verdict_of(*judged(policy, call, grants, parsed))
+    return verdict_of(*rulings_and_parts(policy, call, grants, parsed))
 
 
-def judged(
+def rulings_and_parts(
     policy: Policy, call: PolicyCall, grants: Remembered, parsed: ParsedCommand | None
 ) -> tuple[list[Ruling], list[Part]]:
     """The rulings of which the strictest counts, and what was decided about each simple command: the first

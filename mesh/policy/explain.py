@@ -8,7 +8,7 @@ import msgspec
 from mesh.core.verdict import Verdict, strictness
 from mesh.policy.commands import ParsedCommand
 from mesh.policy.conditions import Mood, Seen
-from mesh.policy.decide import judged, mood_of, ruling_of, verdict_of
+from mesh.policy.decide import mood_of, ruling_of, rulings_and_parts, verdict_of
 from mesh.policy.grants import NOTHING, Remembered
 from mesh.policy.layer import CompiledRule, Layer, Policy
 from mesh.policy.policy_call import PolicyCall
@@ -40,7 +40,7 @@ def explained(
     policy: Policy, call: PolicyCall, grants: Remembered = NOTHING, parsed: ParsedCommand | None = None
 ) -> Explanation:
     """What `decide` says, with the reasons."""
-    rulings, parts = judged(policy, call, grants, parsed)
+    rulings, parts = rulings_and_parts(policy, call, grants, parsed)
     strictest = max(range(len(rulings)), key=lambda index: strictness(rulings[index].decision))
     part = min(strictest, len(parts) - 1) if parts else None
     paths = paths_of(call, parsed)

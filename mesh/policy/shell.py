@@ -46,13 +46,13 @@ def _parsed(text: str) -> ParsedCommand:
         return ParsedCommand(why_ask=f"it has more than {MAX_BYTES} bytes")
     if why := unreadable(text):
         return ParsedCommand(why_ask=why)
-    return _judged(source)
+    return _read_by_shfmt(source)
 
 
 _remembered = lru_cache(maxsize=_REMEMBERED)(_parsed)
 
 
-def _judged(source: bytes) -> ParsedCommand:
+def _read_by_shfmt(source: bytes) -> ParsedCommand:
     status, stdout, stderr = _run(source)
     if status:
         return ParsedCommand(why_ask=f"it does not parse: {_first_line(stderr)}")

@@ -38,8 +38,8 @@ from mesh.tree.calls import (
     run_call,
     too_deep,
 )
+from mesh.tree.calls_for_policies import agent_call
 from mesh.tree.children import not_ended
-from mesh.tree.judged_calls import agent_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import PassOutput, RunNode
@@ -100,8 +100,8 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The agents as models see them."""
-        denies = self.settings.gate.denies_always
-        agents = {name: agent for name, agent in self.agents.items() if not denies(self.judged(agent, {}))}
+        denies, call = self.settings.gate.denies_always, self.policy_call
+        agents = {name: agent for name, agent in self.agents.items() if not denies(call(agent, {}))}
         if not agents:
             return ()
         if self.is_one_tool:
@@ -129,7 +129,7 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
         found = problems(spec.input_schema, call.arguments)
         return f"Invalid arguments for {call.name}:\n{found}" if found else ""
 
-    def judged(
+    def policy_call(
         self, agent: CallableAgent, arguments: Mapping[str, Any], *, inline: bool = False
     ) -> PolicyCall:
         """A call, as policies see it."""
@@ -142,7 +142,7 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
         agent = self.called(call.name, call.arguments)
         if agent is None:
             return Verdict("ask", "", self.problems(call))
-        return await self.settings.verdict(self.judged(agent, call.arguments), grants)
+        return await self.settings.verdict(self.policy_call(agent, call.arguments), grants)
 
     def called(self, tool: str, arguments: Mapping[str, Any]) -> CallableAgent | None:
         """The agent that a call names."""
@@ -168,9 +168,9 @@ class _AgentCall(CallDriver):
             return is_too_deep
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+    def policy_call(self, arguments: dict[str, Any]) -> PolicyCall:
         inline = not self._calls.settings.asks(self._steps.turn)
-        return self._calls.judged(self._agent(arguments), arguments, inline=inline)
+        return self._calls.policy_call(self._agent(arguments), arguments, inline=inline)
 
     # -- effects
 

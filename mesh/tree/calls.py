@@ -62,7 +62,7 @@ from mesh.core.places import StepKey
 from mesh.core.verdict import Verdict
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
-from mesh.tree.gate import NO_POLICY, Gate, Given, Judged
+from mesh.tree.gate import NO_POLICY, Gate, GateSources, GrantsOnly, PolicyReply
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.plan import ApprovalRule
 from mesh.tree.steps import Steps
@@ -155,7 +155,7 @@ class CallDriver:
         """See `Callee`."""
         raise NotImplementedError
 
-    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+    def policy_call(self, arguments: dict[str, Any]) -> PolicyCall:
         """The call with these arguments, as policies see it."""
         raise NotImplementedError
 
@@ -285,14 +285,14 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_result_bytes: int = 65_536
     on_limit: OnLimit = "answer"
 
-    async def denial(self, call: PolicyCall, steps: Steps) -> str:
+    async def denial(self, call: PolicyCall, sources: GateSources) -> str:
         """Why a call that only checks something is not made; empty if it is. Nobody is asked about one."""
-        verdict = (await self.gate.judged(call, steps)).verdict
+        verdict = (await self.gate.ask_policy(call, sources)).verdict
         return verdict.told if verdict.decision == "denied" else ""
 
     async def verdict(self, call: PolicyCall, grants: Sequence[Grant]) -> Verdict:
         """What the policy says about a call outside of a turn."""
-        return (await self.gate.judged(call, Given(grants))).verdict
+        return (await self.gate.ask_policy(call, GrantsOnly(grants))).verdict
 
     def asks(self, turn: PassInput) -> bool:
         """Whether destructive tools wait for a person in this turn."""
@@ -318,7 +318,7 @@ class _DurableCall:
         self._call = call
         self._settings = settings
         self._started: float | None = None  # when the effect began; None: nothing was called
-        self._judged: Judged | None = None  # what the policy has said in this pass
+        self._policy_reply: PolicyReply | None = None  # what the policy has said in this pass
 
     @property
     def _history(self) -> History:
@@ -350,9 +350,9 @@ class _DurableCall:
         """What to do, once the policy has been asked if it has to be."""
         if not isinstance(action, AskPolicy):
             return action
-        call = self._driver.judged(action.arguments)
-        self._judged = await self._settings.gate.judged(call, self._steps)
-        return action_after_verdict(action, self._judged.verdict, self._driver)
+        call = self._driver.policy_call(action.arguments)
+        self._policy_reply = await self._settings.gate.ask_policy(call, self._steps)
+        return action_after_verdict(action, self._policy_reply.verdict, self._driver)
 
     async def _claim_of(self, action: Action) -> ToolIntent | ToolResult | PassEnd:
         """The claim that is to be made or recovered; otherwise what the call came to without one."""
@@ -420,7 +420,7 @@ class _DurableCall:
     ) -> ApprovalRequired:
         if verdict is None or not verdict.rule:
             return msgspec.structs.replace(question, preview=preview)
-        suggestion = self._judged.suggested_rule if self._judged else None
+        suggestion = self._policy_reply.suggested_rule if self._policy_reply else None
         return msgspec.structs.replace(
             question,
             rule=verdict.rule,
@@ -535,8 +535,8 @@ class _DurableCall:
     @property
     def _rule(self) -> str:
         """The rule that let the call run, or denied it; empty if none was asked."""
-        if self._judged is not None:
-            return self._judged.verdict.rule
+        if self._policy_reply is not None:
+            return self._policy_reply.verdict.rule
         claims = self._history.claims
         return claims[-1].rule if claims else ""
 

@@ -1,7 +1,7 @@
 """The gate: asks the policy before a call of any kind.
 
     `mesh.tree.calls`, the loop of a durable call
-      └ `Gate.verdict`      parses the command among the arguments, decides, and looks up what is remembered
+      └ `Gate.ask_policy`   parses the command among the arguments, decides, and looks up what is remembered
           └ `mesh.policy`   the rules
 
 A call is made only with the `Verdict` that the gate returned (`mesh.core.durable_call`). Calls that only read
@@ -20,7 +20,7 @@ from mesh.config.node_policies import policy_of
 from mesh.core.verdict import Verdict
 from mesh.policy.call_command import command_of_call
 from mesh.policy.commands import ParsedCommand
-from mesh.policy.custom import CustomPolicy, PolicyContext, judged_by_custom
+from mesh.policy.custom import CustomPolicy, PolicyContext, verdict_after_custom
 from mesh.policy.decide import decide
 from mesh.policy.grants import Grant, in_force, suggested
 from mesh.policy.layer import Policy
@@ -29,7 +29,7 @@ from mesh.policy.policy_call import PolicyCall
 _MOST_POLICIES = 1_000
 
 
-class Remembering(Protocol):
+class GateSources(Protocol):
     """What the gate asks beside the policy of its node: `mesh.tree.steps.Steps` in a turn."""
 
     async def grants(self, agent: str) -> Sequence[Grant]:
@@ -45,8 +45,8 @@ class Remembering(Protocol):
         ...
 
 
-class Given(msgspec.Struct, frozen=True):
-    """`Remembering` of just these grants, outside of a turn."""
+class GrantsOnly(msgspec.Struct, frozen=True):
+    """`GateSources` of just these grants, outside of a turn."""
 
     remembered: Sequence[Grant]
 
@@ -60,7 +60,7 @@ class Given(msgspec.Struct, frozen=True):
         return None
 
 
-class Judged(msgspec.Struct, frozen=True):
+class PolicyReply(msgspec.Struct, frozen=True):
     """A verdict, and the rule that would be added if the decision of a person is remembered."""
 
     verdict: Verdict
@@ -75,22 +75,22 @@ class Gate:
         self._custom = custom
         self._is_default = policy.is_default
 
-    async def judged(self, call: PolicyCall, remembering: Remembering) -> Judged:
+    async def ask_policy(self, call: PolicyCall, sources: GateSources) -> PolicyReply:
         """Decides about a call. Raises `Unavailable`."""
         parsed = await command_of_call(call)
         verdict = decide(self._policy, call, parsed=parsed)
-        if verdict.decision != "denied" and (denial := await remembering.denial(call)):
-            return Judged(denial)
+        if verdict.decision != "denied" and (denial := await sources.denial(call)):
+            return PolicyReply(denial)
         if verdict.decision == "ask" and not self._is_default:
-            remembered = in_force(await remembering.grants(call.agent), call.agent, datetime.now(UTC))
+            remembered = in_force(await sources.grants(call.agent), call.agent, datetime.now(UTC))
             verdict = decide(self._policy, call, remembered, parsed)
         if self._custom is not None:
-            verdict = await judged_by_custom(
-                self._custom, call, remembering.context(call.agent, verdict, parsed)
+            verdict = await verdict_after_custom(
+                self._custom, call, sources.context(call.agent, verdict, parsed)
             )
         if self._is_default:
-            return Judged(msgspec.structs.replace(verdict, rule="", remember="none"))
-        return Judged(verdict, _suggestion(verdict, call, parsed))
+            return PolicyReply(msgspec.structs.replace(verdict, rule="", remember="none"))
+        return PolicyReply(verdict, _suggestion(verdict, call, parsed))
 
     def denies_always(self, call: PolicyCall) -> bool:
         """Whether it is of no use to offer a tool: every call of it is denied."""
@@ -127,7 +127,7 @@ class NewestPolicy:
             turn=turn,
             by=by,
         )
-        verdict = await judged_by_custom(self._custom, call, context)
+        verdict = await verdict_after_custom(self._custom, call, context)
         return verdict if verdict.decision == "denied" else None
 
     def _policy(self, node: str) -> Policy:

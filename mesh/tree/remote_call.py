@@ -60,7 +60,7 @@ from mesh.tree.calls import (
     run_call,
     too_deep,
 )
-from mesh.tree.judged_calls import agent_call
+from mesh.tree.calls_for_policies import agent_call
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
@@ -124,7 +124,9 @@ class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
             return f'Invalid arguments for {call.name}: expected {{"message": "…"}} and nothing else'
         return ""
 
-    def judged(self, tool: AgentTool, arguments: Mapping[str, Any], *, inline: bool = False) -> PolicyCall:
+    def policy_call(
+        self, tool: AgentTool, arguments: Mapping[str, Any], *, inline: bool = False
+    ) -> PolicyCall:
         """A call, as policies see it."""
         who, node = self.settings.agent, self.settings.name
         destructive = tool.destructive
@@ -134,11 +136,11 @@ class RemoteCalls(msgspec.Struct, frozen=True, kw_only=True):
     def offered(self) -> Sequence[AgentTool]:
         """The agents that are not denied whatever the message."""
         denies = self.settings.gate.denies_always
-        return [tool for tool in self.agents.values() if not denies(self.judged(tool, {}))]
+        return [tool for tool in self.agents.values() if not denies(self.policy_call(tool, {}))]
 
     async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
         """See `Tree.verdict`."""
-        return await self.settings.verdict(self.judged(self.agents[call.name], call.arguments), grants)
+        return await self.settings.verdict(self.policy_call(self.agents[call.name], call.arguments), grants)
 
     async def preview(self, call: ToolCall, offset: int) -> Preview | None:
         """See `Tree.preview`. Another agent cannot say what it would do."""
@@ -182,9 +184,9 @@ class _RemoteCall(CallDriver):
             return is_too_deep
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+    def policy_call(self, arguments: dict[str, Any]) -> PolicyCall:
         inline = not self._calls.settings.asks(self._steps.turn)
-        return self._calls.judged(self._tool, arguments, inline=inline)
+        return self._calls.policy_call(self._tool, arguments, inline=inline)
 
     def attempt(self, kind: ApprovalKindName, history: History) -> int:
         # Journals number all questions of such a call together, whatever their kind.

@@ -61,8 +61,8 @@ from mesh.tree.calls import (
     result_of,
     run_call,
 )
-from mesh.tree.gate import Given, Remembering
-from mesh.tree.judged_calls import tool_call
+from mesh.tree.calls_for_policies import tool_call
+from mesh.tree.gate import GateSources, GrantsOnly
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
@@ -100,21 +100,21 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         found = problems(tool.input_schema, call.arguments)
         return f"Invalid arguments for {call.name}:\n{found}" if found else ""
 
-    def judged(self, tool: Tool, arguments: dict[str, Any], *, inline: bool = False) -> PolicyCall:
+    def policy_call(self, tool: Tool, arguments: dict[str, Any], *, inline: bool = False) -> PolicyCall:
         """A call, as policies see it."""
         return tool_call(self.settings.agent, self.settings.name, tool, arguments, inline=inline)
 
     def is_denied(self, name: str) -> bool:
         """Whether a tool is denied whatever its arguments, so that it is not offered."""
         tool = self.toolbox.tools.get(name)
-        return tool is not None and self.settings.gate.denies_always(self.judged(tool, {}))
+        return tool is not None and self.settings.gate.denies_always(self.policy_call(tool, {}))
 
     async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
         """See `Tree.verdict`."""
         tool = self.toolbox.tools.get(call.name)
         if tool is None:
             return Verdict("ask", "", self.problems(call))
-        return await self.settings.verdict(self.judged(tool, call.arguments), grants)
+        return await self.settings.verdict(self.policy_call(tool, call.arguments), grants)
 
     @staticmethod
     def added_problem(tool: Tool, added: Mapping[str, Any]) -> str:
@@ -152,7 +152,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     async def _settle_by_check(self, unsettled: UnsettledCall, call: ToolCall) -> ToolResult | None:
         context = unsettled.context(self.settings.root)
         tool, arguments = self.toolbox.tools.get(call.name), unsettled.intent.arguments
-        told = await self.check(tool, arguments, context, Given(()))
+        told = await self.check(tool, arguments, context, GrantsOnly(()))
         if told is None or told.outcome == "unknown":
             return None
         most = self.settings.max_result_bytes
@@ -165,7 +165,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         tool: Tool | None,
         arguments: dict[str, Any],
         context: ExecutionContext,
-        remembering: Remembering,
+        sources: GateSources,
     ) -> Found | None:
         """Returns what the check of a tool finds out about a call, or None if the tool has no check. Raises
         `Unavailable`."""
@@ -178,9 +178,8 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         check = self.toolbox.check_of(tool)
         if check is None:
             return unknown(tool.checked_by, f"{tool.server} has no read-only tool {tool.checked_by}")
-        judged = await self.settings.gate.judged(self.judged(check, arguments, inline=True), remembering)
-        if judged.verdict.decision == "denied":
-            return unknown(check.name, judged.verdict.told)
+        if denial := await self.settings.denial(self.policy_call(check, arguments, inline=True), sources):
+            return unknown(check.name, denial)
         told = await self._asked(check, arguments, context)
         failpoint("tool.checked")
         return told
@@ -247,9 +246,9 @@ class _ToolCall(CallDriver):
     def problem(self, arguments: dict[str, Any]) -> str:
         return self._calls.problems(msgspec.structs.replace(self.call, arguments=arguments))
 
-    def judged(self, arguments: dict[str, Any]) -> PolicyCall:
+    def policy_call(self, arguments: dict[str, Any]) -> PolicyCall:
         inline = not self._calls.settings.asks(self._steps.turn)
-        return self._calls.judged(self._found, arguments, inline=inline)
+        return self._calls.policy_call(self._found, arguments, inline=inline)
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         if not asked.tool_fingerprint or self._tool is None:

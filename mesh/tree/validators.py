@@ -34,8 +34,8 @@ from mesh.tree.calls import (
     listed,
     too_deep,
 )
+from mesh.tree.calls_for_policies import agent_call, tool_call
 from mesh.tree.children import not_ended
-from mesh.tree.judged_calls import agent_call, tool_call
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import PassOutput

@@ -11,7 +11,7 @@ from mesh.config.custom_policy import custom_of, custom_problems
 from mesh.config.model import load
 from mesh.core.hints import Hints
 from mesh.policy.commands import shown
-from mesh.policy.custom import PolicyCall, PolicyContext, Verdict, judged_by_custom
+from mesh.policy.custom import PolicyCall, PolicyContext, Verdict, verdict_after_custom
 from mesh.policy.shell import parse_now
 
 PAGE = (Path(__file__).parents[2] / "docs/policy.md").read_text("utf-8")
@@ -58,5 +58,5 @@ def test_the_function_of_the_page_says_what_the_page_says(
         arguments={"value": value},
     )
     rules = Verdict("ask", "default", "No rule decides.")
-    found = asyncio.run(judged_by_custom(custom_of(loaded), call, PolicyContext(verdict=rules)))
+    found = asyncio.run(verdict_after_custom(custom_of(loaded), call, PolicyContext(verdict=rules)))
     assert found.decision == decision

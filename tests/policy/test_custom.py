@@ -17,7 +17,7 @@ from mesh.core.verdict import Part, Verdict, strictness
 from mesh.journal.memory import MemoryJournal
 from mesh.policy import custom_function
 from mesh.policy.commands import ParsedCommand
-from mesh.policy.custom import PolicyContext, allow, ask, combined, deny, judged_by_custom
+from mesh.policy.custom import PolicyContext, allow, ask, combined, deny, verdict_after_custom
 from mesh.policy.custom_function import MAX_ASKED, CustomFunction, UnusableFunction, function_of, load
 from mesh.policy.decide import decide
 from mesh.policy.grants import Remembered
@@ -45,7 +45,7 @@ def judged(
     function: Any, verdict: Verdict, call: PolicyCall = CALL, command: ParsedCommand | None = None
 ) -> Verdict:
     context = PolicyContext(verdict=verdict, command=command)
-    return asyncio.run(judged_by_custom(custom(function), call, context))
+    return asyncio.run(verdict_after_custom(custom(function), call, context))
 
 
 def answers(verdict: object) -> Any:
@@ -62,7 +62,7 @@ def file(tmp_path: Path, text: str) -> tuple[Path, str]:
 @pytest.mark.parametrize("rules", [ALLOWED, ASKED, DENIED])
 def test_without_an_answer_the_rules_decide(rules: Verdict) -> None:
     assert judged(answers(None), rules) == rules
-    assert asyncio.run(judged_by_custom(None, CALL, PolicyContext(verdict=rules))) == rules
+    assert asyncio.run(verdict_after_custom(None, CALL, PolicyContext(verdict=rules))) == rules
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_a_function_that_does_not_answer_asks_and_holds_up_nothing_else(
             ticks += 1
 
     ticking = asyncio.create_task(others())
-    found = await judged_by_custom(custom(function), CALL, PolicyContext(verdict=ALLOWED))
+    found = await verdict_after_custom(custom(function), CALL, PolicyContext(verdict=ALLOWED))
     ticking.cancel()
     released.set()
     assert (found.decision, "did not answer within 2 s" in found.why) == ("ask", True)
@@ -266,7 +266,7 @@ def test_it_sees_the_call_and_the_context() -> None:
         seen.append((call, context))
 
     context = PolicyContext(verdict=ASKED, agent_path=("a",), conversation_id="c", turn=2, by="ann")
-    asyncio.run(judged_by_custom(custom(judge), CALL, context))
+    asyncio.run(verdict_after_custom(custom(judge), CALL, context))
     assert seen == [(CALL, context)]
 
 

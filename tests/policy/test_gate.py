@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from mesh.core.hints import Hints
 from mesh.core.verdict import Verdict
 from mesh.policy.call_command import command_of_call
-from mesh.policy.custom import PolicyContext, allow, ask, deny, judged_by_custom
+from mesh.policy.custom import PolicyContext, allow, ask, deny, verdict_after_custom
 from mesh.policy.decide import decide
 from mesh.policy.explain import explained
 from mesh.policy.grants import Grant, Remembered
 from mesh.policy.layer import Policy
 from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ArgTest, PolicyRule, RuleSet
-from mesh.tree.gate import Gate, Given
+from mesh.tree.gate import Gate, GrantsOnly
 from tests.policy import generated_policies as drawn
 
 
@@ -55,8 +55,8 @@ async def test_the_gate_does_what_explain_says(
     parsed = await command_of_call(call)
     verdict = explained(policy, call, Remembered(grants), parsed).verdict
     context = PolicyContext(verdict=verdict, command=parsed)
-    expected = await judged_by_custom(custom, call, context)
-    found = (await Gate(policy, custom).judged(call, Given(grants))).verdict
+    expected = await verdict_after_custom(custom, call, context)
+    found = (await Gate(policy, custom).ask_policy(call, GrantsOnly(grants))).verdict
     if policy.is_default:  # nobody has written a rule that could be named
         expected = msgspec.structs.replace(expected, rule="", remember="none")
     if found.decision == "denied":  # what is remembered is not looked up then, also not for a part
@@ -74,7 +74,8 @@ async def test_no_grant_no_mode_and_no_custom_code_turns_a_deny_into_anything_el
         return
     other = msgspec.structs.replace(call, inline=not call.inline)
     for each in (call, other):
-        assert (await Gate(policy, Fixed(said)).judged(each, Given(grants))).verdict.decision == "denied"
+        reply = await Gate(policy, Fixed(said)).ask_policy(each, GrantsOnly(grants))
+        assert reply.verdict.decision == "denied"
 
 
 def test_a_range_that_is_no_number_stays_one_that_nothing_is_in() -> None:
