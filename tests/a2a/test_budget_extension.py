@@ -20,7 +20,7 @@ from mesh.core.messages import Results
 from mesh.llm.port import LlmRequest
 from tests.a2a.server.serving import served
 from tests.worlds.live import LiveMesh
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.ports import free_port
 from tests.worlds.rpc import answer, said, state
 
@@ -262,9 +262,9 @@ def foreign(spent: SpentElsewhere = UNKNOWN, *, is_priced: bool = False) -> Memo
     return agent
 
 
-def with_agent(agent: MemoryAgent, **budget: Any) -> LocalMesh:
+def with_agent(agent: MemoryAgent, **budget: Any) -> WorldMesh:
     text = setting(a2a=[{"name": "next", "url": "http://next.example"}], budget=budget)
-    return LocalMesh(ScriptedLlm(asks_on), config=text, agent_for=lambda _: agent)
+    return WorldMesh(ScriptedLlm(asks_on), config=text, agent_for=lambda _: agent)
 
 
 async def test_an_agent_that_says_nothing_counts_as_unknown() -> None:
@@ -299,7 +299,7 @@ async def test_at_max_depth_no_other_agent_is_offered_or_asked() -> None:
     agent = foreign()
     stubborn = ScriptedLlm(calls(("a2a_next", {"message": "go on"})), says("well"))
     text = setting(a2a=[{"name": "next", "url": "http://next.example"}], budget={"max_depth": 1})
-    async with LocalMesh(stubborn, config=text, agent_for=lambda _: agent) as world:
+    async with WorldMesh(stubborn, config=text, agent_for=lambda _: agent) as world:
         _, body = await world.create("go")
         events = await world.journal.read(body["conversation"]["id"])
     assert "a2a_next" not in {tool.name for tool in stubborn.requests[0].tools}

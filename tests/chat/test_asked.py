@@ -13,7 +13,7 @@ from tests.chat.screen import CTRL_D, Screen, chat_env
 from tests.chat.test_pipe import chat
 from tests.tree.test_remote import Peers, asks, done
 from tests.worlds.live import LiveMesh, Spoken
-from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.mesh import WorldMesh, calls, says
 
 TELL = calls(("a2a_b", {"message": "paint it"}))
 ASK = calls(("ask_user", {"question": "Which colour?"}))
@@ -127,7 +127,7 @@ def test_an_agent_that_asks_in_words_can_be_answered_in_words_and_never_by_yes(e
     peers = Peers(asks(form="text"), done("Painted."))
     a = LiveMesh(Spoken())
     config = "name: a\nllm: {model: scripted}\na2a: [{name: b, url: http://b.example}]\n"
-    a.mesh = LocalMesh(Spoken(TELL, says("Done.")), config=config, agent_for=peers)
+    a.mesh = WorldMesh(Spoken(TELL, says("Done.")), config=config, agent_for=peers)
     with a, Screen("--url", a.url, "--yes", env=env) as screen:
         screen.say("have it painted")
         screen.asked("[a] approve  [r] reject  [w] answer in words")

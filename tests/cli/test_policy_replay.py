@@ -10,7 +10,7 @@ from mesh.core.events import AnyEvent, ToolCall, encode
 from mesh.journal.files import FileJournal
 from tests.cli.test_cli import mesh
 from tests.core.test_recorded_calls import answer, approved, asked
-from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import SIMPLE, ScriptedLlm, WorldMesh, calls, says
 
 TOOLS = """
 from mesh.tools import tool
@@ -52,7 +52,7 @@ async def recorded(folder: Path) -> str:
     """A conversation on a config without a policy: three calls of ``add`` were asked about, ``look`` ran."""
     adding = [("add", {"n": n}) for n in (1, 50, 500)]
     llm = ScriptedLlm(calls(("look", {}), *adding), says("ok"))
-    async with LocalMesh(llm, FileJournal(folder), SIMPLE) as world:
+    async with WorldMesh(llm, FileJournal(folder), SIMPLE) as world:
         _, body = await world.create("add them")
         while waiting := body["conversation"].get("pending_approval"):
             n = waiting["tool_args"]["n"]

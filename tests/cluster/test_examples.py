@@ -15,7 +15,7 @@ from mesh.tree.local import LocalTree
 from mesh.tree.plan import likely_mistakes
 from tests.cluster.terminal import Shown, Terminal
 from tests.worlds.documents import ROOT, blocks
-from tests.worlds.mesh import LocalMesh, ScriptedLlm
+from tests.worlds.mesh import ScriptedLlm, WorldMesh
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
@@ -50,7 +50,7 @@ def test_each_command_of_a_readme_prints_what_is_shown(name: str, terminal: Term
 
 async def test_the_shipped_pipeline_looks_asks_and_looks_again(tmp_path: Path) -> None:
     text = (ROOT / "config" / "pipeline.yaml").read_text().replace("./data", str(tmp_path))
-    mesh = LocalMesh(ScriptedLlm(), config=text)
+    mesh = WorldMesh(ScriptedLlm(), config=text)
     session = McpSession(mesh.config.servers[0])
     mesh.tree = LocalTree(mesh.config, [session], lambda _: Offline(), mesh)
     async with AsyncExitStack() as stack:

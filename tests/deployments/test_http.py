@@ -13,7 +13,7 @@ from mesh.config.model import Config, parse
 from mesh.core.events import LlmCall
 from mesh.gateway.app import http_app
 from tests.worlds.live import LocalBackend
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, says
 
 
 def config_with(**limits: int) -> Config:
@@ -22,7 +22,7 @@ def config_with(**limits: int) -> Config:
 
 @asynccontextmanager
 async def client(llm: ScriptedLlm, **limits: int) -> AsyncIterator[httpx.AsyncClient]:
-    async with LocalMesh(llm) as mesh:
+    async with WorldMesh(llm) as mesh:
         app = http_app(LocalBackend(mesh), config_with(**limits), b"secret")
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=10) as http:
@@ -58,7 +58,7 @@ async def test_a_conversation_whose_queue_is_full_answers_429() -> None:
         await release.wait()
         return says("done")
 
-    async with LocalMesh(ScriptedLlm(slow), max_queue_per_conversation=1) as mesh:
+    async with WorldMesh(ScriptedLlm(slow), max_queue_per_conversation=1) as mesh:
         transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config_with(), b"secret"))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=10) as http:
             made = (await http.post("/conversations")).json()["conversation"]["id"]

@@ -19,7 +19,7 @@ from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
 from tests.cluster.terminal import Shown
 from tests.worlds.documents import ROOT, blocks
-from tests.worlds.mesh import LocalMesh, says
+from tests.worlds.mesh import WorldMesh, says
 
 PAGE = (ROOT / "docs/check-answers.md").read_text()
 VALID, INVALID = '{"valid": true, "feedback": ""}', '{"valid": false, "feedback": "Shorter."}'
@@ -102,7 +102,7 @@ async def lived(folder: Path, index: int, model: ByPrompt) -> tuple[dict[str, An
     """The turn of a config of the page, with its real function, and a scripted model."""
     (folder / "agent.yaml").write_text(of_language("yaml")[index])
     config = load(folder / "agent.yaml", {})
-    mesh = LocalMesh(model)
+    mesh = WorldMesh(model)
     mesh.config = config
     sessions = [McpSession(launched(server, folder / "code")) for server in config.servers]
     mesh.tree = LocalTree(config, sessions, lambda _: model, mesh)

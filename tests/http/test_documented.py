@@ -26,7 +26,7 @@ from mesh.http.sessions import SessionApi
 from mesh.http.streams import Streams
 from tests.http.a2a_document import document
 from tests.worlds.live import LiveMesh, LocalBackend, Spoken
-from tests.worlds.mesh import SIMPLE, LocalMesh, says
+from tests.worlds.mesh import SIMPLE, WorldMesh, says
 
 CHECKS = [
     not_a_server_error,
@@ -95,7 +95,7 @@ def test_no_answer_of_a2a_is_a_server_error(live: LiveMesh, mode: GenerationMode
 
 
 async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -> None:
-    async with LocalMesh(Spoken(says("done"))) as mesh:
+    async with WorldMesh(Spoken(says("done"))) as mesh:
         backend, config = LocalBackend(mesh), mesh.config
         streams = Streams(backend, 1)
         routes = [

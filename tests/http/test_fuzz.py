@@ -13,7 +13,7 @@ from mesh.llm.port import LlmRequest
 from tests.http.asgi import Answer, Request, call
 from tests.http.mutations import Known, mutated, templates, valid
 from tests.worlds.live import LocalBackend, Spoken
-from tests.worlds.mesh import SIMPLE, LocalMesh, calls, says
+from tests.worlds.mesh import SIMPLE, WorldMesh, calls, says
 
 MUTATIONS = 10_000
 A_ROUND = 250
@@ -58,7 +58,7 @@ def _shown(request: Request) -> str:
 @pytest.mark.timeout(300)
 async def test_ten_thousand_broken_requests_of_every_kind_are_no_server_error() -> None:
     random, faults, statuses = Random(7), list[str](), Counter[int]()
-    async with LocalMesh(Spoken(_model), config=SETTING) as mesh:
+    async with WorldMesh(Spoken(_model), config=SETTING) as mesh:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         for _ in range(MUTATIONS // A_ROUND):
             asked = templates(await _known(app))
@@ -79,7 +79,7 @@ async def test_ten_thousand_broken_requests_of_every_kind_are_no_server_error() 
 
 async def test_every_valid_request_is_answered_as_one() -> None:
     """The mutations begin with requests that are right."""
-    async with LocalMesh(Spoken(_model), config=SETTING) as mesh:
+    async with WorldMesh(Spoken(_model), config=SETTING) as mesh:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         for index in range(len(templates(await _known(app)))):
             template = templates(await _known(app))[index]

@@ -14,7 +14,7 @@ from mesh.http.html import prefers_html
 from mesh.http.landing_page import Links
 from mesh.keeper.requests import RequestFor
 from tests.worlds.live import LiveMesh, LocalBackend, Spoken
-from tests.worlds.mesh import SIMPLE, LocalMesh, calls, says
+from tests.worlds.mesh import SIMPLE, WorldMesh, calls, says
 
 WITHIN_S = 30.0
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
@@ -104,7 +104,7 @@ def test_what_people_and_configs_say_is_text_and_nothing_runs_in_the_page(http: 
 
 async def test_chat_and_dashboard_are_linked_where_they_are_known() -> None:
     links = Links("http://127.0.0.1:3000", "http://127.0.0.1:8265")
-    async with LocalMesh(Spoken(says("done"))) as mesh:
+    async with WorldMesh(Spoken(says("done"))) as mesh:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret", links)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             found = (await http.get("/")).json()["links"]
@@ -114,7 +114,7 @@ async def test_chat_and_dashboard_are_linked_where_they_are_known() -> None:
 
 
 async def test_an_agent_below_a_path_links_below_it() -> None:
-    async with LocalMesh(Spoken(says("done"))) as mesh:
+    async with WorldMesh(Spoken(says("done"))) as mesh:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         transport = httpx.ASGITransport(app, root_path="/clerk")
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -130,7 +130,7 @@ class Deaf(LocalBackend):
 
 
 async def test_the_index_is_there_when_no_keeper_answers() -> None:
-    async with LocalMesh(Spoken(says("done"))) as mesh:
+    async with WorldMesh(Spoken(says("done"))) as mesh:
         app = http_app(Deaf(mesh), mesh.config, b"secret")
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             assert (await http.get("/")).json()["waiting"] == {"total": None, "newest": []}

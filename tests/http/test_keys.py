@@ -27,7 +27,7 @@ from mesh.http.agent_index import AgentEntry, index_app
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.transfer import exported_lines
 from tests.worlds.live import LiveMesh, LocalBackend, Spoken
-from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import SIMPLE, ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.rpc import Rpc, said, state
 
 WITHIN_S = 30.0
@@ -97,7 +97,7 @@ async def test_every_route_needs_a_key_but_those_that_say_whether_the_mesh_is_up
 ) -> None:
     keys.add(tmp_path / "keys.yaml", "ann")
     config = config_of(tmp_path)
-    async with LocalMesh(ScriptedLlm(says("fine"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("fine"))) as mesh:
         app = http_app(LocalBackend(mesh), config, b"secret")
         assert len([*requests_of(app)]) > 40
         assert await refusals(app, 401, headers) == ["GET /health", "GET /ready"]
@@ -120,7 +120,7 @@ async def test_who_has_no_key_hears_whether_the_mesh_is_up_and_nothing_else(tmp_
     async def unready() -> list[str]:
         return ["mcp vault"]
 
-    async with LocalMesh(ScriptedLlm(says("fine"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("fine"))) as mesh:
         index = index_app([AgentEntry("a", "what a does", unready)], rules_of([config]), keys_of([config]))
         for app in (http_app(Half(mesh), config, b"secret"), index):
             transport = httpx.ASGITransport(app)

@@ -7,7 +7,7 @@ import httpx
 from mesh.config.model import parse
 from mesh.gateway.app import http_app
 from tests.worlds.live import LocalBackend, Spoken
-from tests.worlds.mesh import LocalMesh, says
+from tests.worlds.mesh import WorldMesh, says
 
 CONFIG = "name: test\nmcp_servers: [{name: files, command: mcp-filesystem, args: ['${MESH_WORKSPACE}']}]\n"
 
@@ -17,7 +17,7 @@ async def test_a_workspace_outside_the_roots_is_refused(tmp_path: Path) -> None:
     inside.mkdir()
     (tmp_path / "ws-2").mkdir()
     config = parse(CONFIG, "test.yaml", {"MESH_WORKSPACE": str(inside)})
-    async with LocalMesh(Spoken(says("x"))) as mesh:
+    async with WorldMesh(Spoken(says("x"))) as mesh:
         transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config, b"secret"))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             for path in (str(inside), "src", "", None):

@@ -7,7 +7,7 @@ import pytest
 from mesh.journal.files import FileJournal
 from mesh.keeper.requests import Export, Show
 from mesh.net.backoff import Backoff
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 
 ADD = ("add", {"n": 1})
 NEWER = b'{"type":"from_the_future","seq":6,"turn":1}\n'
@@ -18,7 +18,7 @@ async def test_it_answers_every_request_with_the_file_and_line_and_the_others_go
 ) -> None:
     journal = FileJournal(tmp_path)
     model = ScriptedLlm(calls(ADD), calls(ADD), says("Added."))
-    async with LocalMesh(model, journal) as mesh:
+    async with WorldMesh(model, journal) as mesh:
         (damaged, uuid), (_, other) = [
             (body["conversation"]["id"], body["result"]["approval"]["uuid"])
             for body in [(await mesh.create("go"))[1] for _ in range(2)]
@@ -50,7 +50,7 @@ async def test_a_keeper_starts_beside_a_journal_that_cannot_be_read_and_goes_on_
 ) -> None:
     monkeypatch.setattr("mesh.keeper.expiry._RETRIES", Backoff(0.05, 300, jitter=0))
     journal = FileJournal(tmp_path)
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Added.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Added.")), journal) as mesh:
         _, body = await mesh.create("go")
         uuid, conversation_id = body["result"]["approval"]["uuid"], body["conversation"]["id"]
         path = tmp_path / f"conversation_{conversation_id}.jsonl"
@@ -71,7 +71,7 @@ async def test_an_index_that_is_damaged_or_cannot_be_read_is_made_again(
     tmp_path: Path, damage: bytes | None
 ) -> None:
     journal = FileJournal(tmp_path)
-    async with LocalMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
         _, body = await mesh.create("go")
     index = tmp_path / "index2_0.json"
     assert index.exists()
@@ -80,7 +80,7 @@ async def test_an_index_that_is_damaged_or_cannot_be_read_is_made_again(
         index.mkdir()
     else:
         index.write_bytes(damage)
-    async with LocalMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
         assert [entry.id for entry in mesh.keeper._shard.index.page(9, "", "")] == [
             body["conversation"]["id"]
         ]

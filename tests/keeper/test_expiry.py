@@ -16,7 +16,7 @@ from mesh.journal.files import FileJournal
 from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import Show
 from mesh.net.backoff import Backoff
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 
 ADD = ("add", {"n": 1})
 EXPIRING = "name: test\nllm: {model: scripted}\napproval_timeout_s: 0.5\n"
@@ -172,7 +172,7 @@ async def until(what: Callable[[], Awaitable[Any]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def ended(mesh: LocalMesh, conversation_id: str) -> Any:
+async def ended(mesh: WorldMesh, conversation_id: str) -> Any:
     conversation = await mesh.show(conversation_id)
     return conversation["messages"][-1]["content"] == "Nothing was added."
 
@@ -183,7 +183,7 @@ async def test_approvals_expire_on_time_beside_a_conversation_that_cannot_be_rea
     monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.1, 300, jitter=0))
     journal = FileJournal(tmp_path)
     model = ScriptedLlm(calls(ADD), calls(ADD), says("Nothing was added."), says("Nothing was added."))
-    async with LocalMesh(model, journal, EXPIRING, max_loaded=0) as mesh:
+    async with WorldMesh(model, journal, EXPIRING, max_loaded=0) as mesh:
         damaged, whole = [(await mesh.create("go"))[1]["conversation"]["id"] for _ in range(2)]
         path = tmp_path / f"conversation_{damaged}.jsonl"
         content = path.read_bytes()
@@ -200,7 +200,7 @@ async def test_what_could_not_be_read_when_the_keeper_started_expires_once_it_ca
 ) -> None:
     monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.1, 300, jitter=0))
     journal = FileJournal(tmp_path)
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Nothing was added.")), journal, EXPIRING) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Nothing was added.")), journal, EXPIRING) as mesh:
         conversation_id = (await mesh.create("go"))[1]["conversation"]["id"]
         path = tmp_path / f"conversation_{conversation_id}.jsonl"
         content = path.read_bytes()
@@ -214,5 +214,5 @@ async def test_what_could_not_be_read_when_the_keeper_started_expires_once_it_ca
     await journal.close()
 
 
-async def shown(mesh: LocalMesh, conversation_id: str) -> bool:
+async def shown(mesh: WorldMesh, conversation_id: str) -> bool:
     return (await mesh.ask(Show(conversation_id)))[0] == 200

@@ -7,7 +7,7 @@ import pytest
 from mesh.core.events import LlmReserved, UserMessage
 from mesh.core.ids import new_id
 from mesh.keeper.requests import Caller, Create, SendMessage
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 
 ADDS = [calls(("add", {"n": n})) for n in range(5)]
 CALLER = Caller(session_id="s1")
@@ -15,7 +15,7 @@ CALLER = Caller(session_id="s1")
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_budget_bounds_its_turn_through_pauses_and_crashes(is_first: bool) -> None:
-    async with LocalMesh(ScriptedLlm(*ADDS[:2], says("enough"))) as world:
+    async with WorldMesh(ScriptedLlm(*ADDS[:2], says("enough"))) as world:
         cid, budget = new_id(), {"max_llm_calls": 3.0}
         if is_first:
             _, body = await world.ask(Create(cid, CALLER, "go", budget=budget))
@@ -32,7 +32,7 @@ async def test_a_budget_bounds_its_turn_through_pauses_and_crashes(is_first: boo
 
 
 async def test_a_message_after_that_has_none() -> None:
-    async with LocalMesh(ScriptedLlm(says("one"), says("two"))) as world:
+    async with WorldMesh(ScriptedLlm(says("one"), says("two"))) as world:
         cid = new_id()
         await world.ask(Create(cid, CALLER, "go", budget={"max_llm_calls": 1}))
         await world.ask(SendMessage(cid, CALLER, "on"))

@@ -15,7 +15,7 @@ from mesh.journal.port import Append
 from mesh.keeper.replies import JournalLines, WatchedEvents
 from mesh.keeper.requests import Caller, Cancel, Create, Export, Recent, SendMessage, Watch
 from mesh.tree.turn import PassInput, PassOutput
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says, until
 
 ADD = ("add", {"n": 1})
 
@@ -59,7 +59,7 @@ async def _is_refused(journal: Failing, times: int = 1) -> bool:
 @pytest.mark.parametrize("refused", [Completed, LlmCall])
 async def test_a_turn_goes_on_when_the_journal_can_be_written_again(refused: type[Event]) -> None:
     journal = Failing()
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done.")), journal) as mesh:
         _, body = await mesh.create("Add one")
         journal.refuses = refused
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
@@ -73,7 +73,7 @@ async def test_a_turn_goes_on_when_the_journal_can_be_written_again(refused: typ
 
 async def test_a_claim_that_cannot_be_journaled_is_made_when_it_can() -> None:
     journal = Failing()
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done.")), journal) as mesh:
         _, body = await mesh.create("Add one")
         journal.refuses = ToolIntent
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
@@ -87,7 +87,7 @@ async def test_a_claim_that_cannot_be_journaled_is_made_when_it_can() -> None:
 async def test_a_turn_over_its_deadline_ends_with_words_once_the_journal_takes_them() -> None:
     journal = Failing()
     model = ScriptedLlm(*[says("Hello.")] * 50)
-    async with LocalMesh(model, journal, turn_timeout_s=0.2) as mesh:
+    async with WorldMesh(model, journal, turn_timeout_s=0.2) as mesh:
         request = Create(new_id(), Caller(session_id="s1"), "Hi", wait=False)
         journal.refuses = (Completed, Error)
         await mesh.ask(request)
@@ -100,14 +100,14 @@ async def test_a_turn_over_its_deadline_ends_with_words_once_the_journal_takes_t
         assert "No space left on device" in error.message
 
 
-async def _ended(mesh: LocalMesh, conversation: str) -> Any:
+async def _ended(mesh: WorldMesh, conversation: str) -> Any:
     turn = (await mesh.show(conversation))["turn"]
     return turn if turn["state"] not in ("working", "submitted") else None
 
 
 async def test_a_message_that_cannot_be_journaled_is_refused_and_forgotten() -> None:
     journal = Failing()
-    async with LocalMesh(ScriptedLlm(says("Hello."), says("Again.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(says("Hello."), says("Again.")), journal) as mesh:
         _, body = await mesh.create()
         conversation = body["conversation"]["id"]
         journal.refuses = UserMessage
@@ -124,7 +124,7 @@ async def test_a_message_that_was_refused_and_comes_again_is_one_message() -> No
     """Its journal fails for a moment, just when the promise of an answer is to be made."""
     journal = Failing()
     slow = Slow()
-    async with LocalMesh(ScriptedLlm(slow, says("never")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(slow, says("never")), journal) as mesh:
         _, body = await mesh.create()
         conversation = body["conversation"]["id"]
         say = SendMessage(
@@ -143,7 +143,7 @@ async def test_a_message_that_was_refused_and_comes_again_is_one_message() -> No
 
 
 async def test_a_pass_for_a_message_that_was_refused_tells_nothing_about_the_next_one() -> None:
-    async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("never"))) as mesh:
         _, body = await mesh.create()
         loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
         loaded.hold(UserMessage(turn=1, text="Refused"))
@@ -159,7 +159,7 @@ async def test_a_turn_whose_cell_disagrees_with_the_journal_is_read_again_and_dr
     """Nobody asks about the conversation: it goes on by itself."""
     journal = Failing()
     slow = Slow()
-    async with LocalMesh(ScriptedLlm(slow, says("Read again.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(slow, says("Read again.")), journal) as mesh:
         request = Create(new_id(), Caller(session_id="s1"), "Hi", wait=False)
         await mesh.ask(request)
         await slow.asked.wait()
@@ -188,7 +188,7 @@ async def test_recovery_waits_for_a_journal_that_cannot_be_read_yet() -> None:
         return journal.unreadable == 0
 
     journal, slow = Unreadable(), Slow()
-    async with LocalMesh(ScriptedLlm(slow, says("Recovered.")), journal) as mesh:
+    async with WorldMesh(ScriptedLlm(slow, says("Recovered.")), journal) as mesh:
         request = Create(new_id(), Caller(session_id="s1"), "Hi", wait=False)
         await mesh.ask(request)
         await slow.asked.wait()
@@ -205,7 +205,7 @@ async def test_recovery_waits_for_a_journal_that_cannot_be_read_yet() -> None:
 
 async def test_a_message_that_was_just_taken_is_in_every_view() -> None:
     slow = Slow()
-    async with LocalMesh(ScriptedLlm(slow)) as mesh:
+    async with WorldMesh(ScriptedLlm(slow)) as mesh:
         _, body = await mesh.create()
         conversation = body["conversation"]["id"]
         views = (Recent(states=("working",)), Export(conversation), Watch(conversation, "w", 0, wait=False))
@@ -232,7 +232,7 @@ async def test_a_message_that_was_just_taken_is_in_every_view() -> None:
 
 async def test_a_turn_is_cancelled_before_its_first_append() -> None:
     slow = Slow()
-    async with LocalMesh(ScriptedLlm(slow)) as mesh:
+    async with WorldMesh(ScriptedLlm(slow)) as mesh:
         _, body = await mesh.create()
         conversation = body["conversation"]["id"]
         saying = asyncio.create_task(mesh.say(conversation, "Hi"))
@@ -250,7 +250,7 @@ async def test_a_turn_is_cancelled_before_its_first_append() -> None:
 
 async def test_a_late_result_of_an_attempt_that_another_one_followed_is_not_taken() -> None:
     """The first was found not to have begun; what its pass says of it is not what the second came to."""
-    async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("never"))) as mesh:
         _, body = await mesh.create()
         loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
         loaded.hold(UserMessage(turn=1, text="Hi"))
@@ -269,7 +269,7 @@ async def test_a_late_result_of_an_attempt_that_another_one_followed_is_not_take
 
 
 async def test_a_call_whose_result_came_late_cannot_be_claimed_again() -> None:
-    async with LocalMesh(ScriptedLlm(says("never"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("never"))) as mesh:
         _, body = await mesh.create()
         loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
         loaded.hold(UserMessage(turn=1, text="Hi"))
@@ -300,7 +300,7 @@ def _claim(turn: PassInput, attempt: int) -> ToolIntent:
 async def test_a_decision_that_is_being_checked_keeps_its_conversation_in_memory() -> None:
     """Else there would be two pictures of it, each of which goes its own way."""
 
-    class Checking(LocalMesh):
+    class Checking(WorldMesh):
         checking, go = asyncio.Event(), asyncio.Event()
 
         async def problems(self, *about: Any) -> str:
@@ -322,7 +322,7 @@ async def test_a_decision_that_is_being_checked_keeps_its_conversation_in_memory
         assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 2"])
 
 
-class Forgetful(LocalMesh):
+class Forgetful(WorldMesh):
     """Each pass is noted; those whose number ``lost`` says are lost."""
 
     def __init__(self, lost: set[int], **more: Any) -> None:
@@ -365,7 +365,7 @@ async def _runs(order: list[str], lost: set[int]) -> None:
         assert runs == sorted(set(runs)), "each pass has a greater number than all before it"
 
 
-class SupersededByNobody(LocalMesh):
+class SupersededByNobody(WorldMesh):
     """Its passes end at once, as if others had begun."""
 
     async def run(self, turn: PassInput) -> PassOutput:

@@ -17,10 +17,10 @@ from tests.worlds.mesh import (
     Caller,
     Complete,
     Create,
-    LocalMesh,
     Page,
     ScriptedLlm,
     SendMessage,
+    WorldMesh,
     as_rest,
     calls,
     says,
@@ -32,7 +32,7 @@ LOOK = ("look", {})
 
 
 async def test_a_message_gets_the_models_answer() -> None:
-    async with LocalMesh(ScriptedLlm(says("Hello."))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("Hello."))) as mesh:
         status, body = await mesh.create("Hi")
         assert status == 201
         assert body["result"] == {"response": "Hello.", "waiting_approval": False, "auth_required": False}
@@ -41,7 +41,7 @@ async def test_a_message_gets_the_models_answer() -> None:
 
 
 async def test_a_harmless_tool_runs_without_asking_and_its_result_reaches_the_model() -> None:
-    async with LocalMesh(ScriptedLlm(calls(LOOK), says("Empty."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(LOOK), says("Empty."))) as mesh:
         _, body = await mesh.create("What is there?")
         assert body["result"]["response"] == "Empty."
         assert mesh.ledger.lines == ["look"]
@@ -50,7 +50,7 @@ async def test_a_harmless_tool_runs_without_asking_and_its_result_reaches_the_mo
 
 
 async def test_a_destructive_tool_waits_for_approval_and_runs_once_when_approved() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         assert body["result"]["waiting_approval"] is True
         assert body["conversation"]["status"] == "waiting_approval"
@@ -64,7 +64,7 @@ async def test_a_destructive_tool_waits_for_approval_and_runs_once_when_approved
 
 
 async def test_a_rejected_tool_does_not_run_and_the_conversation_goes_on() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Fine."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Fine."))) as mesh:
         _, body = await mesh.create("Add one")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
         assert body["result"]["response"] == "Operation cancelled by user."
@@ -75,7 +75,7 @@ async def test_a_rejected_tool_does_not_run_and_the_conversation_goes_on() -> No
 
 
 async def test_after_a_rejection_every_call_in_the_models_history_has_a_result() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD, LOOK), says("Fine."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD, LOOK), says("Fine."))) as mesh:
         _, body = await mesh.create("Add one, then look")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
         await mesh.say(body["conversation"]["id"], "And now?")
@@ -84,7 +84,7 @@ async def test_after_a_rejection_every_call_in_the_models_history_has_a_result()
 
 
 async def test_each_destructive_call_of_one_answer_is_asked_for() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD, ("add", {"n": 2}), LOOK), says("Both."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD, ("add", {"n": 2}), LOOK), says("Both."))) as mesh:
         _, body = await mesh.create("Add one and two")
         first = body["result"]["approval"]
         _, body = await mesh.decide(first["uuid"], "approve")
@@ -96,7 +96,7 @@ async def test_each_destructive_call_of_one_answer_is_asked_for() -> None:
 
 
 async def test_a_message_while_an_approval_waits_is_answered_with_it_and_not_processed() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         uuid = body["result"]["approval"]["uuid"]
         status, again = await mesh.say(body["conversation"]["id"], "Hurry up")
@@ -107,7 +107,7 @@ async def test_a_message_while_an_approval_waits_is_answered_with_it_and_not_pro
 
 
 async def test_a_hundred_racing_decisions_have_one_winner() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         uuid = body["result"]["approval"]["uuid"]
         found = await asyncio.gather(
@@ -120,7 +120,7 @@ async def test_a_hundred_racing_decisions_have_one_winner() -> None:
 
 
 async def test_invalid_arguments_go_back_to_the_model_before_anybody_is_asked() -> None:
-    async with LocalMesh(ScriptedLlm(calls(("add", {"n": "one"})), calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(("add", {"n": "one"})), calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         assert body["result"]["approval"]["tool_args"] == {"n": 1}
         refused = next(m for m in body["conversation"]["messages"] if m["role"] == "tool")
@@ -136,14 +136,14 @@ async def test_invalid_arguments_go_back_to_the_model_before_anybody_is_asked() 
 )
 async def test_a_call_that_cannot_be_made_is_an_error_the_model_sees(call: ToolCall, why: str) -> None:
     answer = LlmCall(model="m", tool_calls=(call,), finish_reason="tool_calls")
-    async with LocalMesh(ScriptedLlm(answer, says("Sorry."))) as mesh:
+    async with WorldMesh(ScriptedLlm(answer, says("Sorry."))) as mesh:
         _, body = await mesh.create("Do it")
         assert body["result"]["response"] == "Sorry."
         assert why in mesh.llm.requests[-1].messages[-1].results[0].content  # type: ignore[union-attr]
 
 
 async def test_a_model_that_calls_tools_for_ever_is_stopped_with_a_clear_message() -> None:
-    async with LocalMesh(ScriptedLlm(calls(LOOK))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(LOOK))) as mesh:
         _, body = await mesh.create("Loop")
         assert "10 model calls" in body["result"]["response"]
         assert len(mesh.llm.requests) == 10
@@ -153,7 +153,7 @@ async def test_a_failed_model_call_ends_the_turn_and_says_why() -> None:
     async def fails(_: object) -> LlmCall:
         raise LlmError("anthropic: claude-x: HTTP 401")
 
-    async with LocalMesh(ScriptedLlm(fails, says("Better."))) as mesh:
+    async with WorldMesh(ScriptedLlm(fails, says("Better."))) as mesh:
         status, body = await mesh.create("Hi")
         assert status == 502
         assert "HTTP 401" in body["error"]
@@ -163,7 +163,7 @@ async def test_a_failed_model_call_ends_the_turn_and_says_why() -> None:
 
 
 async def test_messages_to_one_conversation_are_processed_in_order() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         _, body = await mesh.create()
         conversation_id = body["conversation"]["id"]
         await asyncio.gather(*(mesh.say(conversation_id, f"m{i}") for i in range(10)))
@@ -174,7 +174,7 @@ async def test_messages_to_one_conversation_are_processed_in_order() -> None:
 
 
 async def test_a_completed_conversation_takes_no_more_messages() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         _, body = await mesh.create("Hi")
         conversation_id = body["conversation"]["id"]
         status, body = await mesh.ask(Complete(conversation_id))
@@ -184,7 +184,7 @@ async def test_a_completed_conversation_takes_no_more_messages() -> None:
 
 
 async def test_the_same_idempotency_key_gets_the_first_answer_again() -> None:
-    async with LocalMesh(ScriptedLlm(says("one"), says("two"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("one"), says("two"))) as mesh:
         _, body = await mesh.create()
         conversation_id = body["conversation"]["id"]
         first = await mesh.say(conversation_id, "Hi", idempotency_key="k", body_hash="h")
@@ -197,7 +197,7 @@ async def test_the_same_idempotency_key_gets_the_first_answer_again() -> None:
 
 
 async def test_a_repeated_creation_finds_the_same_conversation_and_says_nothing_twice() -> None:
-    async with LocalMesh(ScriptedLlm(says("one"), says("two"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("one"), says("two"))) as mesh:
         caller = Caller(session_id="s", idempotency_key="k", body_hash="h")
         request = Create(id_for_key(b"secret", "k", ""), caller, "Hi")
         found = await asyncio.gather(*(mesh.ask(request) for _ in range(5)))
@@ -206,7 +206,7 @@ async def test_a_repeated_creation_finds_the_same_conversation_and_says_nothing_
 
 
 async def test_a_waiting_approval_survives_the_keeper() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         await mesh.crash()
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
@@ -226,7 +226,7 @@ async def test_a_turn_that_was_left_open_goes_on_when_a_keeper_starts() -> None:
         answered.set()
         return says("Recovered.")
 
-    async with LocalMesh(ScriptedLlm(slow, quick)) as mesh:
+    async with WorldMesh(ScriptedLlm(slow, quick)) as mesh:
         _, body = await mesh.create()
         conversation_id = body["conversation"]["id"]
         request = SendMessage(conversation_id, Caller(session_id="s1"), "Hi", wait=False)
@@ -240,7 +240,7 @@ async def test_a_turn_that_was_left_open_goes_on_when_a_keeper_starts() -> None:
         assert said[:2] == ["Hi", "Recovered."]
 
 
-async def _interrupted_tool(mesh: LocalMesh) -> dict[str, Any]:
+async def _interrupted_tool(mesh: WorldMesh) -> dict[str, Any]:
     """The conversation after its keeper was lost while an approved tool ran."""
     running = asyncio.Event()
 
@@ -264,7 +264,7 @@ async def _interrupted_tool(mesh: LocalMesh) -> dict[str, Any]:
 
 
 async def test_a_tool_whose_process_died_midway_is_never_run_again_by_itself() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         approval = (await _interrupted_tool(mesh))["pending_approval"]
         assert approval["kind"] == "unknown_outcome"
         assert mesh.ledger.lines == []
@@ -275,7 +275,7 @@ async def test_a_tool_whose_process_died_midway_is_never_run_again_by_itself() -
 
 @pytest.mark.parametrize(("decision", "ledger"), [("retry", ["add 1"]), ("skip", [])])
 async def test_an_unknown_outcome_is_retried_or_skipped_by_a_person(decision: str, ledger: list[str]) -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         approval = (await _interrupted_tool(mesh))["pending_approval"]
         _, body = await mesh.decide(approval["uuid"], decision)
         assert body["result"]["response"] == "Done."
@@ -286,7 +286,7 @@ async def test_a_bug_in_a_node_ends_the_turn_and_the_next_one_runs() -> None:
     async def breaks(_: object) -> LlmCall:
         raise ZeroDivisionError("oops")
 
-    async with LocalMesh(ScriptedLlm(breaks, says("Fine."))) as mesh:
+    async with WorldMesh(ScriptedLlm(breaks, says("Fine."))) as mesh:
         status, body = await mesh.create("Hi")
         assert (status, body["error"]) == (502, "internal error: oops; the log has more")
         _, body = await mesh.say(body["conversation"]["id"], "Again")
@@ -294,7 +294,7 @@ async def test_a_bug_in_a_node_ends_the_turn_and_the_next_one_runs() -> None:
 
 
 async def test_a_keeper_that_starts_finds_its_conversations_by_their_sizes() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         first = (await mesh.create("Hi"))[1]["conversation"]["id"]
         await mesh.keeper.close()  # writes the index
         await mesh.crash()
@@ -306,7 +306,7 @@ async def test_a_keeper_that_starts_finds_its_conversations_by_their_sizes() -> 
 
 
 async def test_a_node_that_dies_is_followed_by_another_pass() -> None:
-    class Flaky(LocalMesh):
+    class Flaky(WorldMesh):
         deaths = 2
 
         async def run(self, turn: PassInput) -> PassOutput:
@@ -321,7 +321,7 @@ async def test_a_node_that_dies_is_followed_by_another_pass() -> None:
 
 
 async def test_a_keeper_that_was_fenced_leaves_and_writes_nothing() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         _, body = await mesh.create("Hi")
         old = mesh.keeper
         await mesh.crash()
@@ -334,7 +334,7 @@ async def test_a_keeper_that_was_fenced_leaves_and_writes_nothing() -> None:
 
 
 async def test_a_listing_counts_all_and_pages_by_cursor() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         ids = [(await mesh.create("Hi"))[1]["conversation"]["id"] for _ in range(5)]
         seen: list[str] = []
         before = ""
@@ -350,7 +350,7 @@ async def test_a_listing_counts_all_and_pages_by_cursor() -> None:
 
 
 async def test_unknown_ids_are_not_found() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         for status, body in (
             await mesh.say("../../etc/passwd", "Hi"),
             await mesh.say("9b2fd6a7-2b5c-4a86-8c27-d2a99f9b3c1d", "Hi"),
@@ -371,7 +371,7 @@ async def test_a_pass_waits_for_a_claim_that_an_older_one_is_just_writing() -> N
                 await asyncio.wait_for(written.wait(), 30)
             return await super().append(shard, epoch, append)
 
-    class Lossy(LocalMesh):
+    class Lossy(WorldMesh):
         async def run(self, turn: PassInput) -> PassOutput:
             self.lost = asyncio.create_task(super().run(turn))
             claiming = asyncio.create_task(writing.wait())
@@ -392,7 +392,7 @@ async def test_a_pass_waits_for_a_claim_that_an_older_one_is_just_writing() -> N
 
 async def test_a_question_may_be_answered_with_nothing() -> None:
     model = ByNode(a=[calls(("ask_user", {"question": "Anything else?"})), says("Bye.")])
-    async with LocalMesh(model, config=config(llm("a", can_ask_user=True))) as mesh:
+    async with WorldMesh(model, config=config(llm("a", can_ask_user=True))) as mesh:
         _, body = await mesh.create("go")
         decision = Decision(body["result"]["approval"]["uuid"], "answer")
         status, body = await mesh.ask(Decide(Caller(session_id="s"), (decision,), True))

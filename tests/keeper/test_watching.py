@@ -16,7 +16,7 @@ from mesh.keeper.requests import Caller, Cancel, Create, Follow, SendMessage, Wa
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import Ack, PassInput, PassOutput
 from tests.worlds.live import Spoken
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 
 WITHIN_S = 30.0
 CALLER = Caller(session_id="s1")
@@ -25,7 +25,7 @@ CALLER = Caller(session_id="s1")
 class Watcher:
     """A client that reads a stream."""
 
-    def __init__(self, mesh: LocalMesh, conversation_id: str, after: int | None = None, **more: Any) -> None:
+    def __init__(self, mesh: WorldMesh, conversation_id: str, after: int | None = None, **more: Any) -> None:
         self._mesh = mesh
         self.request = Watch(conversation_id, "w", after, wait=False, **more)
         self.events: list[dict[str, Any]] = []
@@ -77,8 +77,8 @@ def frames(raw: bytes) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def conversation(llm: ScriptedLlm, **more: Any) -> AsyncIterator[tuple[LocalMesh, str]]:
-    async with LocalMesh(llm, **more) as mesh:
+async def conversation(llm: ScriptedLlm, **more: Any) -> AsyncIterator[tuple[WorldMesh, str]]:
+    async with WorldMesh(llm, **more) as mesh:
         _, body = await mesh.create()
         yield mesh, body["conversation"]["id"]
 
@@ -302,14 +302,14 @@ async def test_an_exclusive_stream_is_had_by_one_and_free_again_when_that_one_le
 
 
 async def test_nobody_watches_what_is_not_there() -> None:
-    async with LocalMesh(ScriptedLlm(says("done"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("done"))) as mesh:
         seen = await mesh.keeper.watch(Watch("nothing", "w"))
         assert isinstance(seen, Refusal)
         assert seen.kind == "not_found"
 
 
 async def test_a_follower_sees_all_conversations_and_can_choose() -> None:
-    async with LocalMesh(ScriptedLlm(says("done"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("done"))) as mesh:
         begun = await mesh.keeper.follow(Follow(wait=False))
         ids = [(await mesh.create("go"))[1]["conversation"]["id"] for _ in range(3)]
         seen = await mesh.keeper.follow(Follow(begun.cursor))
@@ -408,7 +408,7 @@ async def test_watchers_see_what_a_budget_has_left_after_each_grant_and_each_ans
         "name: test\nllm: {model: scripted, prices: {scripted: {input: 1, output: 2}}}\n"
         "budget: {max_llm_calls: 5, max_cost_usd: 1}\n"
     )
-    async with LocalMesh(ScriptedLlm(calls(("look", {})), says("done")), config=config) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(("look", {})), says("done")), config=config) as mesh:
         _, body = await mesh.create()
         watcher = Watcher(mesh, body["conversation"]["id"])
         await watcher.read()

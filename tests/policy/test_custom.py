@@ -27,7 +27,7 @@ from mesh.policy.rules import PolicyRule, RuleSet
 from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
 from tests.policy import judges
-from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import SIMPLE, ScriptedLlm, WorldMesh, calls, says
 
 CALL = PolicyCall(
     agent="a", node="n", kind="mcp", tool="deploy", hints=Hints(True, False), arguments={"to": ["x"]}
@@ -352,7 +352,7 @@ async def test_it_decides_about_the_calls_of_a_turn(
     judges.SEEN.clear()
     config = f"{SIMPLE}policy: {{{rules}custom: 'tests.policy.judges:judge'}}\n"
     journal = MemoryJournal()
-    async with LocalMesh(ScriptedLlm(calls(("add", {"n": n})), says("ok")), journal, config) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(("add", {"n": n})), says("ok")), journal, config) as mesh:
         _, body = await mesh.create("add", by="ann")
         assert body["result"]["response"] == "ok", body
         assert mesh.ledger.lines == ([f"add {n}"] if ran else [])
@@ -367,7 +367,7 @@ async def test_it_decides_about_the_calls_of_a_turn(
 
 async def test_it_leaves_to_a_person_what_the_rules_ask_about() -> None:
     config = f"{SIMPLE}policy: {{custom: 'tests.policy.judges:judge'}}\n"
-    async with LocalMesh(ScriptedLlm(calls(("add", {"n": 20})), says("ok")), None, config) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(("add", {"n": 20})), says("ok")), None, config) as mesh:
         _, body = await mesh.create("add")
         assert body["result"]["approval"]["rule"] == "default"
 

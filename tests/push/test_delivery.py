@@ -23,7 +23,7 @@ from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.webhook import Webhook
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.receiver import Receiver, status
 
 CONFIG = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
@@ -52,8 +52,8 @@ async def meshed(
     policy: RetryPolicy = SOON,
     config: str = CONFIG,
     sender: WebhookSender | None = None,
-) -> AsyncIterator[LocalMesh]:
-    mesh = LocalMesh(ScriptedLlm(*answers), journal, config, push_store=store)
+) -> AsyncIterator[WorldMesh]:
+    mesh = WorldMesh(ScriptedLlm(*answers), journal, config, push_store=store)
     mesh.push_policy, mesh.sender = policy, sender or mesh.sender
     mesh.keeper = mesh._new_keeper()
     async with mesh:
@@ -64,13 +64,13 @@ def hook(receiver: Receiver, name: str = "w", path: str = "", **fields: Any) -> 
     return Webhook(name, receiver.url + path, **fields)
 
 
-async def begin(mesh: LocalMesh, webhook: Webhook, text: str = "Hi") -> dict[str, Any]:
+async def begin(mesh: WorldMesh, webhook: Webhook, text: str = "Hi") -> dict[str, Any]:
     """A conversation with a webhook from its first message on."""
     _, body = await mesh.ask(Create(new_id(), Caller(session_id="s1"), text, webhook=webhook))
     return body
 
 
-async def set_on(mesh: LocalMesh, conversation_id: str, webhook: Webhook) -> tuple[int, dict[str, Any]]:
+async def set_on(mesh: WorldMesh, conversation_id: str, webhook: Webhook) -> tuple[int, dict[str, Any]]:
     return await mesh.ask(SetWebhook(conversation_id, webhook))
 
 
@@ -414,7 +414,7 @@ async def test_a_name_that_leads_to_a_private_address_gets_nothing_and_no_secret
     assert "s3cret" not in caplog.text
 
 
-async def _noted(mesh: LocalMesh) -> None:
+async def _noted(mesh: WorldMesh) -> None:
     """Returns when the keeper has looked at every webhook, and none is behind."""
     push = mesh.keeper._push
     async with asyncio.timeout(30):

@@ -16,7 +16,7 @@ from mesh.push.limits import MAX_PER_HOST, DeliveryLimits
 from mesh.push.memory import MemoryPushStore
 from mesh.push.registry import WebhookKey
 from mesh.push.webhook import Webhook
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.ports import free_port
 from tests.worlds.receiver import Receiver
 
@@ -31,18 +31,18 @@ async def kept(store: MemoryPushStore) -> set[str]:
     return set(await store.open(0, epoch, lambda _: True))
 
 
-async def looked(mesh: LocalMesh) -> None:
+async def looked(mesh: WorldMesh) -> None:
     await asyncio.wait_for(mesh.keeper._push._checked.wait(), 30)
 
 
-async def given(mesh: LocalMesh, store: MemoryPushStore, conversation_id: str, **fields: Any) -> None:
+async def given(mesh: WorldMesh, store: MemoryPushStore, conversation_id: str, **fields: Any) -> None:
     """A webhook in the store, put there by the keeper's own epoch."""
     await store.put(0, store._epochs[0], conversation_id, [Webhook("w", URL, seq=1_000, **fields)])
 
 
 async def test_webhooks_that_are_not_needed_are_dropped_after_a_week() -> None:
     store = MemoryPushStore()
-    async with LocalMesh(ScriptedLlm(says("Hi."), says("Hi."), calls(ADD)), push_store=store) as mesh:
+    async with WorldMesh(ScriptedLlm(says("Hi."), says("Hi."), calls(ADD)), push_store=store) as mesh:
         old, fresh, waits = [(await mesh.create("x"))[1]["conversation"]["id"] for _ in range(3)]
         orphan, unborn = new_id(), new_id()
         for conversation_id in (old, waits, orphan):
@@ -60,7 +60,7 @@ async def test_above_its_bound_a_keeper_forgets_those_of_the_task_that_ended_fir
 ) -> None:
     monkeypatch.setattr(pushes, "MAX_PER_KEEPER", 3)
     store = MemoryPushStore()
-    async with LocalMesh(ScriptedLlm(calls(ADD)), push_store=store) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD)), push_store=store) as mesh:
         waiting = [(await mesh.create("x"))[1] for _ in range(3)]
         tasks = [body["conversation"]["id"] for body in waiting]
         for task in tasks:
@@ -82,7 +82,7 @@ async def test_webhooks_that_are_behind_or_whose_task_goes_on_are_not_forgotten_
     config = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
     model, receiver = ScriptedLlm(says("One."), says("Two."), calls(ADD)), Receiver()
     nobody, somebody = Webhook("w", f"http://127.0.0.1:{free_port()}/"), Webhook("w", receiver.url)
-    async with receiver.up(), LocalMesh(model, config=config, push_store=store) as mesh:
+    async with receiver.up(), WorldMesh(model, config=config, push_store=store) as mesh:
         behind, goes_on = [
             (await mesh.ask(Create(new_id(), Caller(), "x", webhook=webhook)))[1]["conversation"]["id"]
             for webhook in (nobody, somebody)
@@ -99,7 +99,7 @@ async def test_webhooks_that_are_behind_or_whose_task_goes_on_are_not_forgotten_
 
 async def test_a_keeper_whose_shard_is_another_ones_changes_no_webhook_and_leaves() -> None:
     store = MemoryPushStore()
-    async with LocalMesh(ScriptedLlm(says("Hi.")), push_store=store) as mesh:
+    async with WorldMesh(ScriptedLlm(says("Hi.")), push_store=store) as mesh:
         task = (await mesh.create("x"))[1]["conversation"]["id"]
         await mesh.ask(SetWebhook(task, Webhook("w", URL)))
         await store.open(0, store._epochs[0] + 1, lambda _: True)
@@ -113,7 +113,7 @@ async def test_a_keeper_whose_shard_is_another_ones_changes_no_webhook_and_leave
 async def test_a_keeper_that_comes_too_late_does_not_begin() -> None:
     store = MemoryPushStore()
     await store.open(0, 10, lambda _: True)
-    mesh = LocalMesh(ScriptedLlm(says("Hi.")), push_store=store)
+    mesh = WorldMesh(ScriptedLlm(says("Hi.")), push_store=store)
     with pytest.raises(StaleEpoch):
         await mesh.__aenter__()
     await mesh.__aexit__()
@@ -141,7 +141,7 @@ async def test_one_host_takes_no_more_than_its_share_and_the_others_go_on() -> N
     assert limits._hosts == {}
 
 
-def _age(mesh: LocalMesh, conversation_id: str) -> None:
+def _age(mesh: WorldMesh, conversation_id: str) -> None:
     """Makes all that happened in a conversation long ago."""
     journals = mesh.journal._journals  # type: ignore[attr-defined]
     events = journals.get(conversation_id, [])

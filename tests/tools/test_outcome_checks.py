@@ -8,7 +8,7 @@ from mesh.core.events import ApprovalRequired, Found, ToolIntent, ToolResult
 from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.tree.local import LocalTree
 from tests.tools.serving import served
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 
 SHOP = """
     import os
@@ -58,7 +58,7 @@ async def test_a_check_resolves_what_a_process_that_died_has_left_unknown(
     book, die = tmp_path / "book", tmp_path / "die"
     code = SHOP.format(book=str(book), die=str(die))
     llm = ScriptedLlm(calls(("send", {"n": 1})), says("Done."))
-    mesh = LocalMesh(llm)
+    mesh = WorldMesh(llm)
     async with served(tmp_path, code) as session:
         mesh.tree = LocalTree(mesh.config, [session], lambda _: llm, mesh)
         async with mesh:

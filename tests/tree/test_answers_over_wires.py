@@ -7,7 +7,7 @@ import pytest
 from mesh.core.conversation import fold
 from mesh.core.events import AnyEvent, LlmCall, Validation
 from mesh.llm.models import bare_model
-from tests.worlds.mesh import LocalMesh
+from tests.worlds.mesh import WorldMesh
 from tests.worlds.providers import FORMATS, MODELS, provider
 from tests.worlds.trees import config, llm
 
@@ -35,7 +35,7 @@ async def lived(
     tree = llm("main", output_schema=ORDER, **options)
     async with (
         provider(wire, {"rules": rules}) as (stub, model),
-        LocalMesh(model, config=config(tree, **more)) as world,
+        WorldMesh(model, config=config(tree, **more)) as world,
     ):
         _, body = await world.create("go")
         events = await world.journal.read(body["conversation"]["id"])

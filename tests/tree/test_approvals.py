@@ -12,7 +12,7 @@ from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Decide, Page
-from tests.worlds.mesh import LocalMesh, calls, says, until
+from tests.worlds.mesh import WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, loop, parallel, sequential
 
 Body = dict[str, Any]
@@ -37,7 +37,7 @@ async def test_a_pipeline_stops_at_a_destructive_call_and_goes_on_at_the_exact_c
         sequential(llm("check"), llm("change", output_key="change"), name="act"),
         llm("report", "{plan} {change}"),
     )
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("do it")
         conversation = body["conversation"]
         assert conversation["pipeline_state"] == {
@@ -57,7 +57,7 @@ async def test_a_pipeline_stops_at_a_destructive_call_and_goes_on_at_the_exact_c
 async def test_a_rejection_without_a_reason_ends_the_turn_at_any_depth() -> None:
     model = ByNode(change=add(7))
     tree = sequential(sequential(llm("change"), name="inner"), llm("never"))
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("do it")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
         assert body["result"]["response"] == "Operation cancelled by user."
@@ -67,7 +67,7 @@ async def test_a_rejection_without_a_reason_ends_the_turn_at_any_depth() -> None
 
 async def test_a_rejection_with_a_reason_is_told_to_the_model_which_goes_on() -> None:
     model = ByNode(change=[add(7), says("then not")])
-    async with LocalMesh(model, config=config(sequential(llm("change"), llm("next")))) as mesh:
+    async with WorldMesh(model, config=config(sequential(llm("change"), llm("next")))) as mesh:
         _, body = await mesh.create("do it")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject", reason="7 is taken")
         assert body["result"]["response"] == "next says"
@@ -78,7 +78,7 @@ async def test_a_rejection_with_a_reason_is_told_to_the_model_which_goes_on() ->
 
 async def test_edited_arguments_run_instead_and_the_journal_keeps_both() -> None:
     model = ByNode(only=[add(7), says("done")])
-    async with LocalMesh(model, config=config(llm("only"))) as mesh:
+    async with WorldMesh(model, config=config(llm("only"))) as mesh:
         _, body = await mesh.create("do it")
         uuid = body["result"]["approval"]["uuid"]
         status, refused = await mesh.decide(uuid, "approve", edited={"n": "many"})
@@ -106,7 +106,7 @@ async def test_under_parallel_and_loop_destructive_tools_run_at_once_by_default(
     more = {"approvals": approvals} if approvals else {}
     more |= {"max_iterations": 1} if around is loop else {}
     model = ByNode(a=[add(1), says("done")])
-    async with LocalMesh(model, config=config(around(llm("a"), **more))) as mesh:
+    async with WorldMesh(model, config=config(around(llm("a"), **more))) as mesh:
         _, body = await mesh.create("go")
         assert (body["result"]["response"], mesh.ledger.lines) == ("done", ["add 1"])
 
@@ -118,7 +118,7 @@ async def test_the_nearest_node_that_says_how_decides_who_asks() -> None:
         loop(llm("b"), name="quiet", max_iterations=1, approvals="inline"),
         approvals="ask",
     )
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("go")
         assert mesh.ledger.lines == ["add 2"]
         assert list(numbers(body["conversation"])) == [1]
@@ -146,7 +146,7 @@ async def test_several_approvals_wait_at_once_and_are_decided_in_any_order(
     order: tuple[int, ...], crash: bool
 ) -> None:
     model = three()
-    async with LocalMesh(model, config=config(sequential(THREE, llm("last", "{a}, {c}")))) as mesh:
+    async with WorldMesh(model, config=config(sequential(THREE, llm("last", "{a}, {c}")))) as mesh:
         _, body = await mesh.create("go")
         conversation = body["conversation"]
         asked = numbers(conversation)
@@ -169,7 +169,7 @@ async def test_a_branch_goes_on_as_soon_as_its_own_approval_is_decided_while_a_s
     model = ByNode(a=[add(1), says("a done")], slow=says("slow done"))
     model.gates["slow"] = asyncio.Event()
     tree = parallel(llm("a"), sequential(llm("slow"), name="branch"), approvals="ask")
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         creating = asyncio.create_task(mesh.create("go"))
 
         async def waiting() -> Any:
@@ -193,7 +193,7 @@ async def test_a_branch_goes_on_as_soon_as_its_own_approval_is_decided_while_a_s
 
 async def test_a_message_that_arrives_while_approvals_wait_is_answered_and_not_processed() -> None:
     model = three()
-    async with LocalMesh(model, config=config(THREE)) as mesh:
+    async with WorldMesh(model, config=config(THREE)) as mesh:
         _, body = await mesh.create("go")
         _, answered = await mesh.say(body["conversation"]["id"], "hello?")
         assert answered["result"]["waiting_approval"]
@@ -201,7 +201,7 @@ async def test_a_message_that_arrives_while_approvals_wait_is_answered_and_not_p
 
 
 async def test_a_rejection_in_one_branch_ends_the_turn_and_voids_the_other_approvals() -> None:
-    async with LocalMesh(three(), config=config(THREE)) as mesh:
+    async with WorldMesh(three(), config=config(THREE)) as mesh:
         _, body = await mesh.create("go")
         asked = numbers(body["conversation"])
         _, body = await mesh.decide(asked[2], "reject")
@@ -213,7 +213,7 @@ async def test_a_rejection_in_one_branch_ends_the_turn_and_voids_the_other_appro
 
 async def test_racing_decisions_on_several_approvals_each_have_one_winner() -> None:
     model = three()
-    async with LocalMesh(model, config=config(THREE)) as mesh:
+    async with WorldMesh(model, config=config(THREE)) as mesh:
         _, body = await mesh.create("go")
         asked = numbers(body["conversation"])
         decisions = [mesh.decide(uuid, "approve") for uuid in asked.values() for _ in range(10)]
@@ -227,7 +227,7 @@ async def test_racing_decisions_on_several_approvals_each_have_one_winner() -> N
 async def test_a_loop_that_asks_pauses_in_the_round_it_is_in() -> None:
     model = ByNode(work=[calls(("add", {"n": 1}), ("look", {})), says("round done")])
     tree = loop(llm("work"), llm("after", "{iteration}"), max_iterations=2, approvals="ask")
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("go")
         assert body["conversation"]["pipeline_state"]["paused_node_path"] == [0]
         _, body = await mesh.decide(ids(body["conversation"])[0], "approve")
@@ -244,7 +244,7 @@ async def test_a_loop_that_asks_pauses_in_the_round_it_is_in() -> None:
 
 async def test_an_approval_expires_as_a_rejection_that_says_so() -> None:
     model = ByNode(only=[add(1), says("then not")])
-    async with LocalMesh(model, config=config(llm("only"), approval_timeout_s=0.5)) as mesh:
+    async with WorldMesh(model, config=config(llm("only"), approval_timeout_s=0.5)) as mesh:
         _, body = await mesh.create("go")
         uuid, conversation_id = body["result"]["approval"]["uuid"], body["conversation"]["id"]
         await mesh.crash()  # the deadline outlives the keeper that set it
@@ -278,7 +278,7 @@ async def test_of_decisions_taken_together_one_that_was_only_implied_may_be_made
 ) -> None:
     tree = parallel(llm("a"), llm("b"), llm("c"), approvals="ask")
     model = ByNode(a=[add(1), says("a")], b=[add(2), says("b")], c=[add(3), says("c")])
-    async with LocalMesh(model, SlowJournal(), config=config(tree)) as mesh:
+    async with WorldMesh(model, SlowJournal(), config=config(tree)) as mesh:
         _, body = await mesh.create("go")
         asked = numbers(body["conversation"])
         other = asyncio.create_task(mesh.decide(asked[2], "reject", reason="not two"))
@@ -297,7 +297,7 @@ async def test_of_decisions_taken_together_one_that_was_only_implied_may_be_made
 async def test_a_decision_that_comes_while_a_pass_ends_is_acted_on_all_the_same(moment: int) -> None:
     tree = parallel(llm("a"), llm("b"), llm("c"), approvals="ask")
     model = ByNode(a=[add(1), says("a")], b=[add(2), says("b")], c=[add(3), says("c")])
-    async with LocalMesh(model, SlowJournal(), config=config(tree)) as mesh:
+    async with WorldMesh(model, SlowJournal(), config=config(tree)) as mesh:
         _, body = await mesh.create("go")
         asked = numbers(body["conversation"])
         caller = Caller(session_id="s1")
@@ -320,7 +320,7 @@ async def test_what_is_said_while_a_turn_is_called_off_is_a_turn_of_its_own() ->
         return RemoteTask("input-required", "?", "task-1", "c", question)
 
     tree = {"name": "b", "type": "a2a", "url": "http://b.example"}
-    async with LocalMesh(ByNode(), config=config(tree), agent_for=lambda _: Waiting(asks_once)) as mesh:
+    async with WorldMesh(ByNode(), config=config(tree), agent_for=lambda _: Waiting(asks_once)) as mesh:
         _, body = await mesh.create("go")
         conversation = body["conversation"]["id"]
         cancelling = asyncio.create_task(mesh.ask(Cancel(conversation)))
@@ -331,12 +331,12 @@ async def test_what_is_said_while_a_turn_is_called_off_is_a_turn_of_its_own() ->
         await cancelling
 
 
-async def _is_cancelled(mesh: LocalMesh, conversation: str) -> bool:
+async def _is_cancelled(mesh: WorldMesh, conversation: str) -> bool:
     return bool((await mesh.show(conversation))["turn"]["state"] == "cancelled")
 
 
 async def test_a_decision_that_is_sent_again_while_it_is_being_journaled_counts_once() -> None:
-    async with LocalMesh(ByNode(a=[add(1), says("a")]), SlowJournal(), config=config(llm("a"))) as mesh:
+    async with WorldMesh(ByNode(a=[add(1), says("a")]), SlowJournal(), config=config(llm("a"))) as mesh:
         _, body = await mesh.create("go")
         uuid = body["result"]["approval"]["uuid"]
         same = {"idempotency_key": "k1", "body_hash": "h1"}

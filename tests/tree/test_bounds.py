@@ -12,14 +12,14 @@ from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
-from tests.worlds.mesh import LocalMesh, Page, calls, says
+from tests.worlds.mesh import Page, WorldMesh, calls, says
 from tests.worlds.trees import ByNode, add, config, llm, loop, parallel, sequential
 
 LOOK = calls(("look", {}))
 SPENT = "6 model calls, as many as limits.max_llm_calls allows"
 
 
-async def events_of(mesh: LocalMesh, body: dict[str, Any]) -> list[AnyEvent]:
+async def events_of(mesh: WorldMesh, body: dict[str, Any]) -> list[AnyEvent]:
     return list(await mesh.journal.read(body["conversation"]["id"]))
 
 
@@ -34,7 +34,7 @@ async def test_of_too_many_tool_calls_in_an_answer_none_runs_and_the_model_is_to
     many = calls(*(("look", {}) for _ in range(5000)))
     model = ByNode(a=[many, calls(("look", {}), ("look", {})), says("done")])
     said = config(llm("a"), limits={"max_tool_calls": 2})
-    async with LocalMesh(model, config=said) as mesh:
+    async with WorldMesh(model, config=said) as mesh:
         _, body = await mesh.create("go")
         assert body["result"]["response"] == "done"
         assert mesh.ledger.lines == ["look", "look"]
@@ -50,7 +50,7 @@ async def test_of_too_many_tool_calls_in_an_answer_none_runs_and_the_model_is_to
 async def test_a_later_pass_over_such_an_answer_decides_the_same() -> None:
     many = calls(("add", {"n": 1}), ("look", {}), ("look", {}))
     model = ByNode(a=[many, add(7), says("done")])
-    async with LocalMesh(model, config=config(llm("a"), limits={"max_tool_calls": 2})) as mesh:
+    async with WorldMesh(model, config=config(llm("a"), limits={"max_tool_calls": 2})) as mesh:
         _, body = await mesh.create("go")
         assert body["result"]["approval"]["tool_args"] == {"n": 7}
         await mesh.crash()
@@ -65,7 +65,7 @@ async def test_an_answer_with_too_many_calls_does_not_end_the_loop_either(exits:
     many = calls(("exit_loop", {}), ("look", {}), ("look", {}))
     model = ByNode(a=[many, says("on")])
     tree = loop(llm("a", can_exit_loop=exits), max_iterations=2)
-    async with LocalMesh(model, config=config(tree, limits={"max_tool_calls": 2})) as mesh:
+    async with WorldMesh(model, config=config(tree, limits={"max_tool_calls": 2})) as mesh:
         _, body = await mesh.create("go")
     assert body["result"]["response"] == "on"
     assert model.asked["a"] == 4
@@ -77,7 +77,7 @@ async def test_an_answer_with_too_many_calls_does_not_end_the_loop_either(exits:
 async def test_a_turn_makes_no_more_model_calls_than_its_bound_over_all_iterations_of_a_loop() -> None:
     model = ByNode(a=[LOOK, says("again")])
     tree = sequential(llm("first"), loop(llm("a"), max_iterations=100), llm("last"))
-    async with LocalMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:
+    async with WorldMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:
         status, body = await mesh.create("go")
         assert model.asked == Counter(first=1, a=5)
         assert status == 502
@@ -90,7 +90,7 @@ async def test_a_turn_makes_no_more_model_calls_than_its_bound_over_all_iteratio
 async def test_model_calls_before_a_pause_and_before_a_crash_count() -> None:
     model = ByNode(a=[LOOK, add(1), says("done")], b=[LOOK, LOOK, LOOK, LOOK, says("never")])
     tree = sequential(llm("a"), llm("b"))
-    async with LocalMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:
+    async with WorldMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:
         _, body = await mesh.create("go")
         await mesh.crash()
         status, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
@@ -102,7 +102,7 @@ async def test_model_calls_before_a_pause_and_before_a_crash_count() -> None:
 async def test_what_completed_nodes_asked_counts_although_later_passes_do_not_see_it() -> None:
     model = ByNode(a=[LOOK, says("done")], b=[add(1), LOOK, LOOK, LOOK, LOOK])
     tree = sequential(sequential(llm("a"), name="inner"), llm("b"))
-    async with LocalMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:
+    async with WorldMesh(model, config=config(tree, limits={"max_llm_calls": 6})) as mesh:
         _, body = await mesh.create("go")
         await mesh.crash()
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
@@ -122,7 +122,7 @@ async def test_branches_that_run_at_the_same_time_share_the_bound() -> None:
     branches = [llm(f"b{i}") for i in range(4)]
     model = Slow(**{f"b{i}": [LOOK] * 9 for i in range(4)})
     limits = {"max_llm_calls": 6}
-    async with LocalMesh(model, config=config(parallel(*branches), limits=limits)) as mesh:
+    async with WorldMesh(model, config=config(parallel(*branches), limits=limits)) as mesh:
         status, body = await mesh.create("go")
     assert status == 502
     assert "limits.max_llm_calls" in body["error"]
@@ -144,8 +144,8 @@ async def test_tools_whose_descriptions_are_too_large_together_are_refused_at_th
 
     async def start(**node: Any) -> None:
         said = config(llm("a", **node), limits={"max_tools_bytes": 1024})
-        async with LocalMesh(ByNode(), config=config(llm("a"))) as mesh:
-            other = LocalMesh(ByNode(), config=said)
+        async with WorldMesh(ByNode(), config=config(llm("a"))) as mesh:
+            other = WorldMesh(ByNode(), config=said)
             tree = LocalTree(other.config, [session], lambda _: ByNode(), mesh)
             try:
                 await tree.start()

@@ -39,7 +39,7 @@ from mesh.core.events import (
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import PassInput, PassOutput, Recorder, ReserveReply
 from tests.tree.test_budgets import LOOKS, Paid, mesh
-from tests.worlds.mesh import LocalMesh, calls, says, until
+from tests.worlds.mesh import WorldMesh, calls, says, until
 from tests.worlds.trees import llm, parallel
 
 OPENED = UserMessage(turn=1, text="go", time="2026-01-01T00:00:00.000Z")
@@ -275,7 +275,7 @@ async def test_nothing_is_reserved_for_a_node_that_gave_up_waiting(monkeypatch: 
     assert {e.node for e in events if isinstance(e, LlmReserved)} == {"0.0"}
 
 
-async def _ended(world: LocalMesh, node: str) -> bool:
+async def _ended(world: WorldMesh, node: str) -> bool:
     for id_ in await world.journal.sizes():
         events = await world.journal.read(id_)
         return any(isinstance(e, NodeCompleted) and e.node == node for e in events)
@@ -314,7 +314,7 @@ async def _asked_twice(model: Paid) -> bool:
     return model.asked["greedy"] == 2
 
 
-async def _pending(world: LocalMesh) -> str:
+async def _pending(world: WorldMesh) -> str:
     for id_ in await world.journal.sizes():
         if pending := fold(await world.journal.read(id_)).pending:
             return pending[0].uuid

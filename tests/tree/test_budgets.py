@@ -27,7 +27,7 @@ from mesh.core.messages import Results
 from mesh.llm.models import bare_model
 from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import execution
-from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.providers import FORMATS, provider
 from tests.worlds.trees import ByNode, config, llm, parallel
 
@@ -55,9 +55,9 @@ class Paid(ByNode):
             yield self.bill[-1]
 
 
-def mesh(model: Any, tree: dict[str, Any], *agents: dict[str, Any], **more: Any) -> LocalMesh:
+def mesh(model: Any, tree: dict[str, Any], *agents: dict[str, Any], **more: Any) -> WorldMesh:
     paid = {"model": "scripted", "prices": PRICES}
-    return LocalMesh(model, config=config(tree, agents=list(agents), **{"llm": paid, **more}))
+    return WorldMesh(model, config=config(tree, agents=list(agents), **{"llm": paid, **more}))
 
 
 def held(events: list[AnyEvent], limits: dict[str, tuple[str, int]]) -> None:
@@ -312,12 +312,12 @@ async def test_whatever_crashes_the_bill_stays_within_the_budget(seed: int) -> N
     held(events, {"0": ("nusd", limit)})
 
 
-async def _journal(world: LocalMesh) -> list[AnyEvent]:
+async def _journal(world: WorldMesh) -> list[AnyEvent]:
     (id_,) = await world.journal.sizes()
     return list(await world.journal.read(id_))
 
 
-async def _ended(world: LocalMesh) -> None:
+async def _ended(world: WorldMesh) -> None:
     while True:
         events = await _journal(world)
         if not fold(events).turn_open:
@@ -364,7 +364,7 @@ async def test_agents_and_budgets_are_the_same_over_every_providers_wire(wire: s
     prices = {name: {"input": 1.0, "output": 2.0} for name in (bare_model(main), bare_model(search))}
     async with provider(wire, {"rules": rules}) as (stub, model):
         options = {"llm": {"model": main, "prices": prices}, "budget": {"max_cost_usd": 1.0}}
-        async with LocalMesh(model, config=config(tree, agents=[agent], **options)) as world:
+        async with WorldMesh(model, config=config(tree, agents=[agent], **options)) as world:
             _, body = await world.create("go")
             events = await world.journal.read(body["conversation"]["id"])
     assert (body["result"]["response"], len(stub.calls)) == ("Found.", 4)

@@ -9,7 +9,7 @@ from mesh.core.events import AgentStarted, ApprovalRequired, LlmCall, NodeComple
 from mesh.core.ids import new_id
 from mesh.llm.parameters import Parameters
 from mesh.tree.llm import COMPLETE_TASK, RETURN_TO_USER
-from tests.worlds.mesh import Caller, Create, LocalMesh, Show, calls, says, until
+from tests.worlds.mesh import Caller, Create, Show, WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, parallel, sequential
 
 SEARCH = llm("search", "find {task} for {user_message}", description="Finds facts.")
@@ -21,9 +21,9 @@ def caller(*agents: str, **more: Any) -> dict[str, Any]:
 
 def mesh(
     model: ByNode, *agents: dict[str, Any], tree: dict[str, Any] | None = None, **more: Any
-) -> LocalMesh:
+) -> WorldMesh:
     tree = tree or caller(*(agent["name"] for agent in agents))
-    return LocalMesh(model, config=config(tree, agents=list(agents), **more))
+    return WorldMesh(model, config=config(tree, agents=list(agents), **more))
 
 
 def ask(agent: str, task: str = "cats") -> LlmCall:

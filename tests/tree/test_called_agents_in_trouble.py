@@ -18,7 +18,7 @@ from mesh.core.events import (
 from mesh.core.ids import new_id
 from mesh.core.messages import Results
 from mesh.tree.turn import PassInput, PassOutput, Recorder
-from tests.worlds.mesh import Caller, Create, LocalMesh, Show, calls, says, until
+from tests.worlds.mesh import Caller, Create, Show, WorldMesh, calls, says, until
 from tests.worlds.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 
 
@@ -28,9 +28,9 @@ def caller(*agents: str, name: str = "main", **more: Any) -> dict[str, Any]:
 
 def mesh(
     model: ByNode, *agents: dict[str, Any], tree: dict[str, Any] | None = None, **more: Any
-) -> LocalMesh:
+) -> WorldMesh:
     tree = tree or caller(*(agent["name"] for agent in agents))
-    return LocalMesh(model, config=config(tree, agents=list(agents), **more))
+    return WorldMesh(model, config=config(tree, agents=list(agents), **more))
 
 
 def ask(*agents: str, task: str = "x") -> LlmCall:
@@ -45,11 +45,11 @@ def completes(text: str) -> LlmCall:
     return calls(("complete_task", {"result": text}))
 
 
-async def events_of(world: LocalMesh, body: dict[str, Any]) -> list[Any]:
+async def events_of(world: WorldMesh, body: dict[str, Any]) -> list[Any]:
     return list(await world.journal.read(body["conversation"]["id"]))
 
 
-async def is_returned(world: LocalMesh, conversation_id: str) -> bool:
+async def is_returned(world: WorldMesh, conversation_id: str) -> bool:
     events = await world.journal.read(conversation_id)
     return any(isinstance(e, ToolResult) and e.ends_turn for e in events)
 

@@ -15,14 +15,14 @@ from mesh.mcp.port import Tool, ToolOutcome
 from mesh.tree.local import LocalTree
 from tests.tree.test_claims import Held
 from tests.worlds.dying_session import Death, DyingSession
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says, until
 
 ADD = ("add", {"n": 1})
 BEFORE: Death = "before"
 AFTER: Death = "after"
 
 
-class CheckedMesh(LocalMesh):
+class CheckedMesh(WorldMesh):
     """A mesh whose tool ``add`` has a check: ``finds``, or the truth."""
 
     def __init__(
@@ -300,5 +300,5 @@ async def _true(it_is_so: bool) -> bool:
     return it_is_so
 
 
-async def _said(mesh: LocalMesh, body: dict[str, Any], text: str) -> bool:
+async def _said(mesh: WorldMesh, body: dict[str, Any], text: str) -> bool:
     return bool((await mesh.show(body["conversation"]["id"]))["messages"][-1]["content"] == text)

@@ -17,12 +17,12 @@ from mesh.mcp.call_records import ClaimedCalls
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Claim, ToolOutcome
 from mesh.tree.turn import PassInput, PassOutput, UnsettledCall
-from tests.worlds.mesh import Ledger, LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import Ledger, ScriptedLlm, WorldMesh, calls, says, until
 
 ADD = ("add", {"n": 1})
 
 
-class Lossy(LocalMesh):
+class Lossy(WorldMesh):
     """A mesh that loses the pass in which ``lose`` is set, and keeps what the lost pass started."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -58,11 +58,11 @@ async def _soon(it_is_so: bool) -> bool:
     return it_is_so
 
 
-async def _claims(mesh: LocalMesh, conversation: str) -> int:
+async def _claims(mesh: WorldMesh, conversation: str) -> int:
     return sum(isinstance(e, ToolIntent) for e in await mesh.journal.read(conversation))
 
 
-async def _said(mesh: LocalMesh, conversation: str, text: str) -> bool:
+async def _said(mesh: WorldMesh, conversation: str, text: str) -> bool:
     return bool((await mesh.show(conversation))["messages"][-1]["content"] == text)
 
 
@@ -159,13 +159,13 @@ async def test_nobody_is_asked_while_the_server_of_an_earlier_session_may_still_
 # -- what a decision lets run
 
 
-def offer(mesh: LocalMesh, **changed: Any) -> None:
+def offer(mesh: WorldMesh, **changed: Any) -> None:
     """The server of the ledger lists its tool otherwise from now on."""
     tools = [(replace(tool, **changed) if tool.name == "add" else tool, f) for tool, f in mesh.ledger.pairs()]
     mesh.ledger.offered.offer(tools)
 
 
-async def listed(mesh: LocalMesh, **changed: Any) -> None:
+async def listed(mesh: WorldMesh, **changed: Any) -> None:
     """Returns when the nodes know."""
     (toolbox,) = mesh.tree.toolboxes
     await until(lambda: _soon(all(getattr(toolbox.tools["add"], k) == v for k, v in changed.items())))
@@ -173,7 +173,7 @@ async def listed(mesh: LocalMesh, **changed: Any) -> None:
 
 @pytest.mark.parametrize("decision", ["reject", "edit"])
 async def test_a_decision_holds_when_the_tool_says_meanwhile_that_it_is_harmless(decision: str) -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         uuid = body["result"]["approval"]["uuid"]
         offer(mesh, destructive=False, repeatable=True)
@@ -190,7 +190,7 @@ async def test_a_decision_holds_when_the_tool_says_meanwhile_that_it_is_harmless
 
 
 async def test_a_rejected_call_stays_rejected_when_its_tool_is_gone() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
         _, body = await mesh.create("Add one")
         mesh.ledger.offered.offer([pair for pair in mesh.ledger.pairs() if pair[0].name != "add"])
         (toolbox,) = mesh.tree.toolboxes
@@ -216,7 +216,7 @@ NUMBER_OR_MORE = {
 async def test_a_tool_that_changed_after_it_was_decided_on_is_asked_about_again(
     changed: dict[str, Any], said: list[str]
 ) -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         first = body["result"]["approval"]["uuid"]
         offer(mesh, **changed)
@@ -255,7 +255,7 @@ async def test_a_claimed_call_that_did_not_begin_is_asked_about_when_its_tool_be
         assert body["result"]["approval"]["tool_name"] == "add"
 
 
-async def unknown(mesh: LocalMesh, **changed: Any) -> dict[str, Any]:
+async def unknown(mesh: WorldMesh, **changed: Any) -> dict[str, Any]:
     """The question about a call whose session died while it ran. Its server was another one then."""
     _, body = await mesh.create("Add one")
     held = Held(mesh.ledger)
@@ -275,14 +275,14 @@ async def unknown(mesh: LocalMesh, **changed: Any) -> dict[str, Any]:
 
 async def test_a_question_about_an_unknown_outcome_says_that_the_tool_has_changed() -> None:
     """A server that is replaced by another version is how many sessions end."""
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         asked = await unknown(mesh, description="Adds a number, and deletes the others.")
         assert "its description is another" in asked["description"]
 
 
 @pytest.mark.parametrize("then", ["rejected", "gone"])
 async def test_nobody_is_told_that_a_call_did_not_run_of_which_that_is_not_known(then: str) -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         asked = await unknown(mesh)
         if then == "rejected":
             offer(mesh, description="Another.")
@@ -298,7 +298,7 @@ async def test_nobody_is_told_that_a_call_did_not_run_of_which_that_is_not_known
         assert "It is not known whether an earlier attempt ran." in told
 
 
-async def _waits(mesh: LocalMesh, conversation: str) -> Any:
+async def _waits(mesh: WorldMesh, conversation: str) -> Any:
     return next(iter((await mesh.show(conversation)).get("pending_approvals", [])), None)
 
 
@@ -306,7 +306,7 @@ async def _waits(mesh: LocalMesh, conversation: str) -> Any:
 
 
 async def test_a_cancelled_turn_waits_for_the_tool_that_runs_and_keeps_its_result() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("never"))) as mesh:
         _, body = await mesh.create("Add one")
         conversation, held = body["conversation"]["id"], Held(mesh.ledger)
         deciding = asyncio.create_task(mesh.decide(body["result"]["approval"]["uuid"], "approve"))
@@ -340,7 +340,7 @@ async def test_a_cancelled_turn_whose_pass_was_lost_waits_for_the_tool_as_well()
 
 
 async def test_a_call_that_waits_in_the_session_when_its_turn_is_cancelled_never_runs() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), calls(("add", {"n": 2})), says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), calls(("add", {"n": 2})), says("ok"))) as mesh:
         one, two = (await mesh.create("First"))[1], (await mesh.create("Second"))[1]
         held = Held(mesh.ledger)
         first = asyncio.create_task(mesh.decide(one["result"]["approval"]["uuid"], "approve"))

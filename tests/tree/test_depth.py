@@ -13,7 +13,7 @@ from mesh.core.messages import Results
 from mesh.keeper.requests import Decide
 from mesh.llm.port import LlmRequest
 from mesh.tree.node import STOPPED_BY_PERSON
-from tests.worlds.mesh import Caller, LocalMesh, calls, says
+from tests.worlds.mesh import Caller, WorldMesh, calls, says
 from tests.worlds.trees import Node, add, config, llm
 
 DEPTH = 5
@@ -72,7 +72,7 @@ async def test_leaves_are_decided_in_any_order_with_a_restart_between_any_two(
     agents = [_agent(level) for level in range(2, DEPTH + 1)]
     expected: list[str] = []
     left, is_stopped, reasons = math.prod(widths), False, 0
-    async with LocalMesh(model, config=config(_agent(1), agents=agents)) as world:
+    async with WorldMesh(model, config=config(_agent(1), agents=agents)) as world:
         _, body = await world.create("7")
         while pending := body["conversation"].get("pending_approvals", []):
             assert len(pending) == left

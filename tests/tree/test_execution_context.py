@@ -12,7 +12,7 @@ from mesh.core.execution import ExecutionContext
 from mesh.mcp.memory import MemorySession, execution
 from mesh.mcp.meta import meta_of
 from mesh.mcp.port import Tool
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.trees import ByNode, config, llm
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -20,7 +20,7 @@ ADD = ("add", {"n": 1})
 LOOK = ("look", {})
 
 
-def told_to(mesh: LocalMesh, name: str = "look") -> list[ExecutionContext]:
+def told_to(mesh: WorldMesh, name: str = "look") -> list[ExecutionContext]:
     """The contexts of the calls of a tool from now on."""
     seen: list[ExecutionContext] = []
 
@@ -41,7 +41,7 @@ def told_to(mesh: LocalMesh, name: str = "look") -> list[ExecutionContext]:
 
 
 async def test_a_call_says_where_it_stands() -> None:
-    async with LocalMesh(ScriptedLlm(calls(LOOK), says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(LOOK), says("ok"))) as mesh:
         seen = told_to(mesh)
         _, body = await mesh.create("go", traceparent=TRACE, token="secret-token")
         id = body["conversation"]["id"]
@@ -57,7 +57,7 @@ async def test_a_call_says_where_it_stands() -> None:
 
 async def test_a_turn_stays_in_its_trace_after_a_crash() -> None:
     model = ScriptedLlm(calls(("add", {"n": 1})), calls(LOOK), says("ok"))
-    async with LocalMesh(model) as mesh:
+    async with WorldMesh(model) as mesh:
         _, body = await mesh.create("go", traceparent=TRACE)
         await mesh.crash()
         seen = told_to(mesh)
@@ -69,7 +69,7 @@ async def test_a_turn_stays_in_its_trace_after_a_crash() -> None:
 
 
 async def test_what_is_no_trace_context_is_in_no_journal() -> None:
-    async with LocalMesh(ScriptedLlm(says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(says("ok"))) as mesh:
         _, body = await mesh.create("go", traceparent="secret-token")
         events = await mesh.journal.read(body["conversation"]["id"])
     assert "secret-token" not in str(events)
@@ -78,7 +78,7 @@ async def test_what_is_no_trace_context_is_in_no_journal() -> None:
 async def test_a_call_of_a_called_agent_has_its_path_its_depth_and_its_start() -> None:
     model = ByNode(main=[calls(("search", {"task": "cats"})), says("ok")], search=[calls(LOOK), says("x")])
     text = config(llm("main", agents=["search"]), agents=[llm("search")])
-    async with LocalMesh(model, config=text) as mesh:
+    async with WorldMesh(model, config=text) as mesh:
         seen = told_to(mesh)
         _, body = await mesh.create("go")
         id = body["conversation"]["id"]
@@ -92,17 +92,17 @@ async def test_a_call_of_a_called_agent_has_its_path_its_depth_and_its_start() -
 
 async def test_a_node_with_a_timeout_has_an_earlier_deadline_than_the_turn() -> None:
     text = config(llm("a", timeout_s=5))
-    async with LocalMesh(ByNode(a=[calls(LOOK), says("ok")]), config=text) as mesh:
+    async with WorldMesh(ByNode(a=[calls(LOOK), says("ok")]), config=text) as mesh:
         seen = told_to(mesh)
         await mesh.create("go")
-    async with LocalMesh(ByNode(a=[calls(LOOK), says("ok")]), config=config(llm("a"))) as mesh:
+    async with WorldMesh(ByNode(a=[calls(LOOK), says("ok")]), config=config(llm("a"))) as mesh:
         later = told_to(mesh)
         await mesh.create("go")
     assert seen[0].deadline < later[0].deadline
 
 
 async def test_a_claimed_call_that_is_retried_repeats_its_key() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("ok"))) as mesh:
         seen = told_to(mesh, "add")
         _, body = await mesh.create("go")
         session = mesh.ledger.offered
@@ -122,7 +122,7 @@ async def test_a_claimed_call_that_is_retried_repeats_its_key() -> None:
 
 
 async def test_an_unclaimed_call_that_is_repeated_by_another_pass_repeats_its_key() -> None:
-    async with LocalMesh(ScriptedLlm(calls(LOOK), says("ok"))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(LOOK), says("ok"))) as mesh:
         seen = told_to(mesh)
         session, lost = mesh.ledger.offered, []
 
@@ -142,7 +142,7 @@ async def test_an_unclaimed_call_that_is_repeated_by_another_pass_repeats_its_ke
 
 async def test_the_calls_of_an_answer_and_of_other_conversations_have_other_keys() -> None:
     answers = [calls(LOOK, LOOK), says("ok")]
-    async with LocalMesh(ScriptedLlm(*answers, *answers)) as mesh:
+    async with WorldMesh(ScriptedLlm(*answers, *answers)) as mesh:
         seen = told_to(mesh)
         await mesh.create("go")
         await mesh.create("go")

@@ -22,7 +22,7 @@ from mesh.keeper.requests import Import, ShowPreview
 from mesh.keeper.transfer import exported_lines
 from mesh.mcp.memory import ToolFunction
 from mesh.mcp.port import Tool, ToolOutcome
-from tests.worlds.mesh import Caller, Ledger, LocalMesh, SendMessage, calls, says
+from tests.worlds.mesh import Caller, Ledger, SendMessage, WorldMesh, calls, says
 from tests.worlds.trees import ByNode, Node, add, config, llm, parallel, tool
 
 DENY_BIG = {"name": "big", "tools": ["add"], "args": {"n": {"min": 10}}, "decide": "deny", "say": "Too much."}
@@ -31,11 +31,11 @@ SMALL = {"name": "small", "tools": ["add"], "args": {"n": {"max": 3}}, "decide":
 
 def mesh(
     model: ByNode, tree: Node | None = None, *, ledger: Ledger | None = None, **policy: Any
-) -> LocalMesh:
-    return LocalMesh(model, config=config(tree or llm("main"), policy=policy), ledger=ledger)
+) -> WorldMesh:
+    return WorldMesh(model, config=config(tree or llm("main"), policy=policy), ledger=ledger)
 
 
-async def events(world: LocalMesh, body: dict[str, Any]) -> Sequence[AnyEvent]:
+async def events(world: WorldMesh, body: dict[str, Any]) -> Sequence[AnyEvent]:
     return await world.journal.read(body["conversation"]["id"])
 
 
@@ -64,7 +64,7 @@ async def test_what_a_rule_allows_runs_at_once_and_the_journal_says_which() -> N
 
 
 async def test_without_a_policy_no_event_names_a_rule() -> None:
-    async with LocalMesh(ByNode(main=[add(2), says("done")]), config=config(llm("main"))) as world:
+    async with WorldMesh(ByNode(main=[add(2), says("done")]), config=config(llm("main"))) as world:
         _, body = await world.create("go")
         assert not {"rule", "why", "remember", "suggested_rule"} & asking(body).keys()
         await world.decide(asking(body)["uuid"], "approve")
@@ -117,12 +117,12 @@ async def test_a_tool_node_and_a_called_agent_are_judged_as_any_other_call() -> 
     rules = [{"name": "closed", "kinds": ["agent"], "decide": "deny"}, DENY_BIG]
     model = ByNode(main=[calls(("helper", {"task": "x"})), says("done")])
     tree = {"agents": [llm("helper", description="Helps.")], "policy": {"rules": rules}}
-    async with LocalMesh(model, config=config(llm("main", agents=["helper"]), **tree)) as world:
+    async with WorldMesh(model, config=config(llm("main", agents=["helper"]), **tree)) as world:
         _, body = await world.create("go")
         results = [e for e in await events(world, body) if isinstance(e, ToolResult)]
     assert [(r.rule, r.is_error) for r in results] == [("closed", True)]
     assert "helper" not in model.asked and "helper" not in model.tools["main"]
-    async with LocalMesh(ByNode(), config=config(tool("t", "add", n=99), policy={"rules": rules})) as world:
+    async with WorldMesh(ByNode(), config=config(tool("t", "add", n=99), policy={"rules": rules})) as world:
         _, body = await world.create("go")
         assert world.ledger.lines == []
 
@@ -361,7 +361,7 @@ async def test_a_custom_function_is_asked_after_the_rules_and_never_overrules_a_
     )
     text = config(llm("main"), policy={"custom": "own:judge", "rules": [DENY_BIG]})
     model = ByNode(main=[add(7), add(5), add(50), says("done")])
-    async with LocalMesh(model, config=text, origin=str(tmp_path / "agent.yaml")) as world:
+    async with WorldMesh(model, config=text, origin=str(tmp_path / "agent.yaml")) as world:
         _, body = await world.create("go", by="ann")
         results = [e.rule for e in await events(world, body) if isinstance(e, ToolResult)]
         assert world.ledger.lines == ["add 5"]

@@ -18,7 +18,7 @@ from mesh.core.ids import new_id
 from mesh.core.messages import Results, User
 from mesh.llm.port import LlmRequest
 from mesh.mcp.session import McpSession
-from tests.worlds.mesh import Caller, Create, Ledger, LocalMesh, calls, says
+from tests.worlds.mesh import Caller, Create, Ledger, WorldMesh, calls, says
 from tests.worlds.tool_servers import Spec
 from tests.worlds.trees import config, llm
 
@@ -86,7 +86,7 @@ async def test_each_write_happens_once_whatever_is_killed_and_nobody_is_asked(tm
     server = FileServer(folder)
     text = config(llm("main"), policy={"rules": [RULE]})
     again = turns = 0
-    async with LocalMesh(Writer(server), config=text, ledger=server) as world:
+    async with WorldMesh(Writer(server), config=text, ledger=server) as world:
         while server.kills < KILLS:
             id, turns = new_id(), turns + 1
             status, body = await world.ask(Create(id, Caller(session_id="s1"), f"turn {turns}"))

@@ -11,7 +11,7 @@ from mesh.core.places import Place
 from mesh.llm.port import LlmRequest
 from mesh.tree.steps import Steps
 from mesh.tree.turn import Ack, Decisions, PassInput
-from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.trees import config, llm
 
 CALLS = 999
@@ -39,7 +39,7 @@ class _CallsOnAndOn:
 async def test_call_1000_of_a_turn_costs_what_call_10_does() -> None:
     model, limits = _CallsOnAndOn(), {"max_tool_iterations": CALLS + 1, "max_llm_calls": 3 * CALLS}
     tree = llm("main", agents=["agent"])
-    async with LocalMesh(model, config=config(tree, agents=[llm("agent")], limits=limits)) as world:
+    async with WorldMesh(model, config=config(tree, agents=[llm("agent")], limits=limits)) as world:
         _, body = await world.create("go")
     assert body["result"]["response"] == "done"
     costs = [after - before for before, after in zip(model.moments, model.moments[1:], strict=False)]

@@ -11,12 +11,12 @@ from mesh.llm.port import LlmRequest
 from mesh.mcp.memory import MemorySession
 from mesh.mcp.port import Tool
 from mesh.tree.local import LocalTree
-from tests.worlds.mesh import LocalMesh, says
+from tests.worlds.mesh import WorldMesh, says
 from tests.worlds.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 
 
 async def run(tree: dict[str, Any], model: ByNode, message: str = "go", **more: Any) -> dict[str, Any]:
-    async with LocalMesh(model, config=config(tree, **more)) as mesh:
+    async with WorldMesh(model, config=config(tree, **more)) as mesh:
         _, body = await mesh.create(message)
         return body
 
@@ -50,7 +50,7 @@ async def test_braces_in_a_value_are_not_expanded_again() -> None:
 async def test_nodes_of_a_tree_get_the_message_alone_and_the_history_where_they_ask_for_it() -> None:
     model = ByNode()
     tree = sequential(llm("plain"), llm("reads", "[{history}] turn {turn}"))
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("one")
         _, body = await mesh.say(body["conversation"]["id"], "two")
     assert [message.text for message in model.messages["plain"]] == ["two"]
@@ -60,7 +60,7 @@ async def test_nodes_of_a_tree_get_the_message_alone_and_the_history_where_they_
 async def test_the_session_state_lives_on_in_the_next_turn() -> None:
     model = ByNode(note=says("remembered"))
     tree = sequential(llm("read", "[{note}]"), llm("note", output_key="note"))
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("one")
         await mesh.say(body["conversation"]["id"], "two")
     assert [p for p in model.prompts if p.startswith("read")] == ["read: [{note}]", "read: [remembered]"]
@@ -177,7 +177,7 @@ async def test_exit_loop_is_offered_where_the_config_says_so_and_nowhere_else() 
 
 async def test_a_tool_that_is_not_offered_to_a_node_cannot_be_called_by_it() -> None:
     model = ByNode(a=[add(1), says("ok")])
-    async with LocalMesh(model, config=config(sequential(llm("a", tools=["look"])))) as mesh:
+    async with WorldMesh(model, config=config(sequential(llm("a", tools=["look"])))) as mesh:
         _, body = await mesh.create("go")
         assert response(body) == "ok"
         assert mesh.ledger.lines == []
@@ -197,7 +197,7 @@ async def test_a_tool_with_the_name_of_a_built_in_one_or_an_agent_is_refused_at_
     said = config(loop(node), a2a=[billing("billing")], agents=[llm("search")])
     tool = Tool(name=name, description="", input_schema={"type": "object"}, server="srv")
     session = MemorySession("srv", [(tool, never)])
-    async with LocalMesh(ByNode(), config=said) as mesh:
+    async with WorldMesh(ByNode(), config=said) as mesh:
         tree = LocalTree(mesh.config, [session], lambda _: ByNode(), mesh)
         with pytest.raises(ConfigError, match=f"'{name}' is offered by MCP server srv and is the name of"):
             await tree.start()
@@ -214,7 +214,7 @@ async def test_a_node_over_its_timeout_fails_and_says_which() -> None:
 async def test_a_tool_that_was_claimed_runs_to_its_end_when_its_node_is_over_its_timeout() -> None:
     model = ByNode(slow=[add(1)])
     tree = parallel(llm("slow", timeout_s=0.5), llm("other"), on_error="continue")
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         mesh.ledger.before_add = lambda: asyncio.sleep(0.6)
         _, body = await mesh.create("go")
         assert response(body) == "other says"
@@ -232,7 +232,7 @@ async def test_a_deep_tree_runs(depth: int) -> None:
 
 async def test_a_tree_of_one_llm_node_is_the_simple_agent() -> None:
     model = ByNode(only=[LlmCall(model="scripted", text="Hello!")])
-    async with LocalMesh(model, config=config(llm("only"))) as mesh:
+    async with WorldMesh(model, config=config(llm("only"))) as mesh:
         _, body = await mesh.create("one")
         _, body = await mesh.say(body["conversation"]["id"], "two")
     assert [m.text for m in model.messages["only"]] == ["one", "Hello!", "two"]
@@ -241,7 +241,7 @@ async def test_a_tree_of_one_llm_node_is_the_simple_agent() -> None:
 
 async def test_what_the_root_wrote_lives_on_too() -> None:
     model = ByNode()
-    async with LocalMesh(model, config=config(llm("only", "[{note}]", output_key="note"))) as mesh:
+    async with WorldMesh(model, config=config(llm("only", "[{note}]", output_key="note"))) as mesh:
         _, body = await mesh.create("one")
         await mesh.say(body["conversation"]["id"], "two")
     assert model.prompts == ["only: [{note}]", "only: [only says [{note}]]"]
@@ -255,7 +255,7 @@ async def test_what_a_failed_branch_wrote_is_not_in_the_session_state() -> None:
         ),
         llm("last", "[{ka}]"),
     )
-    async with LocalMesh(model, config=config(tree)) as mesh:
+    async with WorldMesh(model, config=config(tree)) as mesh:
         _, body = await mesh.create("one")
         await mesh.say(body["conversation"]["id"], "two")
     assert [p for p in model.prompts if p.startswith("last")] == ["last: [{ka}]"] * 2

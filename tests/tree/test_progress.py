@@ -14,7 +14,7 @@ from mesh.keeper.requests import Cancel
 from mesh.mcp.memory import progress
 from mesh.mcp.progress import Progress
 from tests.keeper.test_watching import Watcher
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says, until
 
 LOOK = calls(("look", {}))
 
@@ -39,8 +39,8 @@ class Tool:
 @asynccontextmanager
 async def mesh_with(
     look: Callable[[dict[str, Any]], Awaitable[str]], *, read_only: bool = True
-) -> AsyncIterator[LocalMesh]:
-    async with LocalMesh(ScriptedLlm(LOOK, says("done"))) as mesh:
+) -> AsyncIterator[WorldMesh]:
+    async with WorldMesh(ScriptedLlm(LOOK, says("done"))) as mesh:
         mesh.ledger.offered.offer(
             (replace(tool, read_only=read_only), look) if tool.name == "look" else (tool, function)
             for tool, function in mesh.ledger.pairs()

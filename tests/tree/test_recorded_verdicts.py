@@ -13,7 +13,7 @@ from mesh.core.events import AnyEvent, ApprovalRequired, ApprovalResolved, ToolI
 from mesh.keeper.requests import Caller, Decide
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import PassInput, PassOutput
-from tests.worlds.mesh import LocalMesh, calls, says, until
+from tests.worlds.mesh import WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, Node, add, config, llm, parallel
 
 RULES = [
@@ -28,12 +28,12 @@ EVERYTHING: dict[str, list[dict[str, Any]]] = {
 ALL_THREE = calls(("add", {"n": 1}), ("add", {"n": 200}), ("add", {"n": 20}))
 
 
-def mesh(model: ByNode, tree: Node | None = None) -> LocalMesh:
-    return LocalMesh(model, config=config(tree or llm("main"), policy={"rules": RULES}))
+def mesh(model: ByNode, tree: Node | None = None) -> WorldMesh:
+    return WorldMesh(model, config=config(tree or llm("main"), policy={"rules": RULES}))
 
 
 async def change_rules(
-    world: LocalMesh, where: str, rules: list[dict[str, Any]], tree: Node | None = None
+    world: WorldMesh, where: str, rules: list[dict[str, Any]], tree: Node | None = None
 ) -> None:
     """The process dies, and the rules are others when it is back: in the newest config, which is what happens
     when somebody edits it; or in what replays the conversation itself, which is the worst that can happen."""
@@ -48,7 +48,7 @@ async def change_rules(
     await world.crash()
 
 
-async def events(world: LocalMesh, body: dict[str, Any]) -> list[AnyEvent]:
+async def events(world: WorldMesh, body: dict[str, Any]) -> list[AnyEvent]:
     return list(await world.journal.read(body["conversation"]["id"]))
 
 
@@ -113,7 +113,7 @@ async def test_what_a_person_has_approved_is_not_asked_again_by_a_rule_that_asks
     assert ([type(e) for e in made], world.ledger.lines) == ([ApprovalRequired, ToolIntent], ["add 20"])
 
 
-async def _approved_but_not_run(world: LocalMesh, uuid: str) -> None:
+async def _approved_but_not_run(world: WorldMesh, uuid: str) -> None:
     """Decides, and holds the pass that follows before it has done anything: the process may die then."""
     begun, run = asyncio.Event(), world.tree.run
 

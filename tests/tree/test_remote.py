@@ -15,7 +15,7 @@ from mesh.a2a.client.port import (
 from mesh.config.model import A2aAgent
 from mesh.core.events import ToolIntent
 from mesh.keeper.requests import Cancel, Page
-from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.trees import ByNode, config, llm, parallel, sequential
 
 Body = dict[str, Any]
@@ -80,8 +80,8 @@ class Peers:
         return [message for message, _ in self.agent.sent]
 
 
-def mesh_with(peers: Peers, model: ByNode, tree: Any, **more: Any) -> LocalMesh:
-    return LocalMesh(model, config=config(tree, **more), agent_for=peers)
+def mesh_with(peers: Peers, model: ByNode, tree: Any, **more: Any) -> WorldMesh:
+    return WorldMesh(model, config=config(tree, **more), agent_for=peers)
 
 
 async def test_an_agent_is_a_tool_with_one_text_and_its_answer_is_the_result() -> None:

@@ -12,14 +12,14 @@ from mesh.core.events import ApprovalRequired, ToolIntent, ToolResult
 from mesh.mcp.call_records import ClaimedCalls
 from mesh.mcp.memory import MemorySession
 from tests.tree.test_remote import Peers, agents, asks, done, mesh_with
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says, until
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, llm
 
 ADD = ("add", {"n": 1})
 TELL = calls(("a2a_b", {"message": "do it"}))
 
 
-async def journal(mesh: LocalMesh, body: Any, kind: type[Any]) -> list[Any]:
+async def journal(mesh: WorldMesh, body: Any, kind: type[Any]) -> list[Any]:
     return [e for e in await mesh.journal.read(body["conversation"]["id"]) if isinstance(e, kind)]
 
 
@@ -97,7 +97,7 @@ async def test_a_second_retry_sends_a_new_message_where_the_first_was_withdrawn(
         assert (result.content, result.is_error) == ("b did it", False)
 
 
-def session_ends(mesh: LocalMesh, times: int) -> None:
+def session_ends(mesh: WorldMesh, times: int) -> None:
     """The session ends so many times right after a call was claimed for it."""
     session, left = mesh.ledger.offered, [times]
 
@@ -114,7 +114,7 @@ def session_ends(mesh: LocalMesh, times: int) -> None:
 async def test_a_call_whose_session_ended_before_it_began_is_claimed_anew_and_nobody_is_asked(
     times: int,
 ) -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         session_ends(mesh, times)
         _, body = await mesh.decide(waiting(body)["uuid"], "approve")
@@ -126,7 +126,7 @@ async def test_a_call_whose_session_ended_before_it_began_is_claimed_anew_and_no
 @pytest.mark.parametrize("times", [3, 4])
 async def test_a_call_is_claimed_up_to_five_times(times: int) -> None:
     """As above, where the sessions remember that they did not begin the calls before (session files)."""
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         session, left = mesh.ledger.offered, [times]
 
@@ -145,7 +145,7 @@ async def test_a_call_is_claimed_up_to_five_times(times: int) -> None:
 
 
 async def test_a_call_that_never_starts_is_claimed_five_times() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
 
         async def call(*_: Any, **__: Any) -> Any:
@@ -160,7 +160,7 @@ async def test_a_call_that_never_starts_is_claimed_five_times() -> None:
 
 
 async def test_the_question_about_an_unknown_outcome_has_the_number_of_its_claim() -> None:
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         _, body = await mesh.create("Add one")
         made: list[int] = []
 
@@ -197,7 +197,7 @@ async def test_a_claimed_call_that_did_not_begin_and_cannot_be_made_any_more_say
     None
 ):
     """A pass was lost after its claim, the session says that the call did not begin, and the tool is gone."""
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         session = mesh.ledger.offered
         session.offer([(replace(t, destructive=False), f) for t, f in mesh.ledger.pairs()])
         (toolbox,) = mesh.tree.toolboxes
@@ -219,7 +219,7 @@ async def test_a_claimed_call_that_did_not_begin_and_cannot_be_made_any_more_say
 
 async def test_a_claimed_call_whose_tool_became_repeatable_is_claimed_again() -> None:
     """As `test_what_was_approved_is_claimed_even_if_it_could_be_repeated`, without a person."""
-    async with LocalMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("Done."))) as mesh:
         session, made = mesh.ledger.offered, []
         session.offer([(replace(t, destructive=False), f) for t, f in mesh.ledger.pairs()])
         (toolbox,) = mesh.tree.toolboxes

@@ -14,7 +14,7 @@ from mesh.mcp.port import Tool, ToolOutcome
 from mesh.tree.inventory import inventory
 from mesh.tree.outline import outline
 from mesh.tree.plan import likely_mistakes
-from tests.worlds.mesh import LocalMesh, calls, says, until
+from tests.worlds.mesh import WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, Node, config, llm, loop, parallel, sequential, tool
 
 ECHO = Tool(
@@ -27,18 +27,18 @@ ECHO = Tool(
 )
 
 
-def mesh(tree: Node, model: ByNode | None = None, **more: Any) -> LocalMesh:
+def mesh(tree: Node, model: ByNode | None = None, **more: Any) -> WorldMesh:
     """A mesh with the tools of the ledger and ``echo``, which fails if it is told to."""
 
     async def echo(arguments: dict[str, Any]) -> ToolOutcome:
         return ToolOutcome(json.dumps(arguments, sort_keys=True), is_error="fail" in arguments)
 
-    world = LocalMesh(model or ByNode(), config=config(tree, **more))
+    world = WorldMesh(model or ByNode(), config=config(tree, **more))
     world.ledger.offered.offer([*world.ledger.pairs(), (ECHO, echo)])
     return world
 
 
-async def events(world: LocalMesh, body: Any, kind: type[Any]) -> list[Any]:
+async def events(world: WorldMesh, body: Any, kind: type[Any]) -> list[Any]:
     return [e for e in await world.journal.read(body["conversation"]["id"]) if isinstance(e, kind)]
 
 

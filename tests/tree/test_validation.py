@@ -33,7 +33,7 @@ from mesh.mcp.port import Tool, ToolOutcome
 from mesh.mcp.session import McpSession
 from mesh.tree.local import LocalTree
 from tests.tools.serving import served
-from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.tool_servers import Spec
 from tests.worlds.trees import EXIT, config, llm, loop, parallel, sequential, tool
 
@@ -64,7 +64,7 @@ class Answers:
         return None
 
 
-class CheckedMesh(LocalMesh):
+class CheckedMesh(WorldMesh):
     """A mesh whose server has a check for each function."""
 
     def __init__(self, model: Answers, tree: dict[str, Any], *agents: dict[str, Any], **more: Any) -> None:
@@ -237,7 +237,7 @@ async def test_only_the_value_true_of_a_server_with_structured_content_lets_the_
     file = tmp_path / "quotes.py"
     file.write_text(_QUOTES.format(returns=returns, body=body))
     model = Answers(main=["true", "better"])
-    mesh = LocalMesh(model, config=config(llm("main", validate=[{"check": "quotes"}])))
+    mesh = WorldMesh(model, config=config(llm("main", validate=[{"check": "quotes"}])))
     session = McpSession(Spec(command=sys.executable, args=[str(file)]))
     try:
         mesh.tree = LocalTree(mesh.config, [session], lambda _: model, mesh)
@@ -261,7 +261,7 @@ async def test_an_objection_of_a_function_that_reads_like_true_is_an_objection(
             return output if output != "better" else True
     """
     model = Answers(main=[told, "better"])
-    mesh = LocalMesh(model, config=config(llm("main", validate=[{"check": "quotes"}])))
+    mesh = WorldMesh(model, config=config(llm("main", validate=[{"check": "quotes"}])))
     async with served(tmp_path, code) as session:
         mesh.tree = LocalTree(mesh.config, [session], lambda _: model, mesh)
         async with mesh:

@@ -45,7 +45,7 @@ from mesh.tree.local import LocalTree
 from mesh.tree.turn import Ack, PassInput, PassOutput
 from tests.tree.generated import AGENTS, JUDGE, Case, Script, Trouble
 from tests.worlds.dying_session import DyingSession
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, says
 
 T = TypeVar("T")
 _IS_FINE = Tool(
@@ -136,7 +136,7 @@ def _arguments(tool: str, call: str) -> dict[str, Any]:
     return {"result": call} if tool in ("complete_task", "return_to_user") else {}
 
 
-class World(LocalMesh):
+class World(WorldMesh):
     """A mesh in which a case happens. `live` takes it to its end; ``watched``: before the eyes of somebody
     who comes back after each crash, and has ``seen`` the journaled events of these numbers."""
 

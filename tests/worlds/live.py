@@ -22,7 +22,7 @@ from mesh.local import local_backend
 from mesh.mcp.memory import progress
 from mesh.mcp.port import Catalogue
 from mesh.mcp.progress import Progress
-from tests.worlds.mesh import SIMPLE, Ledger, LocalMesh, ScriptedLlm
+from tests.worlds.mesh import SIMPLE, Ledger, ScriptedLlm, WorldMesh
 from tests.worlds.ports import free_port
 
 _WITHIN_S = 30.0
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class LocalBackend(local_backend.LocalBackend):
     """What asks the keeper of a mesh, whichever it has then."""
 
-    def __init__(self, mesh: LocalMesh) -> None:
+    def __init__(self, mesh: WorldMesh) -> None:
         async def catalogues() -> list[Catalogue]:
             return [await mesh.ledger.offered.catalogue()]
 
@@ -97,7 +97,7 @@ class LiveMesh:
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.mesh = LocalMesh(llm, journal, config, ledger=ledger)
+        self.mesh = WorldMesh(llm, journal, config, ledger=ledger)
         self._secret = secrets.token_bytes(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -157,7 +157,7 @@ def as_rest(request: Request, reply: Reply) -> tuple[int, dict[str, Any]]:
     return shown.status_code, json.loads(bytes(shown.body))
 
 
-class LocalMesh:
+class WorldMesh:
     """A keeper and a tree in this process. `crash` forgets the keeper and starts another."""
 
     def __init__(
@@ -205,7 +205,7 @@ class LocalMesh:
         newest = NewestPolicy(self.newest).denial
         return Keeper(0, 1, self.journal, self, self.settings, push, self.grant_book, newest, fenced)
 
-    async def __aenter__(self) -> "LocalMesh":
+    async def __aenter__(self) -> "WorldMesh":
         await self.tree.start()
         self._survivors = asyncio.all_tasks()
         await self.keeper.start()
@@ -318,9 +318,9 @@ __all__ = [
     "Complete",
     "Create",
     "Decide",
-    "LocalMesh",
     "Page",
     "ScriptedLlm",
     "SendMessage",
     "Show",
+    "WorldMesh",
 ]

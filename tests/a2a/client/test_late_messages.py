@@ -17,7 +17,7 @@ from mesh.core.events import ApprovalRequired, LlmCall
 from mesh.llm.port import LlmRequest
 from tests.worlds.agents import Agent, Handler, cut_before, served
 from tests.worlds.live import LiveMesh, Spoken
-from tests.worlds.mesh import LocalMesh, calls, says
+from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.trees import ByNode, add, config, llm, parallel
 
 WITHIN_S = 30.0
@@ -193,7 +193,7 @@ async def test_a_message_that_is_under_way_is_awaited_when_only_the_keeper_was_l
     model = ByNode(a=[calls(("a2a_b", {"message": "echo x"})), says("all done")])
     async with served(peer.app()) as url:
         setting = config(llm("a"), a2a=[{"name": "b", "url": url, "timeout_s": WITHIN_S}])
-        async with LocalMesh(model, config=setting) as mesh:
+        async with WorldMesh(model, config=setting) as mesh:
             first = asyncio.create_task(mesh.create("go"))
             await asyncio.wait_for(arrived.wait(), WITHIN_S)
             (conversation,) = mesh.keeper._shard.index.open_turns()
@@ -238,7 +238,7 @@ async def until(holds: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def ended(mesh: LocalMesh, conversation: str) -> Any:
+async def ended(mesh: WorldMesh, conversation: str) -> Any:
     """The journal once the turn has ended or waits."""
     loaded = await mesh.keeper._shard.get(conversation)
     await until(lambda: not loaded.needs_pass)

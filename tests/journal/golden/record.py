@@ -32,7 +32,7 @@ from mesh.journal.files import FileJournal
 from mesh.keeper.requests import Caller, Complete, Create
 from mesh.llm.port import LlmRequest
 from mesh.tree.local import LocalTree
-from tests.worlds.mesh import SIMPLE, LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import SIMPLE, ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.trees import EXIT, ByNode, add, config, llm, loop, parallel, sequential
 
 HERE = Path(__file__).parent
@@ -63,7 +63,7 @@ def _another(agent: A2aAgent) -> MemoryAgent:
     return MemoryAgent(answers)
 
 
-class Mesh(LocalMesh):
+class Mesh(WorldMesh):
     """A mesh on files, with a model that answers each node by its name."""
 
     def __init__(self, model: ByNode, folder: Path, text: str) -> None:

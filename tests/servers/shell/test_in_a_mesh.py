@@ -17,7 +17,7 @@ from mesh.tree.local import LocalTree
 from tests.servers.shell.test_server import SERVER
 from tests.servers.shell.world import kill_server
 from tests.tree.test_claims import Lossy
-from tests.worlds.mesh import LocalMesh, ScriptedLlm, calls, says
+from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 from tests.worlds.tool_servers import Spec
 
 CONFIG = """
@@ -52,7 +52,7 @@ async def approved(folder: Path, kind: Kind, timeout_s: float) -> AsyncIterator[
             await session.close()
 
 
-async def result(mesh: LocalMesh, conversation: str) -> ToolResult:
+async def result(mesh: WorldMesh, conversation: str) -> ToolResult:
     (found,) = [e for e in await mesh.journal.read(conversation) if isinstance(e, ToolResult)]
     assert not (await mesh.show(conversation)).get("pending_approvals")
     assert found.found is not None
