@@ -2,9 +2,11 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from functools import cache
 
 from mesh.servers.shell.box import SYSTEM, Box, resolver
+from mesh.servers.shell.covered import is_below
 
 WRAPPERS = 2
 """Processes of bubblewrap around the command: one outside of the namespaces, and the first one inside."""
@@ -29,7 +31,7 @@ def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str,
     ]  # fmt: skip
     if box.network and (path := resolver()) is not None:
         options += ["--ro-bind-try", path, path]
-    for path in box.read:
+    for path in _readable(box):
         options += ["--ro-bind-try", path, path]
     for path in box.roots:
         options += ["--bind", path, path]
@@ -40,6 +42,19 @@ def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str,
     for path, is_folder in box.covered.hidden:
         options += ["--ro-bind", box.covers.folder if is_folder else box.covers.file, path]
     return (*options, "--remount-ro", "/", "--chdir", cwd, "--", *argv)
+
+
+def _readable(box: Box) -> Iterator[str]:
+    """What may be read besides. A path with a link on its way is there as well as what it leads to, unless
+    that link is in something else that is there."""
+    there = ("/proc", "/dev", *SYSTEM, *box.roots, *(path for path in box.read if _is_real(path)))
+    for path in box.read:
+        if _is_real(path) or not any(is_below(path, each) for each in there):
+            yield path
+
+
+def _is_real(path: str) -> bool:
+    return os.path.realpath(path) == path
 
 
 def _is_private(home: str) -> bool:

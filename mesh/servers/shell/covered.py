@@ -51,9 +51,9 @@ def with_more(covered: Covered, roots: Sequence[str], *, hidden: Paths = (), fro
     above = set(covered.above)
     inside: set[str] = set()
     for path, _ in (*hidden, *frozen):
-        for root in (root for root in roots if path.startswith(f"{root}/")):
+        for root in (root for root in roots if is_below(path, root)):
             inside.add(path)
-            above |= _between(root, path[len(root) + 1 :])
+            above |= between(root, path)
     return replace(
         covered,
         hidden=(*covered.hidden, *(each for each in hidden if each[0] in inside)),
@@ -62,10 +62,24 @@ def with_more(covered: Covered, roots: Sequence[str], *, hidden: Paths = (), fro
     )
 
 
-def _between(root: str, path: str) -> set[str]:
-    """The folders between a root and a path in it."""
-    parts = path.split("/")[:-1]
-    return {f"{root}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1)}
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path leads to something in a folder, at any depth. Both without links.
+
+    >>> is_below("/ws/a/b", "/ws"), is_below("/ws-2/a", "/ws"), is_below("/ws", "/ws"), is_below("/ws", "/")
+    (True, False, False, True)
+    """
+    return path.startswith(f"{folder.rstrip('/')}/") and path != folder
+
+
+def between(folder: str, path: str) -> set[str]:
+    """The folders between a folder and a path below it.
+
+    >>> sorted(between("/ws", "/ws/a/b/c")), sorted(between("/", "/ws/a"))
+    (['/ws/a', '/ws/a/b'], ['/ws'])
+    """
+    start = folder.rstrip("/")
+    parts = path[len(start) + 1 :].split("/")[:-1]
+    return {f"{start}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1)}
 
 
 @dataclass(frozen=True)
@@ -119,16 +133,11 @@ class _Found:
         if not target.startswith(f"{root.where}/") or not os.path.exists(target):  # noqa: PTH110 - as text
             return
         (self.hidden if name.hides else self.frozen).append((target, os.path.isdir(target)))  # noqa: PTH112
-        self.above.update(_above(root, target))
+        self.above.update(between(root.where, target))
         if len(self.hidden) + len(self.frozen) > MOST_COVERED:
             raise FileRefusal(
                 f"hide and freeze cover more than {MOST_COVERED:,} paths: name the folders that they are in"
             )
-
-
-def _above(root: Root, path: str) -> set[str]:
-    """The folders between a root and a path of the host, if it is in the root."""
-    return _between(root.where, path[len(root.where) + 1 :]) if path.startswith(f"{root.where}/") else set()
 
 
 def absent_in(root: Root, placeholders: Container[str] = ()) -> Paths:

@@ -66,7 +66,7 @@ class Sandbox:
 
 def _listed(folder: str) -> list[str]:
     try:
-        return [f"{folder}/{name}" for name in os.listdir(folder)]  # noqa: PTH208 - as text
+        return [f"{folder.rstrip('/')}/{name}" for name in os.listdir(folder)]  # noqa: PTH208 - as text
     except OSError:  # it is gone
         return []
 

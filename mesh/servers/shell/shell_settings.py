@@ -62,8 +62,10 @@ class ShellSettings(_Section):
 
     @property
     def readable(self) -> tuple[str, ...]:
-        """What may be read, without links at the end."""
-        return tuple(os.path.realpath(Path(path).expanduser()) for path in self.read)
+        """What may be read: each path without links, and as it is written, which may lead through one."""
+        given = [Path(path).expanduser() for path in self.read]
+        as_written = [str(path) for path in given if ".." not in path.parts]
+        return tuple(dict.fromkeys([*map(os.path.realpath, given), *as_written]))
 
 
 def loaded(file: Path) -> ShellSettings:
