@@ -1,10 +1,11 @@
 """Takes decisions about approvals: checks them, journals them, and lets the turn go on.
 
-A person decides, or the time of an approval runs out (`mesh.keeper.expiry`): it then counts as rejected. Of
+A person decides, or the time of an approval runs out (`approval_timeout_s`): it then counts as rejected. Of
 several decisions about one approval the first counts, and what can be decided how is in the table of kinds
 (`mesh.core.approvals`).
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -12,15 +13,17 @@ import msgspec
 from mesh.core.approvals import APPROVAL_KINDS, Decision, kind_of
 from mesh.core.budget import problem_of_raise
 from mesh.core.conversation import Conversation
-from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge
+from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge, Unavailable
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, Preview, ToolCall, now
 from mesh.keeper.driver import Driver
-from mesh.keeper.expiry import Expiry
 from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
+from mesh.keeper.schedule import Schedule
+from mesh.keeper.settling import Settling
 from mesh.llm.outputs import problem_of_edit
 from mesh.runtime.failpoints import failpoint
+from mesh.runtime.logs import fields
 from mesh.tree.turn import Tree
 
 GRANTED = "a grant"
@@ -28,10 +31,12 @@ GRANTED = "a grant"
 # In characters. Both are told to a model and kept for ever; an answer may quote a document.
 _MAX_REASON = 4_000
 _MAX_ANSWER = 64_000
+_log = logging.getLogger("mesh.keeper")
 
 
 class Approvals:
-    """The approvals of a keeper. ``get`` finds a conversation, ``tree`` knows the schemas of its tools."""
+    """The approvals of a keeper. ``get`` finds a conversation, ``tree`` knows the schemas of its tools, and
+    ``settling`` is told what may settle others."""
 
     def __init__(
         self,
@@ -39,12 +44,14 @@ class Approvals:
         tree: Tree,
         driver: Driver,
         grants: Grants,
+        settling: Settling,
     ) -> None:
         self._get = get
         self._tree = tree
         self._driver = driver
         self._grants = grants
-        self._expiry = Expiry(self._expire)
+        self._settling = settling
+        self._expiry = Schedule(self._expire, "not_expired")
 
     def expire_at(self, conversation_id: str, deadlines: list[str]) -> None:
         """Remembers when approvals of a conversation expire."""
@@ -170,16 +177,31 @@ class Approvals:
             self._driver.start(loaded)
         return won
 
+    async def settle(self, conversation_id: str) -> None:
+        """Approves what waits in a conversation and what is remembered covers. Raises `Unavailable`."""
+        loaded = await self._get(conversation_id)
+        with loaded.in_use():
+            await self._approve_covered(loaded)
+
     async def _remember(self, loaded: LoadedConversation, resolved: Sequence[ApprovalResolved]) -> None:
-        """Keeps what decisions leave behind, and approves what waits and is covered by it."""
-        conversation, decided = loaded.conversation, {each.uuid for each in resolved}
-        await self._grants.keep(conversation, decided)
+        """Keeps what decisions leave behind, and approves what waits and is covered by it: here at once, so
+        that the turn goes on with all of it, and in other conversations as soon as they are looked at."""
+        await self._grants.keep(loaded.conversation, {each.uuid for each in resolved})
         failpoint("approval.remembered")
-        for asked in await self._grants.covered(conversation, decided):
-            granted = ApprovalResolved(
-                turn=asked.turn, step=asked.step, uuid=asked.uuid, choice="approve", by=GRANTED
-            )
-            await self._resolve(loaded, [asked], [granted])
+        self._settling.look()
+        try:
+            await self._approve_covered(loaded)
+        except Unavailable as problem:
+            _log.warning("event=not_settled %s %s", loaded.label, fields(message=problem))
+            self._settling.check(loaded.conversation.id)
+
+    async def _approve_covered(self, loaded: LoadedConversation) -> None:
+        for asked in loaded.conversation.pending:
+            if await self._grants.cover(loaded.conversation, asked):
+                granted = ApprovalResolved(
+                    turn=asked.turn, step=asked.step, uuid=asked.uuid, choice="approve", by=GRANTED
+                )
+                await self._resolve(loaded, [asked], [granted])
 
     async def _expire(self, conversation_id: str) -> None:
         """Rejects the approvals of a conversation whose time has run out."""

@@ -15,6 +15,7 @@ import msgspec
 from mesh.core.conversation import Conversation
 from mesh.core.ids import id_suffix
 from mesh.core.view import ConversationSummary, summary
+from mesh.keeper.kept_grants import asking_agent, may_be_settled
 from mesh.keeper.requests import Recent
 
 
@@ -23,6 +24,7 @@ class _Kept(msgspec.Struct, frozen=True):
     size: int
     needs_pass: bool = msgspec.field(name="can_go_on")  # as files of earlier versions have it
     expires_at: str = ""
+    asking: tuple[str, ...] = ()
 
 
 class Index:
@@ -32,6 +34,7 @@ class Index:
         self._kept: dict[str, _Kept] = {}
         self._order: list[tuple[str, str]] = []
         self._suffixes: defaultdict[str, list[str]] = defaultdict(list)
+        self._asking: defaultdict[str, set[str]] = defaultdict(set)
         self.counts: Counter[str] = Counter()
 
     def __contains__(self, conversation_id: str) -> bool:
@@ -41,7 +44,10 @@ class Index:
         """Notes a conversation as it is now, and the size of its journal."""
         deadlines = [asked.expires_at for asked in conversation.pending if asked.expires_at]
         first = min(deadlines, default="")
-        self._put(_Kept(summary(conversation), size, conversation.needs_pass, first))
+        asking = {
+            asking_agent(asked, "") for asked in conversation.pending if may_be_settled(asked, "always")
+        }
+        self._put(_Kept(summary(conversation), size, conversation.needs_pass, first, tuple(asking)))
 
     def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
         """The newest ``limit`` entries that are older than ``before`` (``created_at|id``)."""
@@ -75,6 +81,11 @@ class Index:
         """(when, conversation) of the approvals that expire first in their conversation."""
         return ((kept.expires_at, i) for i, kept in self._kept.items() if kept.expires_at)
 
+    def asking(self) -> dict[str, list[str]]:
+        """The conversations that wait for decisions which may be remembered for good, by the agents that ask;
+        the root agent is the empty name."""
+        return {agent: list(found) for agent, found in self._asking.items() if found}
+
     def is_current(self, conversation_id: str, size: int) -> bool:
         """Whether the journal is as long as when its entry was noted."""
         kept = self._kept.get(conversation_id)
@@ -98,6 +109,10 @@ class Index:
             self._suffixes[id_suffix(entry.id)].append(entry.id)
         else:
             self.counts[old.entry.status] -= 1
+            for agent in old.asking:
+                self._asking[agent].discard(entry.id)
+        for agent in kept.asking:
+            self._asking[agent].add(entry.id)
         self.counts[entry.status] += 1
         self._kept[entry.id] = kept
 

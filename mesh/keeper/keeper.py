@@ -23,6 +23,7 @@ from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
 from mesh.core.events import (
     AnyEvent,
+    ApprovalRequired,
     ApprovalShown,
     ConversationCompleted,
     ConversationCreated,
@@ -38,7 +39,7 @@ from mesh.keeper.approvals import Approvals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
-from mesh.keeper.kept_grants import Grants
+from mesh.keeper.kept_grants import Grants, may_be_settled
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
@@ -81,6 +82,7 @@ from mesh.keeper.requests import (
     ShowPreview,
     Watch,
 )
+from mesh.keeper.settling import Settling
 from mesh.keeper.shard import Shard
 from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.policy.book import GrantBook
@@ -133,7 +135,8 @@ class Keeper:
         self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
         self._grants = Grants(tree, book, settings.root)
         self._denial = denial
-        self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants)
+        self._settling = Settling(self._shard.index, book, settings.root, self._settle)
+        self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._settling)
         self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 
     async def start(self) -> None:
@@ -147,10 +150,12 @@ class Keeper:
             self._approvals.expire_at(conversation_id, [now()])
         for conversation_id in list(self._shard.index.open_turns()):
             self._recovery.start(conversation_id)
+        self._settling.start()
 
     async def close(self) -> None:
         """Stops driving turns (they stay open) and writes what is only derived."""
         await self._recovery.close()
+        await self._settling.close()
         await self._approvals.close()
         await self._push.close()
         await self._shard.close()
@@ -511,13 +516,18 @@ class Keeper:
         await loaded.flush()
         return loaded
 
-    # -- called by the shard
+    # -- called by the shard and by what settles
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self._feeds.appended(loaded, events)
         self._push.on_journaled(loaded.conversation.id, events)
         deadlines = [asked.expires_at for asked in loaded.conversation.pending if asked.expires_at]
         self._approvals.expire_at(loaded.conversation.id, deadlines)
+        if any(isinstance(e, ApprovalRequired) and may_be_settled(e, "conversation") for e in events):
+            self._settling.check(loaded.conversation.id)
+
+    def _settle(self, conversation_id: str) -> Awaitable[None]:
+        return self._approvals.settle(conversation_id)
 
     def _unloaded(self, conversation_id: str) -> None:
         self._recovery.start(conversation_id)

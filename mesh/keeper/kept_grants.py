@@ -5,6 +5,7 @@ journal has it first, so that of two decisions only one that counted gets there,
 an open turn writes it again, which changes nothing if it is there.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from mesh.core.approvals import Decision
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, JournalError, Unavailable
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ToolCall
-from mesh.core.verdict import reaches
+from mesh.core.verdict import Remember, reaches
 from mesh.policy.book import MAX_GRANTS, GrantBook
 from mesh.policy.grants import Grant, problem_of
 from mesh.policy.rules import PolicyRule
@@ -25,6 +26,7 @@ from mesh.tree.turn import Tree
 
 _MOST_PATTERNS, _MOST_RULE_BYTES = 32, 8_192
 """Of a rule that is remembered: it is compiled where all conversations of a shard wait for it."""
+_VERDICT_WITHIN_S = 30.0
 _log = logging.getLogger("mesh.keeper")
 
 
@@ -66,29 +68,25 @@ class Grants:
                 about = fields(conversation=conversation.id, approval=asked.uuid, message=problem)
                 _log.error("event=not_remembered %s", about)
 
-    async def covered(self, conversation: Conversation, decided: Collection[str]) -> list[ApprovalRequired]:
-        """The approvals that wait, and are not needed any more since these were decided."""
-        agents = {
-            asking_agent(asked, self._root) for asked, _ in conversation.granted if asked.uuid in decided
-        }
-        found = []
-        for asked in conversation.pending:
-            agent = asking_agent(asked, self._root)
-            is_ours = asked.remote_question is None  # what another agent asks is allowed there, or not at all
-            may_be = is_ours and asked.remember != "none" and agent in agents
-            if may_be and await self._is_covered(conversation, asked, agent):
-                found.append(asked)
-        return found
-
-    async def _is_covered(self, conversation: Conversation, asked: ApprovalRequired, agent: str) -> bool:
+    async def cover(self, conversation: Conversation, asked: ApprovalRequired) -> bool:
+        """Whether an approval that waits is not needed any more. Raises `Unavailable`."""
+        agent = asking_agent(asked, self._root)
+        grants = await self.of(conversation, agent) if may_be_settled(asked, "conversation") else ()
+        if not grants:
+            return False
         call = ToolCall(asked.call_id, asked.tool_name, asked.tool_args)
         try:
-            grants = await self.of(conversation, agent)
-            verdict = await self._tree.verdict(conversation.digest, asked.node, call, grants)
-        except Unavailable as problem:  # it goes on waiting, for a person
-            _log.warning("event=not_settled %s", fields(approval=asked.uuid, message=problem))
-            return False
+            async with asyncio.timeout(_VERDICT_WITHIN_S):
+                verdict = await self._tree.verdict(conversation.digest, asked.node, call, grants)
+        except TimeoutError:
+            raise Unavailable(f"{asked.asked_by} does not say whether {asked.tool_name} may run") from None
         return verdict.decision == "allowed"
+
+
+def may_be_settled(asked: ApprovalRequired, by: Remember) -> bool:
+    """Whether a decision about another approval, which is remembered for so long, may answer this one. What
+    another agent asks is allowed there, or not at all."""
+    return asked.remote_question is None and reaches(asked.remember, by)
 
 
 def granted(conversation: Conversation, agent: str, root: str) -> list[Grant]:

@@ -48,7 +48,7 @@ async def test_it_answers_every_request_with_the_file_and_line_and_the_others_go
 async def test_a_keeper_starts_beside_a_journal_that_cannot_be_read_and_goes_on_with_it_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh.keeper.expiry._RETRIES", Backoff(0.05, 300, jitter=0))
+    monkeypatch.setattr("mesh.keeper.schedule._RETRIES", Backoff(0.05, 300, jitter=0))
     journal = FileJournal(tmp_path)
     async with WorldMesh(ScriptedLlm(calls(ADD), says("Added.")), journal) as mesh:
         _, body = await mesh.create("go")

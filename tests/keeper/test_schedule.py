@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import mesh.keeper.expiry as expiry
+import mesh.keeper.schedule as schedule
 from mesh.core.errors import JournalDamaged, JournalError, NotFound
 from mesh.core.events import moment
 from mesh.journal.files import FileJournal
-from mesh.keeper.expiry import Expiry
 from mesh.keeper.requests import Show
+from mesh.keeper.schedule import Schedule
 from mesh.net.backoff import Backoff
 from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says
 
@@ -59,10 +59,10 @@ def in_s(seconds: float) -> str:
 async def test_a_conversation_that_cannot_expire_holds_no_other_up(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "_RETRIES", Backoff(300, 300, jitter=0))
+    monkeypatch.setattr(schedule, "_RETRIES", Backoff(300, 300, jitter=0))
     conversations = Conversations()
     conversations.problems["bad"] = problem
-    timer = Expiry(conversations.expire)
+    timer = Schedule(conversations.expire, "not_expired")
     timer.note(in_s(-9), "bad")
     timer.note(in_s(-8), "also bad")
     conversations.problems["also bad"] = problem
@@ -76,10 +76,10 @@ async def test_a_conversation_that_cannot_expire_holds_no_other_up(
 async def test_it_is_tried_again_after_pauses_that_grow_and_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.02, 0.08, jitter=0))
+    monkeypatch.setattr(schedule, "_RETRIES", Backoff(0.02, 0.08, jitter=0))
     conversations = Conversations()
     conversations.problems["bad"] = JournalDamaged("bad.jsonl, line 3: is damaged")
-    timer = Expiry(conversations.expire)
+    timer = Schedule(conversations.expire, "not_expired")
     timer.note(in_s(-1), "bad")
     await conversations.until(6)
     pauses = [b - a for a, b in zip(conversations.times, conversations.times[1:], strict=False)]
@@ -104,7 +104,7 @@ async def test_what_became_due_while_it_failed_waits_for_the_next_try(
 ) -> None:
     conversations = Conversations()
     conversations.blocked, conversations.problems["bad"] = {"bad"}, JournalError("the disk is full")
-    timer = Expiry(conversations.expire)
+    timer = Schedule(conversations.expire, "not_expired")
     timer.note(in_s(-1), "bad")
     await conversations.until(1)
     timer.note(in_s(-0.5), "bad")
@@ -118,10 +118,10 @@ async def test_what_became_due_while_it_failed_waits_for_the_next_try(
 
 
 async def test_what_is_gone_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.001, 300, jitter=0))
+    monkeypatch.setattr(schedule, "_RETRIES", Backoff(0.001, 300, jitter=0))
     conversations = Conversations()
     conversations.problems["gone"] = NotFound("there is no conversation gone")
-    timer = Expiry(conversations.expire)
+    timer = Schedule(conversations.expire, "not_expired")
     timer.note(in_s(0), "gone")
     timer.note(in_s(0.1), "good")
     await conversations.until(2)
@@ -131,9 +131,9 @@ async def test_what_is_gone_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_conversations_that_take_long_hold_no_other_up_and_their_number_is_bounded() -> None:
     conversations = Conversations()
-    slow = [f"slow {number}" for number in range(expiry._MAX_CONCURRENT - 1)]
+    slow = [f"slow {number}" for number in range(schedule._MAX_CONCURRENT - 1)]
     conversations.blocked = {*slow, "slowest"}
-    timer = Expiry(conversations.expire)
+    timer = Schedule(conversations.expire, "not_expired")
     for name in slow:
         timer.note(in_s(-1), name)
     timer.note(in_s(-0.5), "good")
@@ -155,7 +155,7 @@ async def test_conversations_that_take_long_hold_no_other_up_and_their_number_is
 async def test_closing_stops_what_expires_and_what_would() -> None:
     conversations = Conversations()
     conversations.blocked = {"slow"}
-    timer = Expiry(conversations.expire)
+    timer = Schedule(conversations.expire, "not_expired")
     timer.note(in_s(-1), "slow")
     await conversations.until(1)
     timer.note(in_s(0), "slow")
@@ -180,7 +180,7 @@ async def ended(mesh: WorldMesh, conversation_id: str) -> Any:
 async def test_approvals_expire_on_time_beside_a_conversation_that_cannot_be_read_and_there_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.1, 300, jitter=0))
+    monkeypatch.setattr(schedule, "_RETRIES", Backoff(0.1, 300, jitter=0))
     journal = FileJournal(tmp_path)
     model = ScriptedLlm(calls(ADD), calls(ADD), says("Nothing was added."), says("Nothing was added."))
     async with WorldMesh(model, journal, EXPIRING, max_loaded=0) as mesh:
@@ -198,7 +198,7 @@ async def test_approvals_expire_on_time_beside_a_conversation_that_cannot_be_rea
 async def test_what_could_not_be_read_when_the_keeper_started_expires_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "_RETRIES", Backoff(0.1, 300, jitter=0))
+    monkeypatch.setattr(schedule, "_RETRIES", Backoff(0.1, 300, jitter=0))
     journal = FileJournal(tmp_path)
     async with WorldMesh(ScriptedLlm(calls(ADD), says("Nothing was added.")), journal, EXPIRING) as mesh:
         conversation_id = (await mesh.create("go"))[1]["conversation"]["id"]

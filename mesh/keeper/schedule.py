@@ -1,4 +1,5 @@
-"""Approvals that expire: one timer for all conversations of a keeper.
+"""What is to be done about conversations at some moment, as for approvals that expire: one timer for all of
+them.
 
 Each conversation is handled in a task of its own, so that one that fails or takes long does not delay the
 others. One that fails is retried after pauses that grow.
@@ -23,15 +24,17 @@ _MAX_CONCURRENT = 32
 _log = logging.getLogger("mesh.keeper")
 
 
-class Expiry:
-    """Calls ``expire`` with a conversation when a deadline of it has passed.
+class Schedule:
+    """Calls ``act`` with a conversation when a deadline of it has passed. ``event`` is what the log calls it
+    if that fails.
 
     It may be called more often than there are deadlines, but never concurrently for one conversation, and has
     to find out itself what is due. Deadlines are kept in memory only: they are noted anew after a restart.
     """
 
-    def __init__(self, expire: Callable[[str], Awaitable[None]]) -> None:
-        self._expire = expire
+    def __init__(self, act: Callable[[str], Awaitable[None]], event: str) -> None:
+        self._act = act
+        self._event = event
         self._deadlines: list[tuple[str, str]] = []  # a heap, and the same as a set
         self._known: set[tuple[str, str]] = set()
         self._timer: asyncio.Task[None] | None = None
@@ -42,7 +45,7 @@ class Expiry:
         self._failures: dict[str, int] = {}  # in a row, by conversation
 
     def note(self, when: str, conversation_id: str) -> None:
-        """Remembers that an approval of a conversation expires at ``when`` (a moment as events write it)."""
+        """Remembers that something of a conversation is due at ``when`` (a moment as events write it)."""
         due = (when, conversation_id)
         if due in self._known:
             return
@@ -83,7 +86,7 @@ class Expiry:
 
     async def _run(self, conversation_id: str) -> None:
         try:
-            succeeded = await self._try_expire(conversation_id)
+            succeeded = await self._try(conversation_id)
             if succeeded and conversation_id in self._due_again:
                 self.note(now(), conversation_id)
         finally:
@@ -91,13 +94,13 @@ class Expiry:
             del self._running[conversation_id]
             self._slots.release()
 
-    async def _try_expire(self, conversation_id: str) -> bool:
-        """Calls ``expire``. False if it failed: then it is noted to be tried later."""
+    async def _try(self, conversation_id: str) -> bool:
+        """Calls ``act``. False if it failed: then it is noted to be tried later."""
         try:
-            await self._expire(conversation_id)
+            await self._act(conversation_id)
         except NotFound:
             pass  # the conversation is gone, and its approvals with it
-        except Exception as problem:  # noqa: BLE001 - whatever it is, other approvals must still expire
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the others must still get their turn
             self._try_later(conversation_id, problem)
             return False
         self._failures.pop(conversation_id, None)
@@ -107,7 +110,8 @@ class Expiry:
         failures = self._failures[conversation_id] = self._failures.get(conversation_id, 0) + 1
         if failures == 1:  # a disk that stays full fails every time: one line says it
             _log.warning(
-                "event=not_expired conversation=%s %s",
+                "event=%s conversation=%s %s",
+                self._event,
                 conversation_id,
                 fields(message=problem),
                 exc_info=None if isinstance(problem, MeshError) else problem,

@@ -1,0 +1,76 @@
+"""What waits and was allowed for good meanwhile: it is approved in every conversation of the agent.
+
+A grant may come from any conversation, of any keeper, in any process that shares the book. So nobody is told
+of it: a keeper looks at the book for as long as conversations wait that a grant may settle, and a keeper that
+starts does so first. Nothing depends on it: what is not settled still waits for a person.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from mesh.core.events import now
+from mesh.keeper.index import Index
+from mesh.keeper.schedule import Schedule
+from mesh.policy.book import GrantBook
+from mesh.policy.grants import Grant
+
+LOOK_EVERY_S = 1.0
+"""How long what waits in one process may not know of a grant of another one. A look is a question to the file
+system."""
+
+
+class Settling:
+    """Calls ``settle`` with the conversations of ``index`` that a grant may settle, again after a pause where
+    that fails. ``root`` is the name of the root agent."""
+
+    def __init__(
+        self, index: Index, book: GrantBook, root: str, settle: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._index = index
+        self._book = book
+        self._root = root
+        self._schedule = Schedule(settle, "not_settled")
+        self._known: dict[str, Sequence[Grant]] = {}  # the grants by which what waits was settled, by agent
+        self._news = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to look at the book, if anything waits."""
+        if self._index.asking() and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._look_again_and_again())
+
+    def look(self) -> None:
+        """Looks at the book now: it may have something new."""
+        self._news.set()
+
+    def check(self, conversation_id: str) -> None:
+        """Looks at one conversation. What asks there may have been granted while it was about to ask, so that
+        neither the gate nor a look at the book has seen both."""
+        self._schedule.note(now(), conversation_id)
+        self.start()
+
+    async def close(self) -> None:
+        """Stops; what waits goes on waiting."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._schedule.close()
+
+    async def _look_again_and_again(self) -> None:
+        while asking := self._index.asking():
+            self._news.clear()  # before the look: what is new after it is looked at, too
+            for agent, conversations in asking.items():
+                if await self._has_more(agent or self._root):
+                    for conversation_id in conversations:
+                        self._schedule.note(now(), conversation_id)
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._news.wait()
+            except TimeoutError:
+                pass  # it is time for the next look
+
+    async def _has_more(self, agent: str) -> bool:
+        """Whether the agent was granted anything since the last look."""
+        before, found = self._known.get(agent, ()), await self._book.grants(agent)
+        self._known[agent] = found
+        return found is not before and not {each.id for each in found} <= {each.id for each in before}
