@@ -15,7 +15,7 @@ from mesh.policy.book import GrantBook, MemoryGrantBook
 from mesh.policy.book_file import FileGrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.rules import PolicyRule
-from tests.worlds.mesh import Ledger, LocalMesh, calls, says, until
+from tests.worlds.mesh import Ledger, WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, parallel
 
 ADDS = PolicyRule(name="add", decide="allow", tools=("add",))
@@ -29,8 +29,8 @@ def granted(id: str = "g", agent: str = "main", rule: PolicyRule = ADDS) -> Gran
 
 def mesh(
     model: ByNode, book: GrantBook | None = None, *, ledger: Ledger | None = None, **policy: Any
-) -> LocalMesh:
-    found = LocalMesh(model, config=config(llm("main"), policy={"grants": "always", **policy}), ledger=ledger)
+) -> WorldMesh:
+    found = WorldMesh(model, config=config(llm("main"), policy={"grants": "always", **policy}), ledger=ledger)
     found.grant_book = book or MemoryGrantBook()  # type: ignore[assignment]  # any book
     found.keepers[0] = found._new_keeper()
     return found
@@ -40,7 +40,7 @@ def waiting(body: dict[str, Any]) -> list[str]:
     return [each["tool_name"] for each in body.get("pending_approvals", ())]
 
 
-async def settled(world: LocalMesh, body: dict[str, Any], left: list[str]) -> dict[str, Any]:
+async def settled(world: WorldMesh, body: dict[str, Any], left: list[str]) -> dict[str, Any]:
     """The conversation once just these tools wait in it."""
 
     async def shown() -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ async def settled(world: LocalMesh, body: dict[str, Any], left: list[str]) -> di
     return await until(shown)
 
 
-async def deciders(world: LocalMesh, body: dict[str, Any]) -> list[str]:
+async def deciders(world: WorldMesh, body: dict[str, Any]) -> list[str]:
     events = await world.journal.read(body["conversation"]["id"])
     return [event.by for event in events if isinstance(event, ApprovalResolved)]
 
@@ -75,7 +75,7 @@ async def test_it_settles_nothing_of_another_agent_and_nothing_that_the_rule_doe
     )
     tree = parallel(llm("a"), llm("main", agents=["helper"]), approvals="ask")
     more = {"agents": [llm("helper", description="Helps.")], "policy": {"grants": "always"}}
-    async with LocalMesh(model, config=config(tree, **more)) as world:
+    async with WorldMesh(model, config=config(tree, **more)) as world:
         _, one = await world.create("go")
         _, other = await world.create("go")
         model._script["a"] = [add(2), says("a")]
