@@ -9,11 +9,13 @@ from mesh.mcp.meta import context_of
 from mesh.servers import over_http
 from mesh.servers.filesystem.narrowing import narrowed_by_client
 from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.shell.http_clients import NotesEnd, until_over
 from mesh.servers.shell.launching import LauncherGone
 from mesh.servers.shell.request import DEFAULT_TIMEOUT_S, SCHEMA, TOOL, request_of
 from mesh.servers.shell.run_command import Commands
 
 if TYPE_CHECKING:
+    import mcp_types as types
     from mcp.server.lowlevel import Server as McpServer
     from starlette.requests import Request
     from starlette.responses import Response
@@ -68,6 +70,11 @@ def build(commands: Commands) -> "McpServer[Any]":
         return listing
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        async with until_over(context.request):
+            return await answer(context, params)
+        return _text("the client has gone, and the command was ended", is_error=True)
+
+    async def answer(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         async def tell(written: int, latest: str) -> None:
             await context.session.report_progress(written, message=latest)
 
@@ -76,17 +83,23 @@ def build(commands: Commands) -> "McpServer[Any]":
         try:
             if arguments.pop("check", False) is True:
                 found = await commands.records.outcome(asked.idempotency_key, arguments, asked.started_at)
-                return types.CallToolResult(content=[types.TextContent(text=json.dumps(found))])
+                return _text(json.dumps(found))
             with commands.records.call(asked.idempotency_key, arguments) as record:
                 roots = await narrowed_by_client(context, commands.roots)
                 request = request_of(params.name, arguments, roots, commands.shell)
                 async with limiter:
                     text = await commands.run(request, record, tell)
         except (FileRefusal, LauncherGone) as error:
-            return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
-        return types.CallToolResult(content=[types.TextContent(text=text)])
+            return _text(str(error), is_error=True)
+        return _text(text)
 
     return McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _text(text: str, *, is_error: bool = False) -> "types.CallToolResult":
+    import mcp_types as types
+
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
 
 
 async def serve_stdio(commands: Commands) -> None:
@@ -106,6 +119,7 @@ async def serve_http(commands: Commands, host: str, port: int) -> None:
         return _health(commands)
 
     app = build(commands).streamable_http_app(host=host, custom_starlette_routes=[Route("/health", health)])
+    app.add_middleware(NotesEnd)
     await over_http.serve(app, NAME, host, port, _GOES_ON_S)
 
 

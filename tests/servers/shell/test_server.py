@@ -268,23 +268,30 @@ def test_it_refuses_to_start_with_what_it_cannot_use(tmp_path: Path) -> None:
     assert "part of the system" in refused("/")
 
 
-async def test_over_http_it_answers_and_says_how_it_is(tmp_path: Path, kind: Kind) -> None:
+@asynccontextmanager
+async def serving(*arguments: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A server that speaks HTTP: its URL, and its process."""
     process = await asyncio.create_subprocess_exec(
-        *SERVER, str(tmp_path), "--sandbox", kind, "--http", "127.0.0.1:0", stderr=subprocess.PIPE
+        *SERVER, *arguments, "--http", "127.0.0.1:0", stderr=subprocess.PIPE
     )
     try:
         assert process.stderr is not None
         line = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
         found = re.search(r"http://\S+/mcp", line)
         assert found, line
-        async with httpx.AsyncClient() as http:
-            health = await http.get(found[0].replace("/mcp", "/health"))
-        assert (health.status_code, health.json()) == (200, {"status": "ok", "sandbox": kind})
-        async with session(url=found[0], command="", args=[]) as client:
-            assert (await run(client, "echo over HTTP"))["stdout"] == "over HTTP\n"
+        yield found[0], process
     finally:
         process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(process.wait(), 30)
+
+
+async def test_over_http_it_answers_and_says_how_it_is(tmp_path: Path, kind: Kind) -> None:
+    async with serving(str(tmp_path), "--sandbox", kind) as (url, _):
+        async with httpx.AsyncClient() as http:
+            health = await http.get(url.replace("/mcp", "/health"))
+        assert (health.status_code, health.json()) == (200, {"status": "ok", "sandbox": kind})
+        async with session(url=url, command="", args=[]) as client:
+            assert (await run(client, "echo over HTTP"))["stdout"] == "over HTTP\n"
 
 
 async def test_when_the_server_is_killed_its_commands_end(tmp_path: Path, kind: Kind) -> None:
