@@ -129,6 +129,8 @@ class ReceivedTool(BaseModel):
         hints = hints_of(received, server.unannotated)
         said = tool_meta(received.get("_meta")) if server.believes_checks else ToolMeta()
         about = argument_meta(received.get("_meta")) if server.is_trusted else ArgumentMeta()
+        if preview := server.previews.get(self.name):
+            about = msgspec.structs.replace(about, preview=preview)
         return Tool(
             name=self.name,
             description=self.description or "",
@@ -140,15 +142,7 @@ class ReceivedTool(BaseModel):
             is_check=said.is_check,
             checked_by=said.checked_by,
             tells_truth=server.tells_truth,
-            risk=about.risk,
-            paths=about.paths,
-            command=about.command,
-            exe=about.exe,
-            must_ask=about.must_ask,
-            preview=server.previews.get(self.name) or about.preview,
-            check=about.check,
-            rest=about.rest,
-            root_arguments=about.root_arguments,
+            about=about,
         )
 
 

@@ -47,8 +47,11 @@ def tool_meta(meta: object) -> ToolMeta:
 class ArgumentMeta(msgspec.Struct, frozen=True):
     """What a trusted server says of a tool, for policies: how much it can do, the names of the arguments that
     are paths, the one that is a shell command, and the two that are a program and the list of its arguments.
-    ``must_ask``: a person is to be asked at every call. ``preview``, ``check`` and ``rest`` as in
-    `mesh.mcp.port.Tool`. ``root_arguments`` name the root that a path begins in."""
+    ``must_ask``: a person is to be asked at every call. ``root_arguments`` name the root that a path begins
+    in.
+
+    ``preview`` and ``check`` are the arguments that make a call one that changes nothing, and tells what it
+    would do, or whether it has been done. ``rest`` is the argument that gives more of a preview."""
 
     risk: Risk | None = None
     paths: tuple[str, ...] = ()

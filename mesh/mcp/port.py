@@ -12,8 +12,8 @@ import msgspec
 
 from mesh.core.events import Artifact
 from mesh.core.execution import ExecutionContext
+from mesh.mcp.meta import ArgumentMeta
 from mesh.mcp.progress import OnProgress
-from mesh.policy.policy_call import Risk
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """What models accept as the name of a tool."""
@@ -31,10 +31,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     ``tells_truth``: it is a Python function, which returns a truth value as such (`ToolOutcome.truth`) and
     never as a text.
 
-    ``risk``, ``paths``, ``root_arguments``, ``command``, ``exe`` and ``must_ask`` are what a trusted server
-    says for policies: see `mesh.mcp.meta.ArgumentMeta`. ``preview`` and ``check`` are the arguments that make
-    a call one that changes nothing, and tells what it would do, or whether it has been done; ``rest`` is the
-    one that gives more of a preview.
+    ``about`` is what a trusted server says for policies and previews.
     """
 
     name: str
@@ -47,15 +44,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_check: bool = False
     checked_by: str = ""
     tells_truth: bool = False
-    risk: Risk | None = None
-    paths: tuple[str, ...] = ()
-    command: str = ""
-    exe: tuple[str, str] | None = None
-    must_ask: bool = False
-    preview: dict[str, Any] = {}
-    check: dict[str, Any] = {}
-    rest: str = ""
-    root_arguments: tuple[str, ...] = ()
+    about: ArgumentMeta = ArgumentMeta()
 
     @property
     def is_harmless(self) -> bool:
@@ -171,7 +160,7 @@ class ToolSession(Protocol):
 
     async def stop(self, claim: Claim) -> None:
         """Cancels a claimed call that runs, on the server, too: nobody wants it any more. Nobody knows its
-        outcome then but the server. For tools that can tell it (`Tool.check`)."""
+        outcome then but the server. For tools that can tell it (`ArgumentMeta.check`)."""
         ...
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ def callers_of(config: Config) -> Iterator[tuple[str, PlannedNode]]:
 
 def tool_call(agent: str, node: str, tool: Tool, arguments: Mapping[str, Any], *, inline: bool) -> PolicyCall:
     """The call of a tool of a server."""
+    about = tool.about
     return PolicyCall(
         agent=agent,
         node=node,
@@ -25,13 +26,13 @@ def tool_call(agent: str, node: str, tool: Tool, arguments: Mapping[str, Any], *
         server=tool.server,
         tool=tool.name,
         hints=Hints(tool.destructive, tool.repeatable, tool.read_only),
-        risk=tool.risk,
+        risk=about.risk,
         arguments=arguments,
-        paths=tool.paths,
-        root_arguments=tool.root_arguments,
-        command=tool.command,
-        exe=tool.exe,
-        must_ask=tool.must_ask,
+        paths=about.paths,
+        root_arguments=about.root_arguments,
+        command=about.command,
+        exe=about.exe,
+        must_ask=about.must_ask,
         inline=inline,
     )
 

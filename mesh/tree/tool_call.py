@@ -126,10 +126,13 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     async def preview(self, call: ToolCall, offset: int) -> Preview | None:
         """See `Tree.preview`."""
         tool = self.toolbox.tools.get(call.name)
-        if tool is None or not tool.preview or not tool.rest or self.added_problem(tool, tool.preview):
+        if tool is None:
+            return None
+        added, rest = tool.about.preview, tool.about.rest
+        if not added or not rest or self.added_problem(tool, added):
             return None
         try:
-            outcome = await self.toolbox.call(tool, call.arguments | tool.preview | {tool.rest: offset})
+            outcome = await self.toolbox.call(tool, call.arguments | added | {rest: offset})
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from None
         return None if outcome.is_error else preview_in(outcome)
@@ -169,10 +172,10 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Found | None:
         """Returns what the check of a tool finds out about a call, or None if the tool has no check. Raises
         `Unavailable`."""
-        if tool is not None and tool.check:
-            if problem := self.added_problem(tool, tool.check):
+        if tool is not None and tool.about.check:
+            if problem := self.added_problem(tool, tool.about.check):
                 return unknown(tool.name, problem)
-            return await self._asked(tool, arguments | tool.check, context)
+            return await self._asked(tool, arguments | tool.about.check, context)
         if tool is None or not tool.checked_by:
             return None
         check = self.toolbox.check_of(tool)
@@ -206,7 +209,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     async def stop(self, tool: Tool | None, claim: Claim) -> None:
         """The turn ends: a call that runs is cancelled, if its tool can tell what came of it; otherwise it is
         waited for."""
-        if tool is not None and tool.check:
+        if tool is not None and tool.about.check:
             await self.toolbox.stop(tool.server, claim)
 
     async def outcome_of(self, server: str, claim: Claim) -> ToolOutcome | None:
@@ -264,11 +267,12 @@ class _ToolCall(CallDriver):
     async def preview(self, arguments: dict[str, Any]) -> Preview | Returned | None:
         """See `CallDriver`. A preview that cannot be made is none: a person is asked without it."""
         tool = self._found
-        if not tool.preview:
+        added, rest = tool.about.preview, tool.about.rest
+        if not added:
             return None
         # Without an offset of the model's: a person sees the preview from its beginning.
-        asked = {key: value for key, value in arguments.items() if key != tool.rest} | tool.preview
-        if problem := self._calls.added_problem(tool, tool.preview):
+        asked = {key: value for key, value in arguments.items() if key != rest} | added
+        if problem := self._calls.added_problem(tool, added):
             _log.warning("event=no_preview tool=%s %s", tool.name, fields(message=problem))
             return None
         try:
@@ -342,7 +346,7 @@ class _ToolCall(CallDriver):
 
     def _as_asked(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a claim, as they were asked for or approved."""
-        if self._tool is None or not self._tool.preview:
+        if self._tool is None or not self._tool.about.preview:
             return arguments
         own = {key: value for key, value in self.call.arguments.items() if key == EXPECT}
         return {key: value for key, value in arguments.items() if key != EXPECT} | own

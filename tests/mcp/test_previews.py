@@ -25,27 +25,36 @@ def received(server: Spec, about: Any = ABOUT) -> Tool:
 
 
 def test_what_a_trusted_server_says_counts() -> None:
-    tool = received(Spec(is_trusted=True))
-    assert (tool.paths, tool.root_arguments) == (("path", "to"), ("to_root",))
-    assert (tool.preview, tool.check, tool.rest) == ({"dry_run": True}, {"check": True}, "offset")
-    assert (tool.risk, tool.must_ask) == ("low", True)
+    about = received(Spec(is_trusted=True)).about
+    assert (about.paths, about.root_arguments) == (("path", "to"), ("to_root",))
+    assert (about.preview, about.check, about.rest) == (
+        {"dry_run": True},
+        {"check": True},
+        "offset",
+    )
+    assert (about.risk, about.must_ask) == ("low", True)
 
 
 def test_what_another_server_says_does_not() -> None:
-    tool = received(Spec())
-    assert (tool.paths, tool.root_arguments, tool.preview, tool.check) == ((), (), {}, {})
-    assert (tool.rest, tool.risk, tool.must_ask) == ("", None, False)
+    about = received(Spec()).about
+    assert (about.paths, about.root_arguments, about.preview, about.check) == (
+        (),
+        (),
+        {},
+        {},
+    )
+    assert (about.rest, about.risk, about.must_ask) == ("", None, False)
 
 
 def test_the_config_says_how_a_server_previews_that_is_not_trusted() -> None:
-    tool = received(Spec(previews={"edit": {"dryRun": True}, "other": {}}))
-    assert (tool.preview, tool.check) == ({"dryRun": True}, {})
+    about = received(Spec(previews={"edit": {"dryRun": True}, "other": {}})).about
+    assert (about.preview, about.check) == ({"dryRun": True}, {})
 
 
 @pytest.mark.parametrize("about", [None, "x", [], {"preview": 1, "check": "x", "rest": {}, "paths": 3}])
 def test_another_type_counts_as_nothing_said(about: Any) -> None:
-    tool = received(Spec(is_trusted=True), about)
-    assert (tool.paths, tool.preview, tool.check, tool.rest) == ((), {}, {}, "")
+    about = received(Spec(is_trusted=True), about).about
+    assert (about.paths, about.preview, about.check, about.rest) == ((), {}, {}, "")
 
 
 @pytest.mark.parametrize(

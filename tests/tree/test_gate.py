@@ -21,6 +21,7 @@ from mesh.core.events import (
 from mesh.keeper.requests import Import, ShowPreview
 from mesh.keeper.transfer import exported_lines
 from mesh.mcp.memory import ToolFunction
+from mesh.mcp.meta import ArgumentMeta
 from mesh.mcp.port import Tool, ToolOutcome
 from tests.worlds.mesh import Caller, Ledger, SendMessage, WorldMesh, calls, says
 from tests.worlds.trees import ByNode, Node, add, config, llm, parallel, tool
@@ -270,9 +271,7 @@ class Files(Ledger):
             description="",
             input_schema=schema,
             server="ledger",
-            preview=preview,
-            check=check,
-            rest="from",
+            about=ArgumentMeta(preview=preview, check=check, rest="from"),
         )
         return [(write, self.write)]
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from mesh.mcp.memory import ToolFunction
+from mesh.mcp.meta import ArgumentMeta
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.servers.filesystem import unified_diff
 from tests.worlds.live import LiveMesh
@@ -52,16 +53,14 @@ class Edits:
             description="Writes a file.",
             input_schema=_OF_FILE,
             server="ledger",
-            paths=("path",),
-            preview={"dry_run": True},
-            rest="preview_offset",
+            about=ArgumentMeta(paths=("path",), preview={"dry_run": True}, rest="preview_offset"),
         )
         run = Tool(
             name="run_command",
             description="Runs a command.",
             input_schema=_OF_COMMAND,
             server="ledger",
-            command="command",
+            about=ArgumentMeta(command="command"),
         )
         return [(write, self._write), (run, self._run)]
 
