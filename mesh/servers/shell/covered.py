@@ -22,14 +22,14 @@ _ANY = "\1"
 """A name that only a pattern for any name matches."""
 
 
-def covered_in(roots: Sequence[Root], stop: TimeLimit, placeholders: Container[str] = ()) -> Covered:
-    """Raises `FileRefusal` if there is more than can be covered, or looked at. ``placeholders`` are paths
+def covered_in(roots: Sequence[Root], stop: TimeLimit, stand_ins: Container[str] = ()) -> Covered:
+    """Raises `FileRefusal` if there is more than can be covered, or looked at. ``stand_ins`` are paths
     that count as missing."""
     found = _Found()
     for root in roots:
         for each in covered_names(root, stop):
             found.add(root, each)
-        found.absent += absent_in(root, placeholders)
+        found.absent += absent_in(root, stand_ins)
     return Covered(
         tuple(found.hidden),
         tuple(found.frozen),
@@ -140,23 +140,23 @@ class _Found:
             )
 
 
-def absent_in(root: Root, placeholders: Container[str] = ()) -> Paths:
+def absent_in(root: Root, stand_ins: Container[str] = ()) -> Paths:
     """What is missing in a root of the paths that its rules name without wildcards: of each the first part
     that is, and whether it would be a folder. Where a link is on the way, nothing is known."""
     patterns = [
         each for whole in (*root.hide.patterns, *root.freeze.patterns) for each in alternatives(whole)
     ]
-    found = (_first_absent(root.where, *literal(pattern), placeholders) for pattern in patterns)
+    found = (_first_absent(root.where, *literal(pattern), stand_ins) for pattern in patterns)
     return tuple(each for each in found if each is not None)
 
 
 def _first_absent(
-    where: str, segments: Sequence[str], is_folder: bool, placeholders: Container[str]
+    where: str, segments: Sequence[str], is_folder: bool, stand_ins: Container[str]
 ) -> tuple[str, bool] | None:
     path = where
     for end, segment in enumerate(segments, 1):
         path = f"{path}/{segment}"
-        if path in placeholders or not os.path.lexists(path):
+        if path in stand_ins or not os.path.lexists(path):
             return path, is_folder or end < len(segments)
         if os.path.islink(path):  # noqa: PTH114
             return None

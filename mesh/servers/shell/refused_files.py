@@ -17,20 +17,20 @@ from mesh.servers.filesystem.root import FOLDER, Root
 from mesh.servers.shell.box import Covered
 from mesh.servers.shell.covered import covered_names
 from mesh.servers.shell.output_folder import PLACE, folder_of_server
-from mesh.servers.shell.placeholders import Placeholders
+from mesh.servers.shell.stand_ins import StandIns
 
 _PLACE = (PLACE[0], "refused")
 _MOST_TOLD = 20
 
 
 def taken_away(
-    roots: Sequence[Root], before: Covered, placeholders: Placeholders, stop: TimeLimit
+    roots: Sequence[Root], before: Covered, stand_ins: StandIns, stop: TimeLimit
 ) -> dict[str, Any]:
     """Moves what is new, and returns what the result of the call tells of it; nothing if nothing is."""
     found: list[dict[str, str]] = []
     try:
         for root in roots:
-            found += [_moved(root, path) for path in _new(root, before, placeholders, stop)]
+            found += [_moved(root, path) for path in _new(root, before, stand_ins, stop)]
     except (FileRefusal, OSError) as error:
         return {"refused": found[:_MOST_TOLD], "refused_problem": f"more could not be looked at: {error}"}
     if not found:
@@ -40,12 +40,12 @@ def taken_away(
     return {"refused": found[:_MOST_TOLD], **more, "refused_because": why}
 
 
-def _new(root: Root, before: Covered, placeholders: Placeholders, stop: TimeLimit) -> list[str]:
+def _new(root: Root, before: Covered, stand_ins: StandIns, stop: TimeLimit) -> list[str]:
     """The outermost paths in a root that are covered by their names, and were not there before."""
     found: list[str] = []
     for path in sorted(each.path for each in covered_names(root, stop)):
         where = f"{root.where}/{path}"
-        is_known = where in before.names or placeholders.covers(where)
+        is_known = where in before.names or stand_ins.covers(where)
         if not is_known and not any(path.startswith(f"{other}/") for other in found[-1:]):
             found.append(path)
     return found

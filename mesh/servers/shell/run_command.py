@@ -22,10 +22,10 @@ from mesh.servers.shell.covered import Paths, covered_in, with_more
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.order import End
 from mesh.servers.shell.output_folder import OutputFile, output_files
-from mesh.servers.shell.placeholders import Placeholders
 from mesh.servers.shell.refused_files import taken_away
 from mesh.servers.shell.request import Request
 from mesh.servers.shell.sandbox import Sandbox
+from mesh.servers.shell.stand_ins import StandIns
 from mesh.servers.shell.stream_output import MOST_IN_FILE, Output
 
 LOOK_WITHIN_S = 30.0
@@ -50,7 +50,7 @@ class Commands:
     home: str
     shell: str
     records: Records
-    placeholders: Placeholders = field(default_factory=Placeholders)
+    stand_ins: StandIns = field(default_factory=StandIns)
 
     async def run(self, request: Request, record: Record, tell: Tell) -> str:
         """Runs a command to its end, and returns the result of the call as JSON. Raises `FileRefusal` and
@@ -62,7 +62,7 @@ class Commands:
         began = time.monotonic()
         end = End(None, "it was cancelled, or who watched over it was killed")
         result: dict[str, Any] = {}
-        with self.placeholders.standing(covered.absent, self.roots) as made:
+        with self.stand_ins.standing(covered.absent, self.roots) as made:
             try:
                 box = self._box(covered, made)
                 async with _telling(outputs, tell):
@@ -85,10 +85,10 @@ class Commands:
                 f"it was not run, because no record of it can be kept: {error.strerror}"
             ) from None
 
-    def _box(self, covered: Covered, placeholders: Paths) -> Box:
+    def _box(self, covered: Covered, stand_ins: Paths) -> Box:
         where = tuple(root.where for root in self.roots)
         own = ((str(self.records.folder), True),)
-        covered = with_more(covered, where, hidden=own, frozen=placeholders)
+        covered = with_more(covered, where, hidden=own, frozen=stand_ins)
         return Box(where, self.read, covered, self.covers, self.network, self.home, "")
 
     async def _covered(self) -> Covered:
@@ -96,17 +96,17 @@ class Commands:
             return Covered()
         stop = TimeLimit(LOOK_WITHIN_S)
         try:
-            look = partial(covered_in, self.roots, stop, self.placeholders)
+            look = partial(covered_in, self.roots, stop, self.stand_ins)
             found = await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
         finally:
             stop.cancel()
-        # Landlock has no mounts, so that placeholders would be of no use.
+        # Landlock has no mounts, so that stand-ins would be of no use.
         return found if self.sandbox.kind == "bubblewrap" else replace(found, absent=())
 
     async def _taken_away(self, covered: Covered) -> dict[str, Any]:
         if self.sandbox.kind == "none":
             return {}
-        look = partial(taken_away, self.roots, covered, self.placeholders, TimeLimit(LOOK_WITHIN_S))
+        look = partial(taken_away, self.roots, covered, self.stand_ins, TimeLimit(LOOK_WITHIN_S))
         return await anyio.to_thread.run_sync(look)
 
 

@@ -147,7 +147,7 @@ async def test_bubblewrap_does_not_let_it_be_made_at_all(world: World) -> None:
 
 async def test_what_somebody_else_makes_there_meanwhile_stays(world: World) -> None:
     if world.commands.sandbox.kind != "bubblewrap":
-        pytest.skip("Landlock has no placeholders, and nobody knows who made it")
+        pytest.skip("Landlock has no stand-ins, and nobody knows who made it")
     world.ruled(freeze=(".git/hooks/**", "config"))
     call = asyncio.create_task(world.run("touch up; until [ -e go ]; do sleep 0.02; done"))
     await world.made("up")
@@ -158,7 +158,7 @@ async def test_what_somebody_else_makes_there_meanwhile_stays(world: World) -> N
     assert (world.ws / ".git" / "hooks" / "sample").exists()
 
 
-async def test_no_placeholder_is_made_beyond_a_link(world: World) -> None:
+async def test_no_stand_in_is_made_beyond_a_link(world: World) -> None:
     (world.ws / ".git").symlink_to(world.outside)
     world.ruled(freeze=(".git/hooks/**",))
     await world.run("true")

@@ -16,7 +16,7 @@ from mesh.servers.shell.covered import Paths
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Placeholders:
+class StandIns:
     """Those of one server."""
 
     def __init__(self) -> None:
