@@ -17,7 +17,7 @@ lists it also promises that a message whose id is a UUID has its effect once, ho
 
     asks      {"approvals": [{"uuid", "kind", "tool_name", "tool_args", "description", …}]}   oldest first
     answers   {"decisions": [{"uuid", "decision", "edited_args"?, "reason"?, "answer"?,
-                              "remember"?, "rule"?}]}     any of them
+                              "remember"?, "rule"?, "until"?}]}     any of them
 
 An approval that a policy asks for has ``rule``, ``why``, ``parts``, ``remember``, ``suggested_rule`` and
 ``preview`` as well. A decision that is remembered is remembered by the agent that asked, and by no other.

@@ -180,6 +180,8 @@ class MeshClient:
             body["remember"] = decision.remember
         if decision.rule is not None:
             body["rule"] = decision.rule
+        if decision.until:
+            body["until"] = decision.until
         await self._post(f"/approvals/{quote(decision.uuid, safe='')}", body, key)
 
     async def preview(self, uuid: str, offset: int) -> Preview:

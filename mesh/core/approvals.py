@@ -33,9 +33,10 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``edited_args`` replace all arguments of the call. ``reason`` goes with a rejection, ``answer`` with the
     choice of the same name. ``remember`` goes with an approval: a call that ``rule`` covers does not ask for
-    so long; None: the rule that the approval suggests. ``if_pending``: the decision was implied and not made
-    about this approval alone (a token that came with a message), so it is dropped, not refused, when the
-    approval is resolved already.
+    so long; None: the rule that the approval suggests. ``until`` is the time at which that
+    ends (RFC 3339, with a zone). ``if_pending``: the decision was implied and not made about this approval
+    alone (a token that came with a message), so it is dropped, not refused, when the approval is resolved
+    already.
     """
 
     uuid: str
@@ -45,6 +46,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: str = ""
     remember: Remember = "none"
     rule: dict[str, Any] | None = None
+    until: str = ""
     if_pending: bool = False
 
 

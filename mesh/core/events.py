@@ -51,7 +51,12 @@ def now() -> str:
 
 def moment(from_now: timedelta) -> str:
     """A time from now, as events write it. Two such times compare as strings."""
-    return (datetime.now(UTC) + from_now).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return as_moment(datetime.now(UTC) + from_now)
+
+
+def as_moment(time: datetime) -> str:
+    """A time of the zone UTC, as `moment` writes it."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def is_moment(text: str) -> bool:
@@ -478,7 +483,7 @@ class ApprovalResolved(Event, frozen=True):
     ``edited_args`` replace the arguments that the model wrote. A rejection with a ``reason`` is told to the
     model, which goes on; a rejection without one ends the turn. ``answer`` is the answer to a question.
     ``had_token`` as in `UserMessage`. ``grant`` is a rule that allows the same from now on, for as long as
-    ``remember`` says; the uuid identifies it.
+    ``remember`` says, and at most ``until`` this moment; the uuid identifies it.
     """
 
     uuid: str
@@ -490,6 +495,7 @@ class ApprovalResolved(Event, frozen=True):
     had_token: bool = False
     remember: Remember = "none"
     grant: dict[str, Any] | None = None
+    until: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 

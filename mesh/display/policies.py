@@ -44,12 +44,14 @@ def scopes_of(asked: ApprovalRequired) -> list[Remember]:
 
 
 def remembered(event: ApprovalResolved) -> str:
-    """What a decision leaves behind: ``remembered always: {"name": …}``; empty if it leaves nothing."""
+    """What a decision leaves behind: ``remembered always: {"name": …}``; empty if it leaves nothing.
+    What ends is not called always: ``remembered until 2030-01-31T17:00:00.000Z: …``."""
     if event.remember == "none":
         return ""
     rule = exact_json(event.grant) if event.grant else "a rule"
     shown = rule if len(rule) <= _MAX_RULE else f"{rule[: _MAX_RULE - 1]}…"
-    return f"remembered {SCOPES[event.remember]}: {shown}"
+    scope = f"until {one_line(event.until, _MAX_NAME)}" if event.until else SCOPES[event.remember]
+    return f"remembered {scope}: {shown}"
 
 
 def change_of(file: FileChange) -> str:

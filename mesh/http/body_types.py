@@ -138,6 +138,16 @@ class DecisionRequest(msgspec.Struct, frozen=True):
         Annotated[dict[str, Any], Meta(description="with remember: this rule in place of the suggested one")]
         | UnsetType
     ) = UNSET
+    until: (
+        Annotated[
+            str,
+            Meta(
+                description="with remember: always, its end: a future time with a zone, as in RFC 3339",
+                examples=["2030-01-31T18:00:00+01:00"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class SessionRequest(msgspec.Struct, frozen=True):

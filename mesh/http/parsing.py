@@ -80,6 +80,8 @@ def decision_in(body: dict[str, Any], uuid: str) -> Decision:
     if reason is not None and (choice != "reject" or not isinstance(reason, str)):
         raise BadRequest('"reason" is a text, and goes with a rejection')
     remember, rule = _remembered_in(body, choice)
+    if not isinstance(until := body.get("until", ""), str):
+        raise BadRequest('"until" is a time with a zone, such as "2030-01-31T18:00:00+01:00"')
     return Decision(
         uuid,
         choice,
@@ -88,6 +90,7 @@ def decision_in(body: dict[str, Any], uuid: str) -> Decision:
         body.get("answer", "").strip(),
         remember=remember,
         rule=rule,
+        until=until,
     )
 
 

@@ -16,7 +16,7 @@ from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge, Unavailable
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, Preview, ToolCall, now
 from mesh.keeper.driver import Driver
-from mesh.keeper.kept_grants import Grants
+from mesh.keeper.kept_grants import Grants, end_of
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
 from mesh.keeper.schedule import Schedule
@@ -130,6 +130,7 @@ class Approvals:
             had_token=bool(caller.token),
             remember=decision.remember,
             grant=await self._grants.check(conversation, asked, decision),
+            until=end_of(decision),
         )
 
     async def _check_edited(

@@ -7,8 +7,10 @@ an open turn writes it again, which changes nothing if it is there.
 
 import asyncio
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,7 +18,7 @@ import msgspec
 from mesh.core.approvals import Decision
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, JournalError, Unavailable
-from mesh.core.events import ApprovalRequired, ApprovalResolved, ToolCall
+from mesh.core.events import ApprovalRequired, ApprovalResolved, ToolCall, as_moment
 from mesh.core.verdict import Remember, reaches
 from mesh.policy.book import MAX_GRANTS, GrantBook
 from mesh.policy.grants import Grant, problem_of
@@ -26,6 +28,9 @@ from mesh.tree.turn import Tree
 
 _MOST_PATTERNS, _MOST_RULE_BYTES = 32, 8_192
 """Of a rule that is remembered: it is compiled where all conversations of a shard wait for it."""
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 _VERDICT_WITHIN_S = 30.0
 _log = logging.getLogger("mesh.keeper")
 
@@ -109,6 +114,7 @@ def grant_of(asked: ApprovalRequired, resolved: ApprovalResolved, root: str) -> 
         by=resolved.by,
         at=resolved.time,
         approval=asked.uuid,
+        until=resolved.until,
         remember=resolved.remember,
     )
 
@@ -129,6 +135,28 @@ def remembered_rule(asked: ApprovalRequired, decision: Decision) -> dict[str, An
     if rule is None:
         raise BadRequest('no rule covers just this call: give the "rule" that is to be remembered')
     return _checked(rule)
+
+
+def end_of(decision: Decision) -> str:
+    """When the grant of a decision ends, as events write it; empty if it does not. Raises `BadRequest`."""
+    if not decision.until:
+        return ""
+    if decision.remember != "always":
+        raise BadRequest('"until" is the end of a grant, and goes with "remember": "always"')
+    try:
+        end = _moment_in(decision.until)
+    except (ValueError, OverflowError):
+        what = f"{decision.until[:64]!r} is no time with a zone, such as 2030-01-31T18:00:00+01:00"
+        raise BadRequest(f'"until": {what}') from None
+    if end <= datetime.now(UTC):
+        raise BadRequest(f'"until": {decision.until} has passed')
+    return as_moment(end)
+
+
+def _moment_in(text: str) -> datetime:
+    if not _RFC_3339.fullmatch(text):
+        raise ValueError(text)
+    return datetime.fromisoformat(text.upper()).astimezone(UTC)
 
 
 def _checked(rule: Mapping[str, Any]) -> dict[str, Any]:

@@ -449,6 +449,7 @@ def _relayed(asked: ApprovalRequired, decision: ApprovalResolved) -> RelayedDeci
         answer=decision.answer,
         remember=decision.remember,
         rule=decision.grant,
+        until=decision.until,
         request_id=question.question_id,
         protocol=question.form,
         ids=question.ids,

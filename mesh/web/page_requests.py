@@ -40,6 +40,7 @@ class DecideApproval(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     answer: str | msgspec.UnsetType = msgspec.UNSET
     remember: Remember | msgspec.UnsetType = msgspec.UNSET
     rule: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    until: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CancelTurn(msgspec.Struct, forbid_unknown_fields=True):

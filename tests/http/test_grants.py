@@ -114,3 +114,70 @@ def test_a_decision_is_remembered_for_good_in_every_conversation_until_it_is_rev
         third = http.post("/conversations", json={"message": "add"}).json()
         assert third["result"]["waiting_approval"]
         assert live.mesh.ledger.lines == ["add 1", "add 1"]
+
+
+ADD = calls(("add", {"n": 1}))
+
+
+def asked_for(http: httpx.Client) -> str:
+    uuid: str = http.post("/conversations", json={"message": "add"}).json()["result"]["approval"]["uuid"]
+    return uuid
+
+
+def test_a_decision_says_until_when_it_is_remembered() -> None:
+    with (
+        LiveMesh(Spoken(ADD, says("1")), f"{SIMPLE}policy: {{grants: always}}\n") as live,
+        httpx.Client(base_url=live.url, timeout=WITHIN_S) as http,
+    ):
+        uuid = asked_for(http)
+        decision = {"approved": True, "remember": "always", "until": "2100-01-31T18:00:00+01:00"}
+        assert http.post(f"/approvals/{uuid}", json=decision).status_code == 200
+        [listed] = http.get("/policy/grants").json()["grants"]
+        assert listed["grant"]["until"] == "2100-01-31T17:00:00.000Z"
+
+
+def test_once_its_end_has_passed_it_is_asked_again_and_not_listed(tmp_path: Path) -> None:
+    live = LiveMesh(Spoken(ADD, says("1"), ADD, says("2"), ADD), f"{SIMPLE}policy: {{grants: always}}\n")
+    live.mesh.grant_book = FileGrantBook(tmp_path)
+    live.mesh.keepers[0] = live.mesh._new_keeper()
+    with live, httpx.Client(base_url=live.url, timeout=WITHIN_S) as http:
+        uuid, end = asked_for(http), "2100-01-31T18:00:00Z"
+        decision = {"approved": True, "remember": "always", "until": end}
+        assert http.post(f"/approvals/{uuid}", json=decision).status_code == 200
+        again = http.post("/conversations", json={"message": "add"}).json()
+        assert again["result"]["response"] == "2"
+        file = tmp_path / FILE
+        file.write_text(file.read_text().replace("2100-", "2020-"))
+        assert http.get("/policy/grants").json() == {"grants": []}
+        assert asked_for(http) != uuid
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"remember": "always", "until": "2020-01-01T00:00:00Z"}, "2020-01-01T00:00:00Z has passed"),
+        ({"remember": "always", "until": "2100-01-01T00:00:00"}, "is no time with a zone"),
+        ({"remember": "always", "until": "2100-01-01"}, "is no time with a zone"),
+        ({"remember": "always", "until": "2100-13-01T00:00:00Z"}, "is no time with a zone"),
+        ({"remember": "always", "until": "9999-12-31T23:59:59-23:00"}, "is no time with a zone"),
+        ({"remember": "always", "until": "tomorrow" * 99}, "is no time with a zone"),
+        ({"remember": "always", "until": 7}, "is a time with a zone"),
+        (
+            {"remember": "conversation", "until": "2100-01-01T00:00:00Z"},
+            'goes with \\"remember\\": \\"always\\"',
+        ),
+        ({"until": "2100-01-01T00:00:00Z"}, 'goes with \\"remember\\": \\"always\\"'),
+    ],
+)
+def test_an_end_that_is_none_is_refused_and_the_approval_still_waits(
+    more: dict[str, object], problem: str
+) -> None:
+    with (
+        LiveMesh(Spoken(ADD, says("1")), f"{SIMPLE}policy: {{grants: always}}\n") as live,
+        httpx.Client(base_url=live.url, timeout=WITHIN_S) as http,
+    ):
+        uuid = asked_for(http)
+        refused = http.post(f"/approvals/{uuid}", json={"approved": True, **more})
+        assert (refused.status_code, problem in refused.text) == (400, True), refused.text
+        assert http.get("/policy/grants").json() == {"grants": []}
+        assert http.post(f"/approvals/{uuid}", json={"approved": True}).status_code == 200

@@ -31,7 +31,7 @@ def mesh(
     model: ByNode, book: GrantBook | None = None, *, ledger: Ledger | None = None, **policy: Any
 ) -> WorldMesh:
     found = WorldMesh(model, config=config(llm("main"), policy={"grants": "always", **policy}), ledger=ledger)
-    found.grant_book = book or MemoryGrantBook()  # type: ignore[assignment]  # any book
+    found.grant_book = book or MemoryGrantBook()
     found.keepers[0] = found._new_keeper()
     return found
 

@@ -442,6 +442,8 @@ def test_the_rule_that_decided_what_changes_and_what_is_remembered_are_told() ->
     assert (
         'ann approved write  [after 0 ms, remembered always: {"tools": ["write"], "decide": "allow"}]' in text
     )
+    ends = msgspec.structs.replace(agrees, until="2100-01-31T17:00:00.000Z")
+    assert "remembered until 2100-01-31T17:00:00.000Z: {" in shown([asked(), wants, ends])
     assert "runs write()  [rule edits]" in text
     assert "write → ok  [0 ms, rule edits]" in text
 

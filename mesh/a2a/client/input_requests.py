@@ -175,6 +175,8 @@ def _mesh_decision(uuid: str, decision: RelayedDecision) -> dict[str, Any]:
         written["reason"] = decision.reason
     if decision.remember != "none":
         written["remember"] = decision.remember
+    if decision.until:
+        written["until"] = decision.until
     if decision.rule is not None:
         written["rule"] = decision.rule
         written["rule_json"] = json.dumps(decision.rule, ensure_ascii=False)

@@ -141,7 +141,7 @@ def _exact(data: _ExactDecision) -> Decision:
     rule = _exact_object("rule_json", data.rule_json, data.rule)
     if (data.remember != "none" and data.choice != "approve") or (rule and data.remember == "none"):
         raise BadRequest(f"metadata {MESH}: remember goes with an approval, and rule with remember")
-    return Decision(data.uuid, data.choice, edited, data.reason, data.answer, data.remember, rule)
+    return Decision(data.uuid, data.choice, edited, data.reason, data.answer, data.remember, rule, data.until)
 
 
 def _exact_object(key: str, text: str, value: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -73,11 +73,13 @@ def test_what_is_remembered_is_remembered_by_the_agent_that_asked_and_by_no_othe
         person = Person(top)
         body = person.say("go")
         rule = {"tools": ["write_file"], "paths": ["*.txt"]}
-        body = person.decide(body, {"approved": True, "remember": scope, "rule": rule})
+        end = {"until": "2100-01-31T18:00:00+01:00"} if scope == "always" else {}
+        body = person.decide(body, {"approved": True, "remember": scope, "rule": rule, **end})
         assert edits.files == {"a.txt": "new\n", "b.txt": "other\n"}
         assert shown(body)["tool_args"]["path"] == "c.md"
-        kept = [len(live.run(live.mesh.grant_book.listed())) for live in (top, below)]
-        assert kept == [0, int(scope == "always")]
+        kept = [[*live.run(live.mesh.grant_book.listed()).values()] for live in (top, below)]
+        ends = [[grant.until for grant in grants] for grants in kept]
+        assert ends == [[], ["2100-01-31T17:00:00.000Z"] if scope == "always" else []]
 
 
 def test_what_may_not_be_remembered_below_may_not_be_at_the_top(edits: Edits) -> None:

@@ -119,6 +119,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {"none" | "conversation" | "always"} [remember] for how long the decision may be remembered, or is
  * @property {object | null} [suggested_rule] what is then added, unless it is edited
  * @property {object | null} [grant] what was added
+ * @property {string} [until] when that ends
  * @property {Preview} [preview] what the call would do
  */
 
@@ -351,8 +352,8 @@ function ended(turn, event) {
 const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phase) ? { ...item, phase: "stopped", progress: undefined } : item);
 
 /** @param {MeshEvent} event */
-const decisionOf = ({ decision, by, reason, edited_args, answer, remember = "none", grant }) => ({
-  decision, by, reason, edited_args, answer, remember, grant,
+const decisionOf = ({ decision, by, reason, edited_args, answer, remember = "none", grant, until }) => ({
+  decision, by, reason, edited_args, answer, remember, grant, until,
 });
 
 // The key of a step says whether it is of a model or of a tool, so no two items of different kinds share one.

@@ -69,6 +69,10 @@ export const Result = ({ item }) => html`
   <${LongText} text=${readable(item.result ?? "")} label="Result" />
 `;
 
+/** @param {Approval} approval */
+const scopeOf = ({ remember, until }) =>
+  until ? `until ${exact.visible(until)}` : remember === "always" ? "always" : "for this conversation";
+
 /** @param {{approval: Approval, about?: string}} props */
 export const Decided = ({ approval, about }) => html`
   <p class="decision">
@@ -77,7 +81,7 @@ export const Decided = ({ approval, about }) => html`
     <strong>${approval.decision === "approve" && kindOf(approval).needsToken ? "Token sent" : DECISION[approval.decision]}</strong>
     ${approval.by && ` by ${exact.visible(approval.by)}`}
     ${approval.edited_args && `, with ${kindOf(approval).editsOutput ? "another answer" : "edited arguments"}`}
-    ${approval.grant && `, remembered ${approval.remember === "always" ? "always" : "for this conversation"}: ${exact.visible(JSON.stringify(approval.grant)).slice(0, 1_000)}`}
+    ${approval.grant && `, remembered ${scopeOf(approval)}: ${exact.visible(JSON.stringify(approval.grant)).slice(0, 1_000)}`}
     ${(approval.answer || approval.reason) && html`: <q>${exact.visible(approval.answer || approval.reason)}</q>`}
   </p>
 `;
