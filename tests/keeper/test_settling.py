@@ -9,6 +9,7 @@ import pytest
 import mesh.keeper.schedule as schedule
 from mesh.core.errors import Unavailable
 from mesh.core.events import ApprovalResolved, now
+from mesh.mcp.meta import ArgumentMeta
 from mesh.mcp.port import Tool
 from mesh.net.backoff import Backoff
 from mesh.policy.book import GrantBook, MemoryGrantBook
@@ -139,9 +140,8 @@ class Slow(Ledger):
 
     def pairs(self) -> Any:
         schema = {"type": "object", "properties": {"dry_run": {}}}
-        write = Tool(
-            name="write", description="", input_schema=schema, server="ledger", preview={"dry_run": True}
-        )
+        about = ArgumentMeta(preview={"dry_run": True})
+        write = Tool(name="write", description="", input_schema=schema, server="ledger", about=about)
         return [(write, self.write)]
 
     async def write(self, arguments: dict[str, Any]) -> str:
