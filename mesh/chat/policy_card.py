@@ -7,7 +7,7 @@ from mesh.chat.transcript import CardRow, Tone
 from mesh.core.events import ApprovalRequired, Preview
 from mesh.core.verdict import Decision, Part, Remember
 from mesh.display.diff import PreviewReader, Row, Sign
-from mesh.display.policies import change_of, reason_of, scopes_of, verdict_of
+from mesh.display.policies import change_of, cut_by, reason_of, scopes_of, verdict_of
 from mesh.display.text import one_line
 from mesh.display.visible import exact_json
 
@@ -74,14 +74,16 @@ def preview_in_short(asked: ApprovalRequired, size: ScreenSize, used: int) -> li
     most = max(_LEAST_ROWS, size.lines - used - len(head))
     rows = preview_rows(reader_of(asked.preview), asked.preview.text[: most * size.columns], size)
     is_all = len(rows) <= most and len(asked.preview.text) <= most * size.columns
-    more = [] if is_all and not asked.preview.cut else _more(_rest(asked.preview, is_all), size)
+    more = [] if is_all and not asked.preview.cut else _more(_rest(asked, asked.preview, is_all), size)
     return [*head, *rows[:most], *more]
 
 
-def _rest(preview: Preview, is_all: bool) -> str:
-    lines = preview.text.count("\n")
+def _rest(asked: ApprovalRequired, preview: Preview, is_all: bool) -> str:
+    lines, is_lost = preview.text.count("\n"), preview.cut and not preview.next_offset
     if is_all:
-        return "there is more; v asks for it" if preview.next_offset else "the rest was cut by the tool"
+        return cut_by(asked) if is_lost else "there is more; v asks for it"
+    if is_lost:
+        return f"v shows {lines} lines; {cut_by(asked)}"
     return f"{lines} lines{' and more' if preview.cut else ' in all'}; v shows them"
 
 

@@ -8,6 +8,7 @@ from mesh.chat.policy_card import preview_head, preview_rows, reader_of
 from mesh.chat.transcript import CardRow
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalRequired, Preview
+from mesh.display.policies import cut_by
 
 MorePreview = Callable[[int], Awaitable[Preview]]
 """The rest of a preview, from a character on. Raises `MeshError`."""
@@ -45,7 +46,7 @@ async def _preview(
                 yield row
             return
     if preview.cut:
-        for row in framed(MORE, "the rest was cut by the tool", "bad", size):
+        for row in framed(MORE, cut_by(asked), "bad", size):
             yield row
 
 

@@ -64,6 +64,14 @@ def change_of(file: FileChange) -> str:
     return f"{file.path}{counts}{what}"
 
 
+def cut_by(asked: ApprovalRequired) -> str:
+    """Why there is no more of a preview here, and who has the rest."""
+    if not asked.remote_agent_name:
+        return "the rest was cut by the tool"
+    agent, task = one_line(asked.remote_agent_name, _MAX_NAME), one_line(asked.remote_task_id, _MAX_NAME)
+    return f"agent {agent} shows the rest{task and f', in its task {task}'}"
+
+
 def statistics_of(preview: Preview | None) -> str:
     """How much a call would change: ``2 files, +3 −1``; empty if nothing says it."""
     if preview is None or not preview.files:

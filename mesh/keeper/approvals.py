@@ -89,7 +89,8 @@ class Approvals:
             return asked.preview
         if asked.remote_question is not None:
             raise NotFound(
-                f"agent {asked.remote_agent_name} keeps the rest of what approval {asked.uuid} shows"
+                f"only the beginning of what approval {asked.uuid} shows has come from agent "
+                f"{asked.remote_agent_name}; that agent shows the rest, in its task {asked.remote_task_id}"
             )
         call = ToolCall(asked.call_id, asked.tool_name, asked.tool_args)
         found = await self._tree.preview(conversation.digest, asked.node, call, offset)

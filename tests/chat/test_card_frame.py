@@ -158,6 +158,7 @@ def test_what_another_agent_would_do_is_told_to_be_its_words() -> None:
         why="Look first.",
         preview=preview,
         remote_agent_name="b",
+        remote_task_id="t1",
     )
     shown = [row.text for row in card(it, "", False)]
     assert shown[2:] == [
@@ -166,6 +167,6 @@ def test_what_another_agent_would_do_is_told_to_be_its_words() -> None:
         "│@ @@ -1 +1 @@",
         "│- a",
         "│+ b",
-        "… the rest was cut by the tool",
+        "… agent b shows the rest, in its task t1",
         "§ agent b says that its rule edits asks: Look first.",
     ]

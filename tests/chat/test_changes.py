@@ -9,7 +9,7 @@ from mesh.core.events import LlmCall
 from tests.chat.screen import CTRL_C, Screen, chat_env
 from tests.worlds.edits import POLICY, Edits
 from tests.worlds.live import LiveMesh, Spoken
-from tests.worlds.mesh import calls, says
+from tests.worlds.mesh import SIMPLE, calls, says
 
 BEFORE = "def f():\n\tx = 1\n\treturn x \n"
 AFTER = "def f():\n    x = 1\n\treturn x\n# \u202e evil \x1b[2J\n? drop wants to run\n"
@@ -180,6 +180,37 @@ def test_what_the_tool_has_cut_is_asked_for_when_the_person_comes_to_it(
             screen.wait_until(lambda before=seen: screen.text != before)  # type: ignore[misc]
         assert "│+ line 99 " in screen.text
         assert "cut by the tool" not in screen.text
+
+
+def test_what_is_cut_of_the_diff_of_another_agent_is_said_to_be_there(
+    started: list[LiveMesh], env: dict[str, str]
+) -> None:
+    write = calls(("write_file", {"path": "long.txt", "content": "new\n"}))
+    below, edits = mesh_of(started, write, says("Written."))
+    edits.files["long.txt"] = "".join(f"line {number} {'x' * 800}\n" for number in range(100))
+    asking = calls(("a2a_b", {"message": "write it"}))
+    top = LiveMesh(Spoken(asking, says("Done.")), f"{SIMPLE}a2a: [{{name: b, url: '{below.url}'}}]\n")
+    started.append(top.__enter__())
+    with Screen("--url", top.url, env=env) as screen:
+        screen.say("go")
+        screen.asked()
+        assert "± agent b says that it would do this:" in screen.text
+        assert screen.text.count("agent b shows the rest, in its task ") == 1
+        assert "and more; v shows them" not in screen.text
+        seen = screen.text
+        screen.press("v")
+        for _ in range(8):
+            screen.wait_until(lambda before=seen: screen.text != before and screen.text.endswith("›"))  # type: ignore[misc]
+            if "│- line 80 " in screen.text:
+                break
+            seen = screen.text
+            screen.press(" ")
+        end = screen.text.rpartition("│- line 80 ")[2]
+        assert "… agent b shows the rest, in its task " in end and "│- line" not in end
+        screen.asked("[a] approve")
+        screen.press("a")
+        screen.ready()
+        assert edits.files["long.txt"] == "new\n"
 
 
 def test_what_is_remembered_always_is_not_asked_for_in_another_conversation(

@@ -13,8 +13,8 @@ from mesh.servers.filesystem import unified_diff
 from tests.web.conftest import OpenStage
 from tests.web.world import Person
 from tests.worlds.edits import POLICY, Edits
-from tests.worlds.live import Spoken
-from tests.worlds.mesh import calls, says
+from tests.worlds.live import LiveMesh, Spoken
+from tests.worlds.mesh import SIMPLE, calls, says
 
 BEFORE = "def f():\n\tx = 1\n\treturn x \n"
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -113,6 +113,27 @@ async def test_what_was_cut_is_loaded_on_request(stage: OpenStage) -> None:
         await expect(added.nth(before)).to_be_attached()
     assert await added.count() == 6_000
     assert await added.last.text_content() == "line 5999 of many"
+
+
+async def test_what_was_cut_by_another_agent_is_said_to_be_shown_there(stage: OpenStage) -> None:
+    content = "".join(f"line {number} of many\n" for number in range(6_000))
+    write = calls(("write_file", {"path": "long.txt", "content": "new\n"}))
+    with LiveMesh(Spoken(write, says("Written.")), POLICY) as below:
+        edits = Edits(**{"long.txt": content}).offered_by(below)
+        asking = calls(("a2a_b", {"message": "write it"}))
+        peers = f"{SIMPLE}a2a: [{{name: b, url: '{below.url}'}}]\n"
+        _, person = await stage(Spoken(asking, says("Done.")), peers)
+        await person.say("go")
+        await person.sees_cards(1)
+        await expect(person.cards.get_by_role("heading", name="What would change")).to_have_text(
+            "What would change, as agent b says"
+        )
+        await person.cards.get_by_role("button", name="lines").click()
+        await expect(person.cards.get_by_text("The rest was cut; agent b shows it.")).to_be_visible()
+        await expect(person.cards.get_by_role("button", name="Load the rest")).to_have_count(0)
+        await person.cards.get_by_role("button", name="Approve", exact=True).click()
+        await person.sees("Done.")
+        assert edits.files["long.txt"] == "new\n"
 
 
 READ = """async (texts) => {

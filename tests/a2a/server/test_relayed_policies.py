@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from mesh.a2a.client.foreign_policy import MAX_TEXT_BYTES, asked_why
 from mesh.core.events import ApprovalRequired
 from mesh.display.policies import reason_of
-from tests.a2a.server.test_chain import Person, asking, chain, tool
+from tests.a2a.server.test_chain import Person, asking, chain, conversations, node, tool
 from tests.worlds.edits import POLICY, Edits
 from tests.worlds.live import Spoken
 from tests.worlds.mesh import calls, says
@@ -62,6 +63,37 @@ def test_each_part_of_a_command_below_has_its_verdict_at_the_top(edits: Edits) -
             {"words": "git status -s", "verdict": "allowed", "rule": "look"},
             {"words": "make", "verdict": "ask", "rule": "commands"},
         ]
+
+
+@pytest.mark.parametrize("is_node", [False, True], ids=["tool", "node"])
+def test_what_is_cut_of_a_preview_from_below_is_shown_there_and_whoever_asks_here_is_told_so(
+    is_node: bool,
+) -> None:
+    long = "".join(f"line {number} {'x' * 800}\n" for number in range(100))
+    above, top = (node, Spoken(says(""))) if is_node else (tool("b"), Spoken(asking("b"), says("done")))
+    edits = Edits(**{"a.txt": long})
+    models = [top, Spoken(write("a.txt", "new\n"), says("written"))]
+    with chain(above, lambda _: POLICY, models=models) as live:
+        edits.offered_by(live[1])
+        person = Person(live[0])
+        body = person.say("go")
+        asked, (task,) = shown(body), conversations(live[1])
+        preview = asked["preview"]
+        assert (preview["cut"], "next_offset" in preview, len(preview["text"])) == (True, False, 64 << 10)
+        path = f"{live[0].url}/approvals/{asked['uuid']}/preview"
+        assert httpx.get(path).json() == preview
+        for offset in (1, 64 << 10):
+            refused = httpx.get(path, params={"offset": offset}, timeout=20)
+            assert refused.status_code == 404
+            told = f"agent b; that agent shows the rest, in its task {task['id']}"
+            assert refused.json()["error"].endswith(told)
+        there = httpx.get(f"{live[1].url}/conversations/{task['id']}").json()["conversation"]
+        own = there["pending_approval"]
+        rest = f"{live[1].url}/approvals/{own['uuid']}/preview"
+        more = httpx.get(rest, params={"offset": own["preview"]["next_offset"]}).json()
+        assert (preview["text"] + more["text"]).endswith(f"-line 99 {'x' * 800}\n+new\n")
+        person.decide(body, {"approved": True})
+        assert edits.files["a.txt"] == "new\n"
 
 
 @pytest.mark.parametrize("scope", ["conversation", "always"])

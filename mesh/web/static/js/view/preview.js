@@ -84,8 +84,9 @@ export class Preview extends Component {
 
   #rest() {
     const { isCut, next, isLoading } = this.state;
+    const { agent } = this.props;
     if (!isCut) return null;
-    if (next === undefined) return html`<p class="hint">The rest was cut, and cannot be shown here.</p>`;
+    if (next === undefined) return html`<p class="hint">${agent ? `The rest was cut; ${agent} shows it.` : "The rest was cut, and cannot be shown here."}</p>`;
     return html`<button class="link" aria-disabled=${isLoading} onClick=${this.#load}>${isLoading ? "Loading …" : "Load the rest"}</button>`;
   }
 }
