@@ -1,8 +1,9 @@
 """Path arguments in normal form, and the globs over them. Pure.
 
-A path is relative to a root, with ``/``, without ``.`` and without empty parts. One that is absolute and in
-no root, that climbs (``..``), or whose meaning nobody knows here (``~``, NUL, no text) is *unplaced*: it
-matches no allow, and whatever it could be counts against it.
+A path is relative to a root, with ``/``, without ``.`` and without empty parts. One that is absolute
+(where the roots of a server are on its machine, only the server knows), that climbs (``..``), or whose meaning
+nobody knows here (``~``, NUL, no text) is *unplaced*: it matches no allow, and whatever it could be counts
+against it.
 
     docs/**   everything below docs          *.pem    such a name, at any depth
     /a.txt    a.txt in the root only         {a,b}    one or the other
@@ -30,14 +31,12 @@ class CallPath(NamedTuple):
     is_known: bool = True
 
 
-def call_path(value: Any, roots: Sequence[str], *, writes: bool) -> CallPath:
+def call_path(value: Any, *, writes: bool) -> CallPath:
     """The normal form of a path argument.
 
-    >>> call_path("./docs//a.md", (), writes=True)
+    >>> call_path("./docs//a.md", writes=True)
     CallPath(text='docs/a.md', is_placed=True, writes=True, is_known=True)
-    >>> call_path("/ws/docs/a.md", ("/ws",), writes=False).text
-    'docs/a.md'
-    >>> call_path("/ws-2/a.md", ("/ws",), writes=False).is_placed
+    >>> call_path("/ws/docs/a.md", writes=False).is_placed
     False
     """
     if not isinstance(value, str):
@@ -47,14 +46,10 @@ def call_path(value: Any, roots: Sequence[str], *, writes: bool) -> CallPath:
     if has_escapes(value):  # mcp-filesystem means the name without them, and other tools this one
         return CallPath("/".join(_parts(_accepted(value))), is_placed=False, writes=writes)
     parts = _parts(value)
-    if not value.startswith("/"):
-        placed = ".." not in parts and "\0" not in value and not value.startswith("~")
-        return CallPath("/".join(parts) or ".", placed, writes)
-    for root in roots:
-        above = _parts(root)
-        if parts[: len(above)] == above and ".." not in parts and "\0" not in value:
-            return CallPath("/".join(parts[len(above) :]) or ".", is_placed=True, writes=writes)
-    return CallPath("/" + "/".join(parts), is_placed=False, writes=writes)
+    if value.startswith("/"):
+        return CallPath("/" + "/".join(parts), is_placed=False, writes=writes)
+    placed = ".." not in parts and "\0" not in value and not value.startswith("~")
+    return CallPath("/".join(parts) or ".", placed, writes)
 
 
 def _accepted(value: str) -> str:

@@ -19,8 +19,8 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
     itself; None leaves it to the hints. ``paths`` names the arguments that are paths, ``root_arguments``
     those that say in which root they begin, ``command`` the one that is a shell command, ``exe`` those that
     are a program and its arguments; they are empty where nothing trustworthy says so. ``must_ask``: the tool
-    wants a person to be asked at every call. ``roots`` are the absolute paths of the folders that relative
-    paths begin in. ``inline``: destructive calls run at once here, unless a rule says otherwise.
+    wants a person to be asked at every call. ``inline``: destructive calls run at once here,
+    unless a rule says otherwise.
     """
 
     agent: str
@@ -36,7 +36,6 @@ class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     exe: tuple[str, str] | None = None
     must_ask: bool = False
-    roots: tuple[str, ...] = ()
     inline: bool = False
 
     @property

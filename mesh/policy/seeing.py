@@ -20,7 +20,7 @@ def paths_of(call: PolicyCall, parsed: ParsedCommand | None) -> tuple[SeenPath, 
         return ()
     own = tuple(SeenPath(each) for each in _arguments(call))
     folder = _folder(own)
-    redirected = (_redirection(each, call, folder) for each in (parsed.paths if parsed else ()))
+    redirected = (_redirection(each, folder) for each in (parsed.paths if parsed else ()))
     return (*own, *redirected)
 
 
@@ -37,16 +37,16 @@ def _arguments(call: PolicyCall) -> Iterator[CallPath]:
         value = value_at(call.arguments, name)
         if value is not ABSENT and value is not None:
             for each in value if isinstance(value, list | tuple) else (value,):
-                yield call_path(each, call.roots, writes=writes)
+                yield call_path(each, writes=writes)
 
 
-def _redirection(found: Redirection, call: PolicyCall, folder: str | None) -> SeenPath:
+def _redirection(found: Redirection, folder: str | None) -> SeenPath:
     value: object = found.path
     if isinstance(found.path, Expansion):
         value = _UNKNOWN
     elif not found.path.startswith(("/", "~")):
         value = _UNKNOWN if folder is None else f"{folder}/{found.path}"
-    return SeenPath(call_path(value, call.roots, writes=found.writes), is_redirection=True)
+    return SeenPath(call_path(value, writes=found.writes), is_redirection=True)
 
 
 def files_named(
@@ -57,7 +57,7 @@ def files_named(
     parts = parsed.parts if parsed else ()
     words = {word for part in parts for word in part.words if isinstance(word, str)}
     texts = [text for word in words for text in {word, word.rpartition("=")[2]} if text]
-    return [call_path(_below(text, folder), call.roots, writes=False) for text in texts]
+    return [call_path(_below(text, folder), writes=False) for text in texts]
 
 
 def _below(path: str, folder: str | None) -> str:

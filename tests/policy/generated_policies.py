@@ -105,7 +105,6 @@ calls = st.builds(
         {}, optional={"text": values, "to": values, "path": st.one_of(st.sampled_from(PATHS), values)}
     ),
     paths=st.sampled_from(((), ("path",))),
-    roots=st.sampled_from(((), ("/etc",))),
     must_ask=st.booleans(),
     inline=st.booleans(),
 )

@@ -239,8 +239,8 @@ class TestPaths:
         [
             ("docs/a.md", True),
             ("./docs//b/c.md", True),
-            ("/ws/docs/a.md", True),
-            ("/ws-2/docs/a.md", False),
+            ("/docs/a.md", False),
+            ("/ws/docs/a.md", False),
             ("docs", False),
             ("docs/../src/a.py", False),
             ("../docs/a.md", False),
@@ -256,11 +256,11 @@ class TestPaths:
     )
     def test_a_rule_allows_only_if_every_path_is_surely_below(self, path: object, holds: bool) -> None:
         found = policy(rule("allow", paths=["docs/**"]))
-        assert (decide(found, at(path, roots=["/ws"])).decision == "allowed") is holds
+        assert (decide(found, at(path)).decision == "allowed") is holds
 
     @pytest.mark.parametrize("path", ["prod/a", "x/../prod/a", ["docs/a", "prod/a"], "/ws/prod/a"])
     def test_a_rule_denies_if_any_path_may_be_below(self, path: object) -> None:
-        assert decide(policy(rule("deny", paths=["prod/**"])), at(path, roots=["/ws"])).decision == "denied"
+        assert decide(policy(rule("deny", paths=["prod/**"])), at(path)).decision == "denied"
 
     @pytest.mark.parametrize(
         ("path", "rule_name"),
