@@ -387,24 +387,30 @@ def run_file(
             memory_bytes=memory_bytes,
         )
     except ValueError as error:  # what no environment can have
-        return {
-            "problems": [{"path": file.path, "line": 1, "message": f"cannot be run: its env has an {error}"}]
-        }
+        return _problem(file, f"cannot be run: its env has an {error}")
     except OSError as error:
         why = f"no process can be started to run it: {error.strerror or error}"
         what = "end other processes, or raise the limits that ulimit -a shows, and try again"
         raise Unavailable(f"{file.path}: {why}; {what}") from error
+    return _printed(ran, file, Redaction(env.values()))
+
+
+def _printed(ran: Ran, file: FileText, redacted: Redaction) -> dict[str, Any]:
+    """What a module printed about a file, or the problem that kept it from that."""
     if ran.bound and _is_object(ran.stdout):  # the file was imported, and something of it goes on
-        return {"problems": [{"path": file.path, "line": 1, "message": f"{ran.bound}: {_GOES_ON}"}]}
-    redacted = Redaction(env.values())
+        return _problem(file, f"{ran.bound}: {_GOES_ON}")
     try:
         found: dict[str, Any] = json.loads(redacted(ran.stdout.decode("utf-8", "replace")))
     except ValueError:  # it ended early, or something else wrote to its stdout
         words = redacted(ran.stderr.decode("utf-8", "replace"))
         last = " / ".join(words.split("\n")[-4:]).strip(" /")[-600:]
         why = f"cannot be imported: {_end_of(ran)}" + (f"; its last words: {last}" if last else "")
-        return {"problems": [{"path": file.path, "line": 1, "message": why}]}
+        return _problem(file, why)
     return found
+
+
+def _problem(file: FileText, message: str) -> dict[str, Any]:
+    return {"problems": [{"path": file.path, "line": 1, "message": message}]}
 
 
 def _is_object(text: bytes) -> bool:

@@ -22,7 +22,7 @@ from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import FOLDER, kind
 from mesh.servers.filesystem.target import Target, targeted
 from mesh.servers.filesystem.texts import TextForm, form_of, like
-from mesh.servers.filesystem.tree import TreeSize, checked, digest, hash_of
+from mesh.servers.filesystem.tree import TreeSize, digest, hash_of, summed_up
 from mesh.servers.filesystem.unified_diff import ChangePreview
 
 
@@ -266,7 +266,7 @@ def remove_folder(call: Call) -> dict[str, Any]:
             raise FileRefusal(f"{call.path()}: is a {kind(target.found.st_mode)}, no folder: use remove_file")
         target.check_not_mounted()
         with target.root.opened(target.parts, FOLDER) as top:
-            total = checked(target.root, target.parts, top, call.stop)
+            total = summed_up(target.root, target.parts, top, call.stop)
         return carried_out(call, call.path(), _folder_removal(call, target, total))
 
 

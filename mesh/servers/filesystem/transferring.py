@@ -23,7 +23,7 @@ from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
 from mesh.servers.filesystem.root import FOLDER, Root, kind
 from mesh.servers.filesystem.staging import lock
 from mesh.servers.filesystem.target import Target, nearest, targeted
-from mesh.servers.filesystem.tree import checked
+from mesh.servers.filesystem.tree import summed_up
 from mesh.servers.filesystem.unified_diff import ChangePreview, File
 
 
@@ -83,7 +83,7 @@ def _check(call: Call, source: Source, target: Target, *, moves: bool) -> None:
         raise FileRefusal(f"{call.path('source_path')}: a folder cannot be moved into itself")
     if source.is_folder:
         with source.root.opened(source.parts, FOLDER) as top:
-            checked(
+            summed_up(
                 source.root, source.parts, top, call.stop, becomes=(target.root, target.parts), moves=moves
             )
 

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -38,40 +39,47 @@ def walk(
     With ``enters``, that is asked with the path of a folder and a descriptor before the folder is entered,
     and a folder that cannot be opened is passed over. Without, raises `OSError`: the walk is of everything.
     """
-    open_folders: list[tuple[str, int, Iterator[tuple[str, int]]]] = []
+    levels: list[_Level] = []
     try:
         own = os.open(".", CHILD, dir_fd=top)
-        open_folders.append(("", own, entries_of(own)))
-        while open_folders:
-            prefix, folder, names = open_folders[-1]
-            found = next(names, None)
-            if found is None:
-                open_folders.pop()
-                os.close(folder)
+        levels.append(_Level(own, _entries(own, "")))
+        while levels:
+            entry = next(levels[-1].entries, None)
+            if entry is None:
+                os.close(levels.pop().folder)
                 if stop.is_over:
                     return
                 continue
-            name, mode = found
-            path = prefix + name
-            yield TreeEntry(path, name, mode, folder)
-            if mode != stat.S_IFDIR or (max_depth is not None and len(open_folders) >= max_depth):
-                continue
-            child = _entered(folder, path, name, enters)
-            if child is not None:
-                open_folders.append((f"{path}/", child, entries_of(child)))
+            yield entry
+            if entry.mode == stat.S_IFDIR and (max_depth is None or len(levels) < max_depth):
+                child = _entered(entry, enters)
+                if child is not None:
+                    levels.append(_Level(child, _entries(child, f"{entry.path}/")))
     finally:
-        for _, folder, _names in open_folders:
-            os.close(folder)
+        for level in levels:
+            os.close(level.folder)
 
 
-def _entered(folder: int, path: str, name: str, enters: Callable[[str, int], bool] | None) -> int | None:
+class _Level(NamedTuple):
+    """A folder that the walk is in, and what of it is still to come."""
+
+    folder: int
+    entries: Iterator[TreeEntry]
+
+
+def _entries(folder: int, prefix: str) -> Iterator[TreeEntry]:
+    for name, mode in entries_of(folder):
+        yield TreeEntry(prefix + name, name, mode, folder)
+
+
+def _entered(entry: TreeEntry, enters: Callable[[str, int], bool] | None) -> int | None:
     try:
-        child = os.open(name, CHILD, dir_fd=folder)
+        child = os.open(entry.name, CHILD, dir_fd=entry.folder)
     except OSError as error:
         if enters is None or error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         return None
-    if enters is None or enters(path, child):
+    if enters is None or enters(entry.path, child):
         return child
     os.close(child)
     return None
@@ -108,7 +116,7 @@ class TreeSize(NamedTuple):
     size: int = 0
 
 
-def checked(
+def summed_up(
     root: Root,
     parts: Parts,
     top: int,
@@ -122,30 +130,33 @@ def checked(
     Raises `FileRefusal` if something in it, or in the place that it is going to, is hidden or frozen, is a
     mount point, or is no file, folder or link.
     """
-    device = os.fstat(top).st_dev
-    files = folders = links = size = 0
+    device, size = os.fstat(top).st_dev, 0
+    types: Counter[int] = Counter()
     for count, entry in enumerate(walk(top, stop)):
         if STAGING in entry.path.split("/", 1) or entry.name == STAGING:
             continue
+        if count >= MOST_ENTRIES:
+            raise FileRefusal(f"{text_of(parts)}: holds more than {MOST_ENTRIES} entries")
         own = "/".join((*parts, entry.path))
         root.check_below(own, writes=moves)
         if becomes is not None:
             becomes[0].check_below("/".join((*becomes[1], entry.path)), writes=True)
-        if count >= MOST_ENTRIES:
-            raise FileRefusal(f"{text_of(parts)}: holds more than {MOST_ENTRIES} entries")
         found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-        if stat.S_ISDIR(found.st_mode):
-            if found.st_dev != device:
-                raise FileRefusal(f"{shown(own)}: is a mount point")
-            folders += 1
-        elif stat.S_ISLNK(found.st_mode):
-            links += 1
-        elif stat.S_ISREG(found.st_mode):
-            files, size = files + 1, size + found.st_size
-        elif becomes is not None:
-            raise FileRefusal(f"{shown(own)}: is a {kind(found.st_mode)}, which is neither copied nor moved")
+        if why := _immovable(found, device, is_kept=becomes is not None):
+            raise FileRefusal(f"{shown(own)}: {why}")
+        types[stat.S_IFMT(found.st_mode)] += 1
+        size += found.st_size if stat.S_ISREG(found.st_mode) else 0
     stop.check()
-    return TreeSize(files, folders, links, size)
+    return TreeSize(types[stat.S_IFREG], types[stat.S_IFDIR], types[stat.S_IFLNK], size)
+
+
+def _immovable(found: os.stat_result, device: int, *, is_kept: bool) -> str:
+    """Why a tree with this in it stays where it is; empty if it need not. ``is_kept``: it is not removed."""
+    if stat.S_ISDIR(found.st_mode):
+        return "is a mount point" if found.st_dev != device else ""
+    if is_kept and not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        return f"is a {kind(found.st_mode)}, which is neither copied nor moved"
+    return ""
 
 
 def digest(top: int, stop: TimeLimit) -> str:

@@ -115,18 +115,18 @@ class Supervised:
         self._timeout_s = order.timeout_s
         self._status: int | None = None
         self._stopped = ""
+        self._stop_at = time.monotonic() + order.timeout_s
+        self._look_at = time.monotonic() + LOOK_S
         self._kill_at = float("inf")
 
     def watch(self, link: int, wake: int) -> End:
         """Waits until the command ends, or ends it. Nothing of it is left then, except what the kernel cannot
         kill."""
-        deadline = time.monotonic() + self._timeout_s
         events = select.poll()
         events.register(wake, select.POLLIN)
         events.register(link, select.POLLIN)
-        look_at = time.monotonic() + LOOK_S
         while True:
-            next_s = min(deadline, look_at, self._kill_at) - time.monotonic()
+            next_s = min(self._stop_at, self._look_at, self._kill_at) - time.monotonic()
             for descriptor, _ in events.poll(max(0.0, next_s * 1000)):
                 if descriptor == wake:
                     os.read(wake, 4096)
@@ -134,21 +134,23 @@ class Supervised:
                     events.unregister(link)
                     self._stop("it was cancelled")
             self._reap()
-            if self._status is not None:
-                break
-            now = time.monotonic()
-            if now >= deadline:
-                deadline = float("inf")
-                self._stop(f"it ran longer than {self._timeout_s:g} s")
-            if now >= look_at:
-                look_at = now + LOOK_S
-                if excess := self._excess():
-                    self._stopped = self._stopped or excess
-                    break
-            if now >= self._kill_at:
+            if self._status is not None or self._must_be_killed():
                 break
         self._end_rest()
         return End(self._status, self._stopped)
+
+    def _must_be_killed(self) -> bool:
+        """Whether the command uses too much, or does not stop. Tells it to stop when its time is over."""
+        now = time.monotonic()
+        if now >= self._stop_at:
+            self._stop_at = float("inf")
+            self._stop(f"it ran longer than {self._timeout_s:g} s")
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            if excess := self._excess():
+                self._stopped = self._stopped or excess
+                return True
+        return now >= self._kill_at
 
     def _stop(self, why: str) -> None:
         self._stopped = self._stopped or why

@@ -71,38 +71,48 @@ class Launcher:
     async def run(self, order: Order, stdout: Take, stderr: Take) -> End:
         """Runs a command to its end. If this is cancelled, the command is stopped, and nothing of it is left
         when the error is raised. Raises `LauncherGone`."""
-        link, far = socket.socketpair()
-        pipes = [os.pipe(), os.pipe()]
-        null = os.open(os.devnull, os.O_RDONLY)
-        try:
-            with far, content_file(order.to_json()) as request:
-                given = [request, null, pipes[0][1], pipes[1][1], far.fileno()]
-                socket.send_fds(self._control, [b"\0"], given)
-        except OSError as error:
-            link.close()
-            for reader, _ in pipes:
-                os.close(reader)
-            raise LauncherGone("the process that starts commands is gone: start the server again") from error
-        finally:
-            for descriptor in (null, pipes[0][1], pipes[1][1]):
-                os.close(descriptor)
+        link, outputs = self._hand_over(order)
         readers = [
-            asyncio.create_task(_read(reader, take))
-            for (reader, _), take in zip(pipes, (stdout, stderr), strict=True)
+            asyncio.create_task(_read(output, take))
+            for output, take in zip(outputs, (stdout, stderr), strict=True)
         ]
         with link:
             link.setblocking(False)
             try:
                 return await _ended(link)
             except asyncio.CancelledError:
-                link.shutdown(socket.SHUT_WR)
-                with anyio.CancelScope(shield=True), suppress(LauncherGone, TimeoutError):
-                    async with asyncio.timeout(STOPS_WITHIN_S):
-                        await _ended(link)
+                await _stopped(link)
                 raise
             finally:
                 with anyio.CancelScope(shield=True):
                     await _finished(readers)
+
+    def _hand_over(self, order: Order) -> tuple[socket.socket, tuple[int, int]]:
+        """Gives an order to the launcher. Returns the socket of who watches over the command, and where its
+        stdout and stderr are read."""
+        link, far = socket.socketpair()
+        (stdout, out), (stderr, err) = os.pipe(), os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        try:
+            with far, content_file(order.to_json()) as request:
+                socket.send_fds(self._control, [b"\0"], [request, null, out, err, far.fileno()])
+        except OSError as error:
+            link.close()
+            os.close(stdout)
+            os.close(stderr)
+            raise LauncherGone("the process that starts commands is gone: start the server again") from error
+        finally:
+            for given in (null, out, err):
+                os.close(given)
+        return link, (stdout, stderr)
+
+
+async def _stopped(link: socket.socket) -> None:
+    """Has the command ended, and waits for that whatever is cancelled meanwhile."""
+    link.shutdown(socket.SHUT_WR)
+    with anyio.CancelScope(shield=True), suppress(LauncherGone, TimeoutError):
+        async with asyncio.timeout(STOPS_WITHIN_S):
+            await _ended(link)
 
 
 async def _ended(link: socket.socket) -> End:

@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,39 +120,43 @@ def _was_reached(trap: socket.socket) -> bool:
 
 @contextmanager
 def _traps(folder: Path) -> Iterator[_Traps]:
-    root, outside = folder / "root", folder / "outside"
+    root, outside = _laid_out(folder)
+    with ExitStack() as stack:
+        sockets = {what: stack.enter_context(trap) for what, trap in _sockets(outside).items()}
+        descriptor = os.open(root, FOLDER | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        given = {
+            "root": str(root),
+            "outside": str(outside),
+            "tcp": sockets["use TCP"].getsockname()[1],
+            "udp": sockets["use UDP"].getsockname()[1],
+            "abstract": sockets["use an abstract socket"].getsockname().decode(),
+            "server": os.getpid(),
+        }
+        hide, freeze = Patterns((".secret",)), Patterns(("folder/frozen",))
+        served = Root("root", descriptor, chosen(), hide=hide, freeze=freeze, where=str(root))
+        yield _Traps(given, served, folder, sockets)
+
+
+def _laid_out(folder: Path) -> tuple[Path, Path]:
+    """A root with something hidden and something frozen, and a folder outside of it with a secret."""
+    root, outside = folder.resolve() / "root", folder.resolve() / "outside"
     for each in (root / "folder", root / "free", outside):
         each.mkdir(parents=True)
     for path in (root / ".secret", root / "folder" / "frozen", outside / "secret"):
         path.write_text("secret")
+    return root, outside
+
+
+def _sockets(outside: Path) -> dict[str, socket.socket]:
+    """Sockets that a command must not reach, by what it would do then."""
     abstract = f"\0mcp-shell-{secrets.token_hex(8)}"
-    descriptor = os.open(root, FOLDER | os.O_CLOEXEC)
-    sockets = {
+    return {
         "use TCP": _bound(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
         "use UDP": _bound(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
         "use an abstract socket": _bound(socket.AF_UNIX, socket.SOCK_STREAM, abstract),
         "use a socket with a path": _bound(socket.AF_UNIX, socket.SOCK_STREAM, str(outside / "socket")),
     }
-    try:
-        hide, freeze = Patterns((".secret",)), Patterns(("folder/frozen",))
-        where = os.path.realpath(root)
-        yield _Traps(
-            {
-                "root": where,
-                "outside": os.path.realpath(outside),
-                "tcp": sockets["use TCP"].getsockname()[1],
-                "udp": sockets["use UDP"].getsockname()[1],
-                "abstract": abstract,
-                "server": os.getpid(),
-            },
-            Root("root", descriptor, chosen(), hide=hide, freeze=freeze, where=where),
-            folder,
-            sockets,
-        )
-    finally:
-        os.close(descriptor)
-        for trap in sockets.values():
-            trap.close()
 
 
 def _bound(family: int, kind: int, where: object) -> socket.socket:

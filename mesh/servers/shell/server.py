@@ -64,36 +64,40 @@ def build(commands: Commands) -> "McpServer[Any]":
     from mcp.server.lowlevel import Server as McpServer
 
     listing = types.ListToolsResult.model_validate({"tools": [tool_of(commands)]})
-    limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
+    at_once = anyio.CapacityLimiter(MOST_AT_ONCE)
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         return listing
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         async with until_over(context.request):
-            return await answer(context, params)
+            return await _result(commands, at_once, context, params)
         return _text("the client has gone, and the command was ended", is_error=True)
 
-    async def answer(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        async def tell(written: int, latest: str) -> None:
-            await context.session.report_progress(written, message=latest)
-
-        arguments = dict(params.arguments or {})
-        asked = context_of(context.meta)
-        try:
-            if arguments.pop("check", False) is True:
-                found = await commands.records.outcome(asked.idempotency_key, arguments, asked.started_at)
-                return _text(json.dumps(found))
-            with commands.records.call(asked.idempotency_key, arguments) as record:
-                roots = await narrowed_by_client(context, commands.roots)
-                request = request_of(params.name, arguments, roots, commands.shell)
-                async with limiter:
-                    text = await commands.run(request, record, tell)
-        except (FileRefusal, LauncherGone) as error:
-            return _text(str(error), is_error=True)
-        return _text(text)
-
     return McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def _result(
+    commands: Commands, at_once: anyio.CapacityLimiter, context: Any, params: "types.CallToolRequestParams"
+) -> "types.CallToolResult":
+    """Runs a command, or looks up what came of one."""
+
+    async def tell(written: int, latest: str) -> None:
+        await context.session.report_progress(written, message=latest)
+
+    arguments = dict(params.arguments or {})
+    asked = context_of(context.meta)
+    try:
+        if arguments.pop("check", False) is True:
+            found = await commands.records.outcome(asked.idempotency_key, arguments, asked.started_at)
+            return _text(json.dumps(found))
+        with commands.records.call(asked.idempotency_key, arguments) as record:
+            roots = await narrowed_by_client(context, commands.roots)
+            request = request_of(params.name, arguments, roots, commands.shell)
+            async with at_once:
+                return _text(await commands.run(request, record, tell))
+    except (FileRefusal, LauncherGone) as error:
+        return _text(str(error), is_error=True)
 
 
 def _text(text: str, *, is_error: bool = False) -> "types.CallToolResult":
