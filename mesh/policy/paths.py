@@ -1,7 +1,7 @@
 """Path arguments in normal form, and the globs over them. Pure.
 
-A path is relative to a root, with ``/``, without ``.`` and without empty parts. One that is absolute
-(where the roots of a server are on its machine, only the server knows), that climbs (``..``), or whose meaning
+A path is relative to a root, with ``/``, without ``.`` and without empty parts. One that is absolute (where
+the roots of a server are on its machine, only the server knows), that climbs (``..``), or whose meaning
 nobody knows here (``~``, NUL, no text) is *unplaced*: it matches no allow, and whatever it could be counts
 against it.
 
