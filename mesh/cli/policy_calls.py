@@ -28,12 +28,14 @@ class Callables:
     about may be theirs, to learn what they say about themselves."""
 
     def __init__(self, config: "Config", asked: Collection[str]) -> None:
+        from mesh.tree.agent_call import USE_AGENT
         from mesh.tree.calls_for_policies import callers_of
         from mesh.tree.inventory import inventory
 
+        self._config = config
         self._tools: dict[str, Tool] = {}
         self._rows = {row["name"]: row for row in inventory(config, [])}
-        if any(name not in self._rows for name in asked):
+        if any(name not in self._rows and name != USE_AGENT for name in asked):
             self._tools = _started(config)
             shown = [tool.shown() for tool in self._tools.values()]
             self._rows |= {row["name"]: row for row in inventory(config, shown)}
@@ -49,8 +51,11 @@ class Callables:
 
     def call(self, name: str, arguments: dict[str, Any], node: str | None) -> "PolicyCall":
         """The call of a tool by a node, or by the first that may. Raises `NoSuchCall`."""
+        from mesh.tree.agent_call import USE_AGENT
         from mesh.tree.calls_for_policies import agent_call, tool_call
 
+        if name == USE_AGENT:
+            return self._by_use_agent(arguments, node)
         caller = self._caller(name, node)
         agent, planned = next((a, p) for a, p in self._callers if p.node.name == caller)
         inline = _is_inline(planned)
@@ -59,6 +64,26 @@ class Callables:
         row = self._rows[name]
         kind, destructive = row["source"], row["destructiveHint"]
         return agent_call(kind, agent, caller, name, arguments, destructive=destructive, inline=inline)
+
+    def _by_use_agent(self, arguments: dict[str, Any], node: str | None) -> "PolicyCall":
+        """The call of the agent that ``use_agent`` names, by that agent's name, as in
+        `mesh.tree.agent_call`."""
+        from mesh.tree.agent_call import USE_AGENT
+        from mesh.tree.calls_for_policies import agent_call
+
+        offering = [(a, p) for a, p in self._callers if p.node.offer_agents == USE_AGENT]
+        offering = [(a, p) for a, p in offering if node in (None, p.node.name)]
+        if not offering:
+            who = "no node calls" if node is None else f"{node[:128]!r} does not call"
+            raise NoSuchCall(f"{who} agents by {USE_AGENT}")
+        name = str(arguments.get("agent"))
+        named = {each.name: found for found in reversed(offering) for each in found[1].node.agents}
+        if name not in named:
+            known = ", ".join(sorted(named))
+            raise NoSuchCall(f'{USE_AGENT} calls no agent {name[:128]!r}; "agent" is one of: {known}')
+        (agent, planned), destructive = named[name], self._config.callable_agents[name].destructive
+        by, inline = planned.node.name, _is_inline(planned)
+        return agent_call("agent", agent, by, name, arguments, destructive=destructive, inline=inline)
 
     def _caller(self, name: str, node: str | None) -> str:
         if name not in self._rows:

@@ -50,7 +50,8 @@ _TASK: dict[str, Any] = {
     "required": ["task"],
     "additionalProperties": False,
 }
-_USE_AGENT = "use_agent"
+USE_AGENT = "use_agent"
+"""The tool that stands for all agents of a node (``offer_agents``)."""
 _FORCED = "\n[It had to end here: the limit {} of the budget was reached.]"
 
 
@@ -111,7 +112,7 @@ class AgentCalls(msgspec.Struct, frozen=True, kw_only=True):
     def takes(self, call: ToolCall) -> bool:
         """Whether this call is for an agent."""
         if self.is_one_tool:
-            return bool(self.agents) and call.name == _USE_AGENT
+            return bool(self.agents) and call.name == USE_AGENT
         return call.name in self.agents
 
     async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
@@ -268,7 +269,7 @@ def _use_agent(agents: Mapping[str, CallableAgent]) -> ToolSpec:
     about = "\n".join(f"{agent.name}: {agent.spec.description}" for agent in agents.values())
     properties = {"agent": {"type": "string", "enum": sorted(agents)}, **_TASK["properties"]}
     schema = {**_TASK, "properties": properties, "required": ["agent", "task"]}
-    return ToolSpec(_USE_AGENT, f"Asks one of these agents:\n{about}", schema)
+    return ToolSpec(USE_AGENT, f"Asks one of these agents:\n{about}", schema)
 
 
 def _without_agent(arguments: Mapping[str, Any]) -> dict[str, Any]:

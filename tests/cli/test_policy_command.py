@@ -128,3 +128,57 @@ def test_an_example_that_is_wrong_is_a_problem_of_the_config(path: Path) -> None
     run = mesh("check", path)
     assert run.exit_code == 2
     assert ":1: policy.rules[0].examples.match[0]: the rule does not match it" in run.stderr
+
+
+CALLING = """\
+name: a
+llm: {model: offline}
+agents:
+  - {name: helper, type: llm, description: Helps.}
+  - {name: risky, type: llm, description: Dares., destructiveHint: true}
+agent:
+  name: steps
+  type: sequential
+  agents:
+    - {name: first, type: llm, agents: [helper]}
+    - {name: worker, type: llm, agents: [helper, risky], offer_agents: use_agent}
+policy:
+  rules:
+    - {name: generic, tools: [use_agent], decide: allow}
+    - {name: named, kinds: [agent], tools: [helper], args: {agent: helper, task: "re:prod"}, decide: deny}
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("agent=helper", "task=to prod"), 4, "denied by named (PATH:15): "),
+        (("agent=helper", "task=x", "--node", "worker"), 0, "allowed by default: "),
+        (("agent=risky", "task=x"), 3, "ask by default: "),
+    ],
+)
+def test_an_agent_that_is_called_by_use_agent_is_judged_by_its_own_name(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(CALLING)
+    run = mesh("policy", "explain", path, "use_agent", *arguments)
+    assert (run.exit_code, run.stdout.startswith(said.replace("PATH", str(path)))) == (code, True), run.output
+    assert "called by worker of steps; kind agent" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("agent=nobody",), "use_agent calls no agent 'nobody'; \"agent\" is one of: helper, risky"),
+        (("task=x",), "use_agent calls no agent 'None'; "),
+        (("agent=helper", "--node", "first"), "'first' does not call agents by use_agent"),
+    ],
+)
+def test_use_agent_without_such_an_agent_is_told_in_a_line(
+    tmp_path: Path, arguments: tuple[str, ...], problem: str
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(CALLING)
+    run = mesh("policy", "explain", path, "use_agent", *arguments)
+    assert (run.exit_code, problem in run.stderr) == (2, True), run.output

@@ -11,6 +11,7 @@ from mesh.journal.files import FileJournal
 from tests.cli.test_cli import mesh
 from tests.core.test_recorded_calls import answer, approved, asked
 from tests.worlds.mesh import SIMPLE, ScriptedLlm, WorldMesh, calls, says
+from tests.worlds.trees import ByNode
 
 TOOLS = """
 from mesh.tools import tool
@@ -149,3 +150,36 @@ def test_a_wrong_use_is_told_in_a_line(path: Path, arguments: tuple[str, ...], p
     run = mesh("policy", "explain", path, *arguments)
     assert run.exit_code in (1, 2)
     assert problem in run.stderr
+
+
+CALLING = """\
+name: test
+data_dir: FOLDER/data
+llm: {model: offline}
+agents:
+  - {name: helper, type: llm, prompt: "helper: x", description: Helps.}
+agent: {name: main, type: llm, prompt: "main: x", agents: [helper], offer_agents: use_agent}
+policy:
+  rules:
+    - {name: generic, tools: [use_agent], decide: deny}
+    - {name: closed, tools: [helper], args: {task: "re:prod"}, decide: deny}
+    - {name: asked, tools: [helper], args: {task: "re:test"}, decide: ask}
+"""
+
+
+async def test_what_it_says_of_use_agent_is_what_the_gate_did(tmp_path: Path) -> None:
+    path, config = tmp_path / "a.yaml", CALLING.replace("FOLDER", str(tmp_path))
+    path.write_text(config)
+    made = [("use_agent", {"agent": "helper", "task": task}) for task in ("prod", "test", "x")]
+    model = ByNode(main=[calls(*made), says("ok")])
+    async with WorldMesh(model, FileJournal(tmp_path / "data"), config) as world:
+        _, body = await world.create("go")
+        id = body["conversation"]["id"]
+    run = await asyncio.to_thread(mesh, "policy", "explain", path, "--replay", id)
+    said = [line.split(":")[1].split("(")[0].strip() for line in run.stdout.splitlines() if "now:" in line]
+    assert said == ["denied by closed", "ask by asked", "allowed by default"], run.output
+    then = [line.strip() for line in run.stdout.splitlines() if "then:" in line]
+    assert then[0].startswith("then: error by closed")
+    assert then[1] == "then: ask by asked; not decided; no result"
+    assert then[2] == "then: allowed by default"
+    assert "[changed]" not in "".join(run.stdout.splitlines()[3:])
