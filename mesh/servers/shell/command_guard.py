@@ -39,7 +39,7 @@ LEFT_GRACE_S = 0.2
 KILL_WITHIN_S = 5.0
 
 
-def supervise(order: Order, stdio: Sequence[int], link: socket.socket) -> None:
+def guard_command(order: Order, stdio: Sequence[int], link: socket.socket) -> None:
     """Runs the command, and writes its `End` to the socket."""
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -53,7 +53,7 @@ def supervise(order: Order, stdio: Sequence[int], link: socket.socket) -> None:
         become(order, stdio, own, group)
     for descriptor in stdio:
         os.close(descriptor)
-    end = Supervised(child, order).watch(link.fileno(), wake)
+    end = GuardedCommand(child, order).watch(link.fileno(), wake)
     if group is not None:
         process_limit.remove_group(group)
     # Where the server is gone, nobody wants to know.
@@ -61,11 +61,11 @@ def supervise(order: Order, stdio: Sequence[int], link: socket.socket) -> None:
         link.sendall(end.to_json())
 
 
-def become(order: Order, stdio: Sequence[int], supervisor: int, group: str | None) -> None:
+def become(order: Order, stdio: Sequence[int], guard: int, group: str | None) -> None:
     """The command's side of the fork. Never returns."""
     try:
         signal_on_parent_death(signal.SIGKILL)()
-        if os.getppid() != supervisor:  # it died before the kernel was asked
+        if os.getppid() != guard:  # it died before the kernel was asked
             return
         os.setsid()
         for number, descriptor in enumerate(stdio):
@@ -105,8 +105,8 @@ def _limit(limits: CommandLimits) -> None:
         resource.setrlimit(number, (least, least))
 
 
-class Supervised:
-    """The command, with all processes below the supervisor."""
+class GuardedCommand:
+    """The command, with all processes below its guard."""
 
     def __init__(self, pid: int, order: Order) -> None:
         self._pid = pid

@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from mesh.processes.guard import PR_SET_CHILD_SUBREAPER, children, descendants, prctl
 from mesh.servers.shell import process_limit
-from mesh.servers.shell.command_guard import supervise
+from mesh.servers.shell.command_guard import guard_command
 from mesh.servers.shell.order import order_of
 
 _DESCRIPTORS = 5
@@ -30,51 +30,51 @@ def main(control: socket.socket) -> None:
     """Carries out orders until the server is gone, and then waits for the ends of the commands."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     process_limit.remove_stale_groups()
-    supervisors: set[int] = set()
-    signal.signal(signal.SIGCHLD, lambda number, frame: _clean_up(supervisors))
+    guards: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda number, frame: _clean_up(guards))
     while True:
         found, descriptors, _, _ = socket.recv_fds(control, 1, _DESCRIPTORS)
         if not found:
             break
-        # A supervisor must be known before its end is noticed.
+        # A command guard must be known before its end is noticed.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         child = os.fork()
         if child == 0:
             control.close()
             _carry_out(descriptors)
-        supervisors.add(child)
+        guards.add(child)
         for descriptor in descriptors:
             os.close(descriptor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    # The supervisors see the end of their sockets, too, and end their commands. Were this process gone before
-    # them, nobody could find what a supervisor left behind.
+    # The command guards see the end of their sockets, too, and end their commands. Were this process gone
+    # before them, nobody could find what one of them left behind.
     give_up_at = time.monotonic() + ENDS_WITHIN_S
-    while supervisors and time.monotonic() < give_up_at:
+    while guards and time.monotonic() < give_up_at:
         time.sleep(0.01)
 
 
 def _carry_out(descriptors: list[int]) -> None:
-    """The supervisor's side of the fork. It does not end with the launcher: its socket tells it when the
+    """The command guard's side of the fork. It does not end with the launcher: its socket tells it when the
     server is gone. Never returns."""
     status = 1
     try:
         request, *stdio, link = descriptors
         with os.fdopen(request, "rb") as file:
             order = order_of(file.read())
-        supervise(order, stdio, socket.socket(fileno=link))
+        guard_command(order, stdio, socket.socket(fileno=link))
         status = 0
     finally:
         os._exit(status)
 
 
-def _clean_up(supervisors: set[int]) -> None:
-    """Removes the zombies, and kills what a supervisor leaves behind that was killed itself: its descendants
-    become children of this process."""
+def _clean_up(guards: set[int]) -> None:
+    """Removes the zombies, and kills what a command guard leaves behind that was killed itself: its
+    descendants become children of this process."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-            supervisors.discard(ended)
+            guards.discard(ended)
     for orphan in children(os.getpid()):
-        if orphan not in supervisors:
+        if orphan not in guards:
             for pid in (orphan, *descendants(orphan)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

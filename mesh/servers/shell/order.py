@@ -27,8 +27,8 @@ class Restriction:
 
 @dataclass(frozen=True)
 class Order:
-    """``shells``: how many processes of the sandbox are between the supervisor and the command; signals do
-    not go to them."""
+    """``wrappers``: how many processes of the sandbox are between the command guard and the command; signals
+    do not go to them."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
