@@ -55,7 +55,7 @@ async def meshed(
 ) -> AsyncIterator[WorldMesh]:
     mesh = WorldMesh(ScriptedLlm(*answers), journal, config, push_store=store)
     mesh.push_policy, mesh.sender = policy, sender or mesh.sender
-    mesh.keeper = mesh._new_keeper()
+    mesh.keepers[0] = mesh._new_keeper()
     async with mesh:
         yield mesh
 
