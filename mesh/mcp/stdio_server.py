@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from mesh.processes.own_stdio import detach_stdio
@@ -28,6 +29,12 @@ Incoming: TypeAlias = SessionMessage | Exception
 
 class LineTooLong(OSError):
     """A line is over the bound. It ends the connection: where the next line begins could not be told."""
+
+
+async def serve(server: Server[Any]) -> None:
+    """Runs a server until stdin ends. Raises `OSError` as `stdio_streams`."""
+    async with stdio_streams() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 @asynccontextmanager

@@ -14,7 +14,6 @@ The SDK takes most of the start-up time and is therefore imported only when it i
 """
 
 import argparse
-import gc
 import json
 import re
 import signal
@@ -26,6 +25,8 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from mesh.servers.console_script import address, ending, first_of, loading
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -254,11 +255,9 @@ def explain(error: Exception) -> str:
 
 
 async def serve_stdio(store: Resources) -> None:
-    from mesh.mcp.stdio_server import stdio_streams
+    from mesh.mcp.stdio_server import serve
 
-    server = build(store)
-    async with stdio_streams() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    await serve(build(store))
 
 
 async def serve_http(store: Resources, host: str, port: int) -> None:
@@ -267,18 +266,6 @@ async def serve_http(store: Resources, host: str, port: int) -> None:
 
     app = build(store).streamable_http_app(json_response=True, host=host)
     await over_http.serve(app, "mcp-resources", host, port)
-
-
-def address(value: str) -> tuple[str, int]:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{value!r} is not HOST:PORT, such as 127.0.0.1:8090")
-    return host.strip("[]"), int(port)
-
-
-def first_of(error: BaseException) -> BaseException:
-    """Returns the first error in a nested exception group of task groups."""
-    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def main() -> None:
@@ -291,27 +278,19 @@ def main() -> None:
         "--http", type=address, metavar="HOST:PORT", help="serve Streamable HTTP at /mcp instead of stdio"
     )
     options = parser.parse_args()
-    # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
-    # start-up time.
-    gc.disable()
-    import anyio
-    import mcp.server.lowlevel  # noqa: F401
-
-    gc.freeze()
-    gc.enable()
+    with loading():
+        import anyio
     try:
-        with closing(Resources(options.db)) as store:
+        with ending("mcp-resources"), closing(Resources(options.db)) as store:
             if options.http:
                 anyio.run(serve_http, store, *options.http)
             else:
                 anyio.run(serve_stdio, store)
     except Exception as error:
         cause = first_of(error)
-        if not isinstance(cause, OSError | sqlite3.Error):
+        if not isinstance(cause, sqlite3.Error):
             raise
-        sys.exit(f"mcp-resources: {f'{options.db}: ' if isinstance(cause, sqlite3.Error) else ''}{cause}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(f"mcp-resources: {options.db}: {cause}")
 
 
 if __name__ == "__main__":

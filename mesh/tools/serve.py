@@ -63,11 +63,9 @@ def server_of(file: ToolFile, max_result_bytes: int) -> "Server[Any]":
 
 async def serve(file: ToolFile, max_result_bytes: int) -> None:
     """Serves stdio until it ends."""
-    from mesh.mcp.stdio_server import stdio_streams
+    from mesh.mcp import stdio_server
 
-    server = server_of(file, max_result_bytes)
-    async with stdio_streams() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    await stdio_server.serve(server_of(file, max_result_bytes))
 
 
 def main() -> None:

@@ -189,13 +189,18 @@ def _patched(call: Call, text: str) -> tuple[str, int]:
 def remove_file(call: Call) -> dict[str, Any]:
     with targeted(call.root(), call.parts()) as target:
         if call.flag("check"):
-            state = state_of(target, call.stop)
-            return outcome(state, Expected(parsed(call.text("expect")).before, ABSENT), call.path())
+            return _looked_up(call, target)
         if target.found is None:
             raise FileRefusal(f"{call.path()}: path not found")
         if stat.S_ISDIR(target.found.st_mode):
             raise FileRefusal(f"{call.path()}: is a directory: use remove_folder")
         return carried_out(call, call.path(), _removal(call, target))
+
+
+def _looked_up(call: Call, target: Target) -> dict[str, Any]:
+    """What came of a removal."""
+    expected = Expected(parsed(call.text("expect")).before, ABSENT)
+    return outcome(state_of(target, call.stop), expected, call.path())
 
 
 def _removal(call: Call, target: Target) -> Change:
@@ -258,8 +263,7 @@ def _created(call: Call, missing: Target | None) -> dict[str, Any]:
 def remove_folder(call: Call) -> dict[str, Any]:
     with targeted(call.root(), call.parts()) as target:
         if call.flag("check"):
-            state = state_of(target, call.stop)
-            return outcome(state, Expected(parsed(call.text("expect")).before, ABSENT), call.path())
+            return _looked_up(call, target)
         if target.found is None:
             raise FileRefusal(f"{call.path()}: path not found")
         if not stat.S_ISDIR(target.found.st_mode):

@@ -7,22 +7,20 @@ It serves stdio, unless ``--http`` or ``--port`` is given.
 """
 
 import argparse
-import gc
 import resource
 import sys
 from pathlib import Path
 
+from mesh.servers.console_script import add_http, ending, listens_on, loading
 from mesh.servers.filesystem import confinement, ripgrep
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import FilesystemSettings, Unusable, loaded, of_folders, opened
 from mesh.servers.filesystem.staging import clean
-from mesh.servers.resources import address, first_of
 
 _OPEN_FILES = 16_384
 """One descriptor for each level of a tree that is walked, and some for each call."""
-_CONFIGURED = ("", -1)
 
 
 def main() -> None:
@@ -33,7 +31,7 @@ def main() -> None:
         roots = _prepared(settings)
     except (Unusable, FileNotFoundError) as error:
         sys.exit("\n".join(f"mcp-filesystem: {line}" for line in str(error).splitlines()))
-    _serve(Server(roots, settings.max_full_read_size), _listens_on(options, settings))
+    _serve(Server(roots, settings.max_full_read_size), listens_on(options, settings.host, settings.port))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,20 +44,8 @@ def _parser() -> argparse.ArgumentParser:
         "--hide", action="append", default=[], metavar="GLOB", help="no tool reads or writes it"
     )
     parser.add_argument("--freeze", action="append", default=[], metavar="GLOB", help="no tool writes it")
-    parser.add_argument(
-        "--http",
-        type=address,
-        nargs="?",
-        const=_CONFIGURED,
-        metavar="HOST:PORT",
-        help="serve Streamable HTTP at /mcp instead of stdio; by default at the host and port of the config",
-    )
-    parser.add_argument("--port", type=_port, help="serve HTTP at this port")
+    add_http(parser)
     return parser
-
-
-def _port(value: str) -> int:
-    return address(f"host:{value}")[1]
 
 
 def _settings(options: argparse.Namespace) -> FilesystemSettings:
@@ -95,38 +81,17 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _listens_on(options: argparse.Namespace, settings: FilesystemSettings) -> tuple[str, int] | None:
-    """Where to serve HTTP; None for stdio."""
-    if options.http is None and options.port is None:
-        return None
-    host, port = options.http if options.http not in (None, _CONFIGURED) else (settings.host, settings.port)
-    return host, port if options.port is None else options.port
-
-
 def _serve(server: Server, place: tuple[str, int] | None) -> None:
-    # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
-    # start-up time.
-    gc.disable()
-    import anyio
-    import mcp.server.lowlevel  # noqa: F401
+    with loading():
+        import anyio
 
-    from mesh.servers.filesystem.server import serve_http, serve_stdio
-
-    gc.freeze()
-    gc.enable()
-    try:
+        from mesh.servers.filesystem.server import serve_http, serve_stdio
+    with ending("mcp-filesystem"):
         if place is None:
             # A seventh less CPU for a call than with the loop of asyncio.
             anyio.run(serve_stdio, server, backend_options={"use_uvloop": True})
         else:
             anyio.run(serve_http, server, *place)
-    except Exception as error:
-        cause = first_of(error)
-        if not isinstance(cause, OSError):
-            raise
-        sys.exit(f"mcp-filesystem: {cause}")
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":

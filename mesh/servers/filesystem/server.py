@@ -74,11 +74,9 @@ async def _answered(
 
 
 async def serve_stdio(server: Server) -> None:
-    from mesh.mcp.stdio_server import stdio_streams
+    from mesh.mcp.stdio_server import serve
 
-    mcp = build(server, is_shared=False)
-    async with stdio_streams() as (incoming, outgoing):
-        await mcp.run(incoming, outgoing, mcp.create_initialization_options())
+    await serve(build(server, is_shared=False))
 
 
 async def serve_http(server: Server, host: str, port: int) -> None:

@@ -7,7 +7,6 @@ It serves stdio, unless ``--http`` or ``--port`` is given.
 """
 
 import argparse
-import gc
 import os
 import sys
 import tempfile
@@ -15,9 +14,9 @@ from pathlib import Path
 
 import anyio
 
+from mesh.servers.console_script import add_http, ending, listens_on, loading
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import Unusable
-from mesh.servers.resources import address, first_of
 from mesh.servers.shell.box import covers_in
 from mesh.servers.shell.command_records import Records, default_folder
 from mesh.servers.shell.launching import Launcher
@@ -26,8 +25,6 @@ from mesh.servers.shell.run_command import Commands
 from mesh.servers.shell.sandbox import KINDS, Kind, Sandbox, missing
 from mesh.servers.shell.shell_program import shell
 from mesh.servers.shell.shell_settings import ShellSettings, checked, loaded, opened, roots_of
-
-_CONFIGURED = ("", -1)
 
 
 def main() -> None:
@@ -39,7 +36,7 @@ def main() -> None:
             commands = _commands(settings, opened(settings), launcher, Path(scratch))
         except Unusable as error:
             sys.exit("\n".join(f"mcp-shell: {line}" for line in error.problems))
-        _serve(commands, _listens_on(options, settings))
+        _serve(commands, listens_on(options, settings.host, settings.port))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,20 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar = "PATH" if option == "read" else "GLOB"
         parser.add_argument(f"--{option}", action="append", default=[], metavar=metavar, help=help_)
     parser.add_argument("--state", metavar="DIR", help="where it is recorded what came of commands")
-    parser.add_argument(
-        "--http",
-        type=address,
-        nargs="?",
-        const=_CONFIGURED,
-        metavar="HOST:PORT",
-        help="serve Streamable HTTP at /mcp instead of stdio; by default at the host and port of the config",
-    )
-    parser.add_argument("--port", type=_port, help="serve HTTP at this port")
+    add_http(parser)
     return parser
-
-
-def _port(value: str) -> int:
-    return address(f"host:{value}")[1]
 
 
 def _settings(options: argparse.Namespace) -> ShellSettings:
@@ -146,36 +131,14 @@ def _failures(sandbox: Sandbox, launcher: Launcher, settings: ShellSettings) -> 
     return anyio.run(found)
 
 
-def _listens_on(options: argparse.Namespace, settings: ShellSettings) -> tuple[str, int] | None:
-    """Where to serve HTTP; None for stdio."""
-    if options.http is None and options.port is None:
-        return None
-    host, port = options.http if options.http not in (None, _CONFIGURED) else (settings.host, settings.port)
-    return host, port if options.port is None else options.port
-
-
 def _serve(commands: Commands, place: tuple[str, int] | None) -> None:
-    # Importing the SDK creates a million objects that stay: collections meanwhile take a fifth of the
-    # start-up time.
-    gc.disable()
-    import mcp.server.lowlevel  # noqa: F401
-
-    from mesh.servers.shell.server import serve_http, serve_stdio
-
-    gc.freeze()
-    gc.enable()
-    try:
+    with loading():
+        from mesh.servers.shell.server import serve_http, serve_stdio
+    with ending("mcp-shell"):
         if place is None:
             anyio.run(serve_stdio, commands)
         else:
             anyio.run(serve_http, commands, *place)
-    except Exception as error:
-        cause = first_of(error)
-        if not isinstance(cause, OSError):
-            raise
-        sys.exit(f"mcp-shell: {cause}")
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -107,11 +107,9 @@ def _text(text: str, *, is_error: bool = False) -> "types.CallToolResult":
 
 
 async def serve_stdio(commands: Commands) -> None:
-    from mesh.mcp.stdio_server import stdio_streams
+    from mesh.mcp.stdio_server import serve
 
-    mcp = build(commands)
-    async with stdio_streams() as (incoming, outgoing):
-        await mcp.run(incoming, outgoing, mcp.create_initialization_options())
+    await serve(build(commands))
 
 
 async def serve_http(commands: Commands, host: str, port: int) -> None:
