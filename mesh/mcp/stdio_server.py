@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import anyio
 import mcp_types as types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
@@ -31,6 +31,53 @@ class LineTooLong(OSError):
     """A line is over the bound. It ends the connection: where the next line begins could not be told."""
 
 
+class IncomingMessages(ObjectReceiveStream[Incoming]):
+    """The messages of stdin, until its end; for a line that is not one, the error.
+
+    It is read by whoever wants the next message: a task that passes each on would cost as much as to read it.
+    """
+
+    def __init__(self, stdin: asyncio.StreamReader) -> None:
+        self._stdin = stdin
+
+    async def receive(self) -> Incoming:
+        try:
+            line = await self._stdin.readuntil(b"\n")
+            return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except asyncio.IncompleteReadError:
+            raise anyio.EndOfStream from None
+        except asyncio.LimitOverrunError:
+            raise LineTooLong(f"a message is over the bound of {MAX_LINE} bytes") from None
+        except ValueError as error:
+            return error
+
+    async def aclose(self) -> None:
+        """Nothing is read any more: the pipe stays open until this process ends."""
+
+
+class OutgoingMessages(ObjectSendStream[SessionMessage]):
+    """Writes messages to stdout, a line each."""
+
+    def __init__(self, stdout: asyncio.StreamWriter) -> None:
+        self._stdout = stdout
+        self._closed = False
+
+    async def send(self, item: SessionMessage) -> None:
+        """Raises `anyio.BrokenResourceError` if nobody reads any more."""
+        if self._closed:
+            raise anyio.ClosedResourceError
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        try:
+            self._stdout.write(text.encode() + b"\n")
+            await self._stdout.drain()
+        except ConnectionError as error:
+            raise anyio.BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        """Nothing is written any more: the pipe stays open until this process ends."""
+        self._closed = True
+
+
 async def serve(server: Server[Any]) -> None:
     """Runs a server until stdin ends. Raises `OSError` as `stdio_streams`."""
     async with stdio_streams() as (incoming, outgoing):
@@ -38,9 +85,7 @@ async def serve(server: Server[Any]) -> None:
 
 
 @asynccontextmanager
-async def stdio_streams() -> AsyncIterator[
-    tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
-]:
+async def stdio_streams() -> AsyncIterator[tuple[IncomingMessages, OutgoingMessages]]:
     """Yields the streams of messages from stdin and to stdout, which must be pipes, sockets or terminals. The
     first ends when stdin does. From then on, ``print`` writes to stderr, and ``input`` finds nothing."""
     _check_usable()
@@ -53,13 +98,7 @@ async def stdio_streams() -> AsyncIterator[
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), incoming_pipe)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     stdout = asyncio.StreamWriter(transport, protocol, None, loop)
-    inbox, incoming = anyio.create_memory_object_stream[Incoming](0)
-    outgoing, outbox = anyio.create_memory_object_stream[SessionMessage](0)
-    async with anyio.create_task_group() as pumps:
-        pumps.start_soon(receive, stdin, inbox)
-        pumps.start_soon(send, outbox, stdout)
-        yield incoming, outgoing
-        pumps.cancel_scope.cancel()
+    yield IncomingMessages(stdin), OutgoingMessages(stdout)
 
 
 def _check_usable() -> None:
@@ -87,27 +126,3 @@ def _cut_off(*pipes: int) -> None:
     for fd in (*pipes, *_event_loops()):
         os.dup2(null, fd, inheritable=False)
     os.close(null)
-
-
-async def receive(stdin: asyncio.StreamReader, inbox: MemoryObjectSendStream[Incoming]) -> None:
-    """Passes on the messages of ``stdin`` until its end; for a line that is not one, the error."""
-    with inbox, suppress(anyio.BrokenResourceError, asyncio.IncompleteReadError):
-        while True:
-            try:
-                line = await stdin.readuntil(b"\n")
-                message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except asyncio.LimitOverrunError:
-                raise LineTooLong(f"a message is over the bound of {MAX_LINE} bytes") from None
-            except ValueError as error:
-                await inbox.send(error)
-            else:
-                await inbox.send(SessionMessage(message))
-
-
-async def send(outbox: MemoryObjectReceiveStream[SessionMessage], stdout: asyncio.StreamWriter) -> None:
-    """Writes messages to ``stdout``, a line each, until nobody reads them."""
-    with outbox, suppress(ConnectionError):
-        async for item in outbox:
-            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            stdout.write(text.encode() + b"\n")
-            await stdout.drain()
