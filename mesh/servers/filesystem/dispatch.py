@@ -31,6 +31,7 @@ _ACTIONS: dict[str, Callable[[Call], Any]] = {
     "grep": searching.grep,
     "glob": finding.glob,
 }
+_STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _SCHEMAS = {str(tool["name"]): tool["inputSchema"] for tool in TOOLS}
 
 
@@ -69,7 +70,7 @@ class Server:
 
 def _check(tool: str, arguments: dict[str, Any]) -> None:
     try:
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        _STRICT.encode(arguments).encode()
     except UnicodeEncodeError:
         raise FileRefusal("an argument contains half a surrogate pair, which is no character") from None
     except ValueError:

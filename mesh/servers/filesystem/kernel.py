@@ -4,6 +4,8 @@ import ctypes
 import os
 import platform
 import struct
+from functools import lru_cache
+from typing import Any
 
 AT_FDCWD = -100
 RENAME_NOREPLACE = 1
@@ -30,6 +32,9 @@ class _OpenHow(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
+_SIZE_OF_HOW = ctypes.sizeof(_OpenHow)
+
+
 class _RulesetAttr(ctypes.Structure):
     _fields_ = [
         ("handled_access_fs", ctypes.c_uint64),
@@ -43,12 +48,24 @@ class _PathBeneathAttr(ctypes.Structure):
     _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
 
 
+# Every call of a tool opens paths. Here ctypes knows the types, so that no argument is wrapped each time.
+_openat2 = _libc["syscall"]
+_openat2.restype = ctypes.c_long
+_openat2.argtypes = (
+    *(ctypes.c_long, ctypes.c_long, ctypes.c_char_p),
+    *(ctypes.POINTER(_OpenHow), ctypes.c_size_t),
+)
+
+
 def openat2(folder: int, path: bytes, flags: int, resolve: int) -> int:
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
-    size = ctypes.c_size_t(ctypes.sizeof(how))
-    return _done(
-        _syscall(ctypes.c_long(_OPENAT2), ctypes.c_long(folder), path, ctypes.byref(how), size), "openat2"
-    )
+    how = _how(flags | os.O_CLOEXEC, resolve)
+    return _done(_openat2(_OPENAT2, folder, path, how, _SIZE_OF_HOW), "openat2")
+
+
+@lru_cache(maxsize=64)
+def _how(flags: int, resolve: int) -> Any:
+    """The kernel only reads it, so that calls in several threads may share one."""
+    return ctypes.pointer(_OpenHow(flags, 0, resolve))
 
 
 def rename(source: int, name: str, target: int, new_name: str, flags: int = 0) -> None:

@@ -16,6 +16,7 @@ STAGING = ".mcp-filesystem"
 
 _LIKE_AN_ESCAPE = re.compile(r"\\(?=x(?:5c|[89a-f][0-9a-f]))")
 _BYTE = re.compile("[\udc80-\udcff]")
+_IN_NO_NAME = re.compile("[\0\ud800-\udfff]")
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\]+\\")
 
 
@@ -50,7 +51,7 @@ def text_of(parts: Parts) -> str:
 def _problem(path: str) -> str:
     if not path:
         return "the path is empty: the root itself is '.'"
-    if "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
+    if _IN_NO_NAME.search(path):
         return "the path contains a character that no name has (NUL or half a surrogate pair)"
     if path.startswith("/"):
         return "absolute paths are not allowed: give the path relative to the root"

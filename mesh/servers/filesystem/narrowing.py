@@ -25,12 +25,13 @@ _ANSWER_WITHIN_S = 10.0
 
 async def narrowed_by_client(context: "ServerRequestContext[Any]", roots: Sequence[Root]) -> Sequence[Root]:
     """The roots that the client of a call allows. Raises `FileRefusal` if it does not say."""
-    import mcp_types as types
-    from mcp.shared.exceptions import MCPError, NoBackChannelError
-
     capabilities = context.session.client_capabilities
     if capabilities is None or capabilities.roots is None:
         return roots
+
+    import mcp_types as types
+    from mcp.shared.exceptions import MCPError, NoBackChannelError
+
     try:
         with anyio.fail_after(_ANSWER_WITHIN_S):
             answer = await context.session.send_request(types.ListRootsRequest(), types.ListRootsResult)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mesh.servers.filesystem.bounds import CHUNK, MAX_HASHED, TimeLimit
@@ -12,6 +13,7 @@ from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.texts import BINARY_WITHIN, TextForm, form_of, line_ending
 
 _TRIES = 3
+_PAGES = ("offset_bytes", "limit_bytes", "offset_lines", "limit_lines")
 
 
 def read_file(call: Call) -> dict[str, Any]:
@@ -19,13 +21,15 @@ def read_file(call: Call) -> dict[str, Any]:
     by_lines = call.given("offset_lines", "limit_lines")
     if by_bytes and by_lines:
         raise FileRefusal("give offset_bytes and limit_bytes, or offset_lines and limit_lines, but not both")
-    with call.root().reading(call.parts()) as (descriptor, _, _):
+    with call.root().reading(call.parts()) as (descriptor, found, _):
+        before = found
         for left in reversed(range(_TRIES)):
-            before = os.fstat(descriptor)
             result = _read(call, descriptor, before.st_size, by_lines=by_lines)
             # A page and a hash of different contents would be worse than no hash.
-            if _version(os.fstat(descriptor)) == _version(before):
+            after = os.fstat(descriptor)
+            if _version(after) == _version(before):
                 return result
+            before = after
             if not left:
                 result["sha256"] = None
                 result["note"] = "the file changed while it was read"
@@ -38,17 +42,19 @@ def _version(found: os.stat_result) -> tuple[int, int, int]:
 
 def _read(call: Call, descriptor: int, size: int, *, by_lines: bool) -> dict[str, Any]:
     head = read(descriptor, 0, min(call.page_size, max(BINARY_WITHIN, 64 << 10)))
-    form = form_of(head, is_whole=len(head) == size)
+    is_whole = len(head) == size
+    form = form_of(head, is_whole=is_whole)
     if form is None:
         return _binary(call, descriptor, size, by_lines)
     if by_lines and form.is_wide:
         raise FileRefusal(
             f"{call.path()}: is {form.name}: pages of lines are not possible, take pages of bytes"
         )
-    page = _page(call, descriptor, form, by_lines)
+    is_all = is_whole and not call.given(*_PAGES)
+    page = FilePage(head, 0, size) if is_all else _page(call, descriptor, form, by_lines)
     content = page.content.removeprefix(form.mark) if page.start == 0 else page.content
     text = content.decode(form.encoding, "replace")
-    totals = _totals(descriptor, size, form, call.stop, head)
+    totals = _totals([head] if is_whole else _chunks(descriptor), size, form, call.stop)
     result = {
         "content": text,
         "size": size,
@@ -80,28 +86,31 @@ def _binary(call: Call, descriptor: int, size: int, by_lines: bool) -> dict[str,
         "binary": True,
         "encoding": "base64",
         "line_ending": "none",
-        "sha256": _totals(descriptor, size, None, call.stop)["sha256"],
+        "sha256": _totals(_chunks(descriptor), size, None, call.stop)["sha256"],
     } | _following(page, size, by_lines=False)
 
 
-def _totals(
-    descriptor: int, size: int, form: TextForm | None, stop: TimeLimit, head: bytes = b""
-) -> dict[str, Any]:
-    """The hash of the whole file and the number of its lines, if it is not too large for that. ``head`` is
-    its beginning, which need not be read again if it is all."""
+def _totals(chunks: Iterable[bytes], size: int, form: TextForm | None, stop: TimeLimit) -> dict[str, Any]:
+    """The hash of the whole file and the number of its lines, if it is not too large for that."""
     if size > MAX_HASHED:
         return {"sha256": None}
-    total, at, lines, last = hashlib.sha256(), 0, 0, b""
-    while chunk := head if len(head) == size and not at else os.pread(descriptor, CHUNK, at):
+    total, lines, last = hashlib.sha256(), 0, b""
+    for chunk in chunks:
         stop.check()
         total.update(chunk)
         lines += chunk.count(b"\n")
-        at += len(chunk)
         last = chunk[-1:]
     found: dict[str, Any] = {"sha256": total.hexdigest()}
     if form is not None and not form.is_wide:
         found["lines_total"] = lines + (last not in (b"", b"\n"))
     return found
+
+
+def _chunks(descriptor: int) -> Iterator[bytes]:
+    at = 0
+    while chunk := os.pread(descriptor, CHUNK, at):
+        yield chunk
+        at += len(chunk)
 
 
 def _following(page: FilePage, size: int, *, by_lines: bool) -> dict[str, Any]:

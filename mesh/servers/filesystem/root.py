@@ -128,8 +128,11 @@ class Root:
 
     def stat(self, parts: Parts) -> os.stat_result:
         """What a path without links is; a link at its end is looked at itself. Raises `OSError`."""
-        with self.opened(parts, os.O_PATH) as descriptor:
+        descriptor = self.open_(self.folder, parts, os.O_PATH)
+        try:
             return os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
 
     def stat_if_any(self, parts: Parts) -> os.stat_result | None:
         try:
@@ -154,12 +157,12 @@ def kind(mode: int) -> str:
 
 def by_name(roots: Sequence[Root], name: str | None) -> Root:
     """The root that a call means: it may leave it out if there is only one. Raises `FileRefusal`."""
-    listed = ", ".join(sorted(root.name for root in roots))
-    if name is None:
-        if len(roots) == 1:
-            return roots[0]
-        raise FileRefusal(f"say which root is meant: there are {listed or 'none that the client allows'}")
+    if name is None and len(roots) == 1:
+        return roots[0]
     for root in roots:
         if root.name == name:
             return root
+    listed = ", ".join(sorted(root.name for root in roots))
+    if name is None:
+        raise FileRefusal(f"say which root is meant: there are {listed or 'none that the client allows'}")
     raise FileRefusal(f"there is no root {name[:100]!r}: there is {listed or 'none that the client allows'}")

@@ -1,11 +1,11 @@
 """The server as clients meet it: MCP by the official SDK, over stdio or HTTP."""
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from mesh.servers import over_http
 from mesh.servers.filesystem.bounds import MAX_CALL_S, TimeLimit
@@ -33,6 +33,7 @@ def build(server: Server, *, is_shared: bool) -> "McpServer[Any]":
     hangs would keep the others waiting."""
     import mcp_types as types
     from mcp.server.lowlevel import Server as McpServer
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 
     listing = types.ListToolsResult.model_validate({"tools": TOOLS})
     limiter = anyio.CapacityLimiter(MOST_AT_ONCE)
@@ -43,20 +44,30 @@ def build(server: Server, *, is_shared: bool) -> "McpServer[Any]":
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         arguments = params.arguments or {}
         try:
-            own = replace(server, roots=await narrowed_by_client(context, server.roots))
+            roots = await narrowed_by_client(context, server.roots)
         except FileRefusal as error:
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
+        own = server if roots is server.roots else replace(server, roots=roots)
         if is_shared or params.name not in _SHORT or "offset_lines" in arguments:
             answer = await _answered(own, params.name, arguments, limiter)
         else:
             answer = own.answer(params.name, arguments, TimeLimit(MAX_CALL_S))
-        text = answer.value if answer.failed else json.dumps(answer.value, ensure_ascii=False)
+        text = answer.value if answer.failed else as_json(answer.value)
         meta = {"mesh": {"conflict": True}} if answer.conflict else None
         return types.CallToolResult(
             content=[types.TextContent(text=text)], is_error=answer.failed, _meta=meta
         )
 
-    return McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+    mcp = McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+    if isinstance(get_tracer_provider(), ProxyTracerProvider):
+        # Nobody collects spans, and to make them takes a tenth of the time of a call.
+        mcp.middleware.clear()
+    return mcp
+
+
+def as_json(value: Any) -> str:
+    """The text that `json.dumps` writes without ``ensure_ascii``, in a third of the time."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
 async def _answered(

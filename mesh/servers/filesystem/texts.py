@@ -40,6 +40,9 @@ class TextForm:
         return self.mark + text.encode(self.encoding)
 
 
+_PLAIN = TextForm()
+
+
 def form_of(head: bytes, *, is_whole: bool) -> TextForm | None:
     """The form of a file that begins with ``head``; None if it is binary. What is no UTF-8 is taken for
     Latin-1, which has a character for each byte."""
@@ -49,13 +52,16 @@ def form_of(head: bytes, *, is_whole: bool) -> TextForm | None:
             return form if _is(head, form, is_whole) else None
     if b"\0" in head[:BINARY_WITHIN]:
         return None
-    return TextForm() if _is(head, TextForm(), is_whole) else TextForm("latin-1")
+    return _PLAIN if _is(head, _PLAIN, is_whole) else TextForm("latin-1")
 
 
 def _is(head: bytes, form: TextForm, is_whole: bool) -> bool:
-    decoder = codecs.getincrementaldecoder(form.encoding)()
+    text = head.removeprefix(form.mark)
     try:
-        decoder.decode(head.removeprefix(form.mark), final=is_whole)
+        if is_whole:
+            text.decode(form.encoding)
+        else:
+            codecs.getincrementaldecoder(form.encoding)().decode(text)
     except UnicodeDecodeError:
         return False
     return True
@@ -63,6 +69,8 @@ def _is(head: bytes, form: TextForm, is_whole: bool) -> bool:
 
 def line_ending(text: str) -> str:
     """Of a text: ``lf``, ``crlf``, ``mixed``, or ``none``."""
+    if "\r" not in text:
+        return "lf" if "\n" in text else "none"
     pairs = text.count("\r\n")
     feeds = text.count("\n") - pairs
     if pairs and feeds:

@@ -1,6 +1,7 @@
 """What needs no files: patches, diffs, patterns, names, encodings and expectations."""
 
 import difflib
+import json
 import os
 import re
 import time
@@ -16,6 +17,7 @@ from mesh.servers.filesystem.globs import Patterns, alternatives, matcher
 from mesh.servers.filesystem.names import accepted, parts_of, shown, text_of
 from mesh.servers.filesystem.patching import edited, lines_of, patched
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
+from mesh.servers.filesystem.server import as_json
 from mesh.servers.filesystem.texts import TextForm, form_of, like, line_ending
 
 LINES = st.lists(st.sampled_from(["", "a", "b", "c", " x", "-y", "+z", "@@ -1 +1 @@", "--- a"]), max_size=12)
@@ -331,3 +333,16 @@ def test_a_change_that_is_not_the_expected_one_is_a_conflict() -> None:
         expectations.check_before("a..b", "c", "f")
     with pytest.raises(StateConflict, match="expected b, would be c"):
         expectations.check_after("a..b", "c", "f")
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+)
+
+
+@given(VALUES)
+@example("".join(map(chr, range(0x250))))
+def test_a_result_is_written_like_json_of_the_standard_library(value: object) -> None:
+    assert as_json(value) == json.dumps(value, ensure_ascii=False)
