@@ -24,7 +24,7 @@ it, and asks for the next one.
 No call is made without a verdict of the policy (`AskPolicy`), which leads to (`action_after_verdict`)
 
     denied, also if it was approved before                                   Refuse
-    ask, and nobody has approved it                                          Ask
+    ask, and nobody has approved it, nor has it begun                        Ask
     or the callee has changed since it was approved                          Ask
     otherwise: its steps are durable, or running it twice is harmless        Run
                otherwise                                                     MakeClaim
@@ -195,6 +195,11 @@ class Callee(Protocol):
         ...
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it is durable and has begun, so that it was let run. That stands, unless it is denied."""
+        ...
+
+    @property
     def lacks_token(self) -> bool:
         """Whether it may need the turn's bearer token, and that was lost with the process that had it."""
         ...
@@ -261,11 +266,11 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class AskPolicy(msgspec.Struct, frozen=True):
-    """The policy has to say what becomes of the call. ``is_approved``: a person has agreed to it; ``changes``
-    is how the callee differs from what was agreed to. ``was_claimed``: it is not run without a claim.
-    ``answers`` is the approval whose decision it tells the callee, which works on the task ``cancels``.
-    ``repeats`` is a claim of which nobody knows the outcome, and which a person wants repeated by a callee
-    that may know it. ``found`` as in `MakeClaim`."""
+    """The policy has to say what becomes of the call. ``is_approved``: a person has agreed to it, or it has
+    begun; ``changes`` is how the callee differs from what was agreed to. ``was_claimed``: it is not run
+    without a claim. ``answers`` is the approval whose decision it tells the callee, which works on the task
+    ``cancels``. ``repeats`` is a claim of which nobody knows the outcome, and which a person wants repeated
+    by a callee that may know it. ``found`` as in `MakeClaim`."""
 
     arguments: dict[str, Any]
     is_approved: bool = False
@@ -424,7 +429,9 @@ def _begin(callee: Callee) -> Action:
     arguments = callee.arguments
     if problem := callee.problem(arguments):
         return Refuse(problem)
-    return Ask("question", arguments) if callee.is_question else AskPolicy(arguments)
+    if callee.is_question:
+        return Ask("question", arguments)
+    return AskPolicy(arguments, is_approved=callee.has_begun)
 
 
 def _decided(history: History, callee: Callee) -> Action:

@@ -6,7 +6,7 @@ one that goes away leaves it running.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -132,6 +132,8 @@ class Driver:
         output = await self._output(loaded, turn)
         failpoint("keeper.pass_returned")
         abandoned = _abandoned_tasks(loaded)
+        if output.status in ("completed", "failed", "stopped"):
+            output = await self._with_settled(loaded, output)
         await loaded.append_from_pass(
             turn.turn, turn.run, _closing(output, turn, loaded.conversation.returned)
         )
@@ -159,8 +161,17 @@ class Driver:
             )
         await loaded.append([*results, end], only_if=lambda: loaded.is_open(turn))
 
-    async def _settle_all(self, loaded: LoadedConversation) -> list[ToolResult]:
-        settled = await asyncio.gather(*(self._settle(call) for call in _unsettled(loaded)))
+    async def _with_settled(self, loaded: LoadedConversation, output: PassOutput) -> PassOutput:
+        """The end of a turn, with the results of the calls that an earlier pass claimed and nobody waits for
+        any more: those of a called agent that is denied by now."""
+        known = {event.step for event in output.events if isinstance(event, ToolResult)}
+        results = await self._settle_all(loaded, known)
+        return msgspec.structs.replace(output, events=[*output.events, *results]) if results else output
+
+    async def _settle_all(self, loaded: LoadedConversation, known: Collection[str] = ()) -> list[ToolResult]:
+        """The results of the calls whose outcome is not known, but for those of the steps that are."""
+        calls = [call for call in _unsettled(loaded) if call.intent.step not in known]
+        settled = await asyncio.gather(*(self._settle(call) for call in calls))
         return [result for result in settled if result is not None]
 
     async def _settle(self, call: UnsettledCall) -> ToolResult | None:

@@ -173,6 +173,11 @@ class _AgentCall(CallDriver):
         inline = not self._calls.settings.asks(self._steps.turn)
         return self._calls.policy_call(self._agent(arguments), arguments, inline=inline)
 
+    @property
+    def has_begun(self) -> bool:  # type: ignore[override]  # of others, none has
+        places = (self._step.called_agent(name) for name in self._calls.agents)
+        return any(self._steps.known(place.step, AgentStarted) for place in places)
+
     # -- effects
 
     async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
@@ -214,6 +219,8 @@ class _AgentCall(CallDriver):
         )
 
     def refusal(self, action: Refuse) -> NotRun:
+        if self.has_begun and action.problem:
+            return NotRun(f"{action.problem}\n{self.call.name} had begun, and does not go on.")
         return refused(action)
 
     def _agent(self, arguments: Mapping[str, Any]) -> CallableAgent:

@@ -130,6 +130,7 @@ class CallDriver:
     callee without effects; a kind of call that is claimed overrides the second part."""
 
     is_question = False
+    has_begun = False
     is_repeatable = False
     is_durable = False
     lacks_token = False

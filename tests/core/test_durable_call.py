@@ -63,6 +63,7 @@ class Tool:
     may_know_later: bool = False
     wrong: str = ""
     is_question: bool = False
+    has_begun: bool = False
     policy: Decision = "allowed"
     changed: str = ""
 
@@ -118,6 +119,18 @@ ROWS: list[tuple[str, list[AnyEvent], Tool, Action]] = [
         [],
         Tool(is_repeatable=True, policy="ask"),
         Ask("tool_call", ARGUMENTS, ASKED),
+    ),
+    (
+        "what was let run, and has begun, is not asked about again",
+        [],
+        Tool(is_durable=True, has_begun=True, policy="ask"),
+        Run(ARGUMENTS, ASKED),
+    ),
+    (
+        "but what is denied by now does not go on",
+        [],
+        Tool(is_durable=True, has_begun=True, policy="denied"),
+        Refuse("Not now. (rule prod of the policy)", was_allowed=True),
     ),
     ("what is denied is refused", [], Tool(policy="denied"), Refuse("Not now. (rule prod of the policy)")),
     (

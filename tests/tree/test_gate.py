@@ -1,6 +1,7 @@
 """The policy in a turn: what it denies, asks about and allows, what decisions leave behind, and what a person
 saw is what happens."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
+    Completed,
     LlmCall,
     ToolIntent,
     ToolResult,
@@ -23,7 +25,10 @@ from mesh.keeper.transfer import exported_lines
 from mesh.mcp.memory import ToolFunction
 from mesh.mcp.meta import ArgumentMeta
 from mesh.mcp.port import Tool, ToolOutcome
-from tests.worlds.mesh import Caller, Ledger, SendMessage, WorldMesh, calls, says
+from mesh.policy.grants import Grant
+from mesh.policy.rules import PolicyRule
+from mesh.tree.turn import UnsettledCall
+from tests.worlds.mesh import Caller, Ledger, SendMessage, WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, Node, add, config, llm, parallel, tool
 
 DENY_BIG = {"name": "big", "tools": ["add"], "args": {"n": {"min": 10}}, "decide": "deny", "say": "Too much."}
@@ -242,13 +247,98 @@ async def test_what_was_remembered_before_a_crash_is_remembered_after_it() -> No
 async def test_what_the_newest_config_denies_is_denied_in_older_conversations_too() -> None:
     async with mesh(ByNode(main=[add(42), says("done")])) as world:
         _, body = await world.create("go")
-        world.newest = parse(config(llm("main"), policy={"rules": [DENY_BIG]}), "test.yaml", {})
-        world.settings = msgspec.structs.replace(world.settings, digest=world.newest.digest)
-        await world.crash()
+        await restarted(world, config(llm("main"), policy={"rules": [DENY_BIG]}))
         _, body = await world.decide(asking(body)["uuid"], "approve")
         (result,) = [e for e in await events(world, body) if isinstance(e, ToolResult)]
         assert (world.ledger.lines, result.rule) == ([], "big")
     assert result.content == "Too much. (rule big of the policy)\nThe call was not run."
+
+
+# -- a called agent whose call is not allowed any more
+
+CLOSED = {"name": "closed", "kinds": ["agent"], "tools": ["helper"], "decide": "deny", "say": "Not any more."}
+
+
+def calling(**policy: Any) -> str:
+    """An agent that calls another one, of which two nodes ask at the same time."""
+    helper = parallel(llm("one"), llm("two"), name="helper", description="Helps.", approvals="ask")
+    return config(llm("main", agents=["helper"]), agents=[helper], policy=policy)
+
+
+async def restarted(world: WorldMesh, newest: str) -> None:
+    """The process is gone, and the next one has another config."""
+    world.newest = parse(newest, "test.yaml", {})
+    world.settings = msgspec.structs.replace(world.settings, digest=world.newest.digest)
+    await world.crash()
+
+
+def helped() -> ByNode:
+    call = calls(("helper", {"task": "x"}))
+    return ByNode(main=[call, says("done")], one=[add(1), says("1")], two=[add(2), says("2")])
+
+
+async def test_a_called_agent_that_is_denied_while_it_waits_ends_as_denied_and_without_its_effects() -> None:
+    async with WorldMesh(helped(), config=calling()) as world:
+        _, body = await world.create("go")
+        first, second = body["conversation"]["pending_approvals"]
+        await restarted(world, calling(rules=[CLOSED]))
+        _, body = await world.decide(first["uuid"], "approve")
+        status, refused = await world.decide(second["uuid"], "approve")
+        (result,) = [e for e in await events(world, body) if isinstance(e, ToolResult)]
+        assert (body["result"]["response"], world.ledger.lines) == ("done", [])
+        assert (status, "is not needed any more" in json.dumps(refused)) == (409, True)
+        assert (result.tool, result.rule, result.is_error) == ("helper", "closed", True)
+        assert result.content.endswith("(rule closed of the policy)\nhelper had begun, and does not go on.")
+        assert "pending_approval" not in await world.show(body["conversation"]["id"])
+
+
+async def test_a_called_agent_whose_grant_is_revoked_while_it_waits_has_begun_and_goes_on() -> None:
+    curious = {"name": "curious", "tools": ["helper"], "decide": "ask"}
+    async with WorldMesh(helped(), config=calling(grants="always", rules=[curious])) as world:
+        rule = PolicyRule(name="r", decide="allow", tools=("helper",))
+        grant = Grant(id="g", agent="main", rule=rule, remember="always")
+        await world.grant_book.add(grant)
+        _, body = await world.create("go")
+        await world.grant_book.revoke("g", "ann")
+        for asked in body["conversation"]["pending_approvals"]:
+            _, body = await world.decide(asked["uuid"], "approve")
+        assert (body["result"]["response"], sorted(world.ledger.lines)) == ("done", ["add 1", "add 2"])
+        _, body = await world.create("go")
+        assert asking(body)["tool_name"] == "helper"
+
+
+async def test_what_a_called_agent_had_claimed_when_it_was_denied_is_waited_for_and_journaled() -> None:
+    running, going = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        running.set()
+        await asyncio.wait_for(going.wait(), 30)
+
+    async with WorldMesh(helped(), config=calling()) as world:
+        world.ledger.before_add = slow
+        _, body = await world.create("go")
+        first, _ = body["conversation"]["pending_approvals"]
+        deciding = asyncio.create_task(world.decide(first["uuid"], "approve"))
+        await asyncio.wait_for(running.wait(), 30)
+        world.newest = parse(calling(rules=[CLOSED]), "test.yaml", {})
+        world.settings = msgspec.structs.replace(world.settings, digest=world.newest.digest)
+        settle = world.settle
+
+        async def settling(call: UnsettledCall) -> ToolResult | None:
+            going.set()
+            return await settle(call)
+
+        world.settle = settling  # type: ignore[method-assign]
+        await world.lose_keeper()
+
+        async def is_over() -> bool:
+            return isinstance((await events(world, body))[-1], Completed)
+
+        await until(is_over)
+        results = {e.tool: e.is_error for e in await events(world, body) if isinstance(e, ToolResult)}
+        assert (results, world.ledger.lines) == ({"helper": True, "add": False}, ["add 1"])
+        deciding.cancel()
+        await asyncio.gather(deciding, return_exceptions=True)
 
 
 # -- what a person saw
