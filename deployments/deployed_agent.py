@@ -10,8 +10,8 @@ from mesh.config.several_agents import path_of
 class DeployedAgent:
     """An agent on the cluster. ``path`` is where it is served: "/", or "/its-name".
 
-    ``actors`` are its actors by the names that people see. ``closable`` are those that have something to
-    write or to end before they stop; nodes have nothing.
+    ``actors`` are its actors by the names that people see. ``closable`` are the names of those that have
+    something to write or to end before they stop; nodes have nothing.
     """
 
     def __init__(self, config: Config, *, alone: bool, one_machine: bool) -> None:
@@ -20,7 +20,7 @@ class DeployedAgent:
         self.path = path_of(config.name, alone=alone)
         self.blueprint = blueprint_of(config, one_machine=one_machine)
         self.actors: dict[str, Any] = {}
-        self.closable: list[Any] = []
+        self.closable: set[str] = set()
         self._prefix = "" if alone else f"{config.name}: "
 
     def make_actors(self) -> None:
@@ -29,14 +29,11 @@ class DeployedAgent:
 
         blueprint = self.blueprint
         for shard in range(blueprint.keepers):
-            keeper = addresses.keeper(blueprint, shard)
-            self._add(f"keeper {shard}", keeper)
-            self.closable.append(keeper)
+            self._add(f"keeper {shard}", addresses.keeper(blueprint, shard), closes=True)
         for server in self.config.servers:
             for replica in range(server.replicas):
                 session = addresses.mcp_session(blueprint, server, replica)
-                self._add(f"mcp {addresses.session_name(server, replica)}", session)
-                self.closable.append(session)
+                self._add(f"mcp {addresses.session_name(server, replica)}", session, closes=True)
         for path, placement in blueprint.nodes.items():
             for replica in range(placement.replicas):
                 node = addresses.node(blueprint, path, replica)
@@ -46,5 +43,8 @@ class DeployedAgent:
         """Returns the URL of the agent at an edge such as ``http://127.0.0.1:8080``."""
         return f"{edge}{self.path}".rstrip("/")
 
-    def _add(self, name: str, actor: Any) -> None:
-        self.actors[f"{self._prefix}{name}"] = actor
+    def _add(self, name: str, actor: Any, *, closes: bool = False) -> None:
+        full = f"{self._prefix}{name}"
+        self.actors[full] = actor
+        if closes:
+            self.closable.add(full)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
 _POLL_S = 0.2
 _CLOSE_WITHIN_S = 4.0
+_GONE_WITHIN_S = 0.5
 _OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
 """What HAProxy writes between the severity of a line and its words."""
 
@@ -53,7 +54,9 @@ class Mesh:
         self._serve_was_used = False
         self._started_serve = False
         self._dashboard = ""
-        self._missing = ""
+        self._asked: Mapping[str, float] = {}
+        self._ready: set[str] = set()
+        """The names of actors that have said that they are ready."""
 
     def start(self, stop: threading.Event, progressed: Callable[[], None]) -> None:
         """Returns when all agents answer, or soon after ``stop`` is set. Calls ``progressed`` after each
@@ -86,10 +89,11 @@ class Mesh:
         if not ray.is_initialized():
             return
         try:
+            self._kill_unready()
             if self._serve_was_used and not self.is_ours:
                 ours = [name for name, _ in self._applications()]
                 cluster.leave_serve(ours, shut_down=self._started_serve, within_s=_CLOSE_WITHIN_S)
-            closing = [actor.close.remote() for agent in self._agents for actor in agent.closable]
+            closing = [self._actors[name].close.remote() for name in self._closable & self._ready]
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
             for actor in self._actors.values():
@@ -100,6 +104,19 @@ class Mesh:
                 f"[dim]mesh:[/] Ray is gone already ({type(problem).__name__})", highlight=False
             )
         ray.shutdown()
+
+    def _kill_unready(self) -> None:
+        """There is no time to wait for actors that do not answer. Nodes go first: one that waits for a
+        session would make it anew."""
+        import ray
+
+        unready = {name: actor for name, actor in self._actors.items() if name not in self._ready}
+        for names in (unready.keys() - self._closable, unready.keys() & self._closable):
+            for name in names:
+                ray.kill(unready[name])
+            gone = [unready[name].ready.remote() for name in names]  # these fail as soon as they are
+            if gone:
+                ray.wait(gone, num_returns=len(gone), timeout=_GONE_WITHIN_S)
 
     def _start_ray(self) -> None:
         self._print_step("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
@@ -112,13 +129,20 @@ class Mesh:
         asked: Counter[str] = Counter()
         for agent in self._agents:
             asked.update(demand(agent.blueprint, agent.config.servers))
-        self._missing = ", ".join(cluster.missing_resources(asked))
-        if self._missing and self.is_ours:
-            raise CannotStart(
-                f"this machine has too little for the resources of nodes and servers: {self._missing}"
-            )
+        self._asked = asked
+        if missing := self._missing:
+            if self.is_ours:
+                raise CannotStart(
+                    f"this machine has too little for the resources of nodes and servers: {missing}"
+                )
+            self._print_step(f"the cluster has too little of {missing}: waiting for machines that join")
         for agent in self._agents:
             agent.make_actors()
+
+    @property
+    def _missing(self) -> str:
+        """The resources that nodes and servers ask for and the cluster, as it is now, does not have."""
+        return ", ".join(cluster.missing_resources(self._asked))
 
     def _start_serve(self) -> None:
         from ray import serve
@@ -151,13 +175,15 @@ class Mesh:
             if not done and time.monotonic() < deadline:
                 continue
             if not done:
-                why = f"the cluster has too little of {self._missing}" if self._missing else _logs(self.logs)
+                missing = self._missing
+                why = f"the cluster has too little of {missing}" if missing else _logs(self.logs)
                 raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {why}")
             name = waiting.pop(done[0])
             try:
                 ray.get(done[0])
             except ray.exceptions.RayError as problem:
                 raise CannotStart(f"{name} cannot start: {cause_of(problem)}") from problem
+            self._ready.add(name)
             self._print_step(f"actor {total - len(waiting)} of {total}: {name}")
 
     def _start_edge(self) -> None:
@@ -217,6 +243,10 @@ class Mesh:
         return {name: actor for agent in self._agents for name, actor in list(agent.actors.items())}
 
     @property
+    def _closable(self) -> set[str]:
+        return {name for agent in self._agents for name in agent.closable}
+
+    @property
     def url(self) -> str:
         """The URL of the first agent."""
         return self._agents[0].url(self._edge)
@@ -260,7 +290,7 @@ class Mesh:
             yield "Ray dashboard", f"http://{self._dashboard}"
 
     def _print_step(self, text: str) -> None:
-        self._console.print(f"[dim]mesh:[/] {text} …", highlight=False)
+        self._console.print(f"[dim]mesh:[/] {text} …", highlight=False, soft_wrap=True)
 
 
 @contextmanager

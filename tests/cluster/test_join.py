@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from tests.cluster.model import Model
 from tests.cluster.person import Person
 from tests.cluster.rest import until
 from tests.cluster.test_lifecycle import refused
-from tests.cluster.world import World
+from tests.cluster.world import World, ledger_config
 from tests.worlds.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -57,10 +58,33 @@ def running_ray(folder: Path, env: dict[str, str]) -> Iterator[str]:
                 process.kill()  # a Ray that is killed leaves its HAProxy behind
 
 
-@pytest.mark.parametrize("auth", ["token", "disabled"])
-def test_a_mesh_joins_a_running_ray_and_leaves_it_as_it_was(folder: Path, model: Model, auth: str) -> None:
+@contextmanager
+def machine(folder: Path, address: str, resources: dict[str, float], env: dict[str, str]) -> Iterator[None]:
+    """One more machine of a Ray, which has these resources; it is on this one."""
+    ray = str(Path(sys.executable).with_name("ray"))
+    options = [f"--address={address}", "--num-cpus=1", f"--resources={json.dumps(resources)}"]
+    with (folder / "machine.log").open("wb") as log:
+        node = subprocess.Popen(
+            [ray, "start", "--block", "--disable-usage-stats", *options],
+            env={**os.environ, "RAY_SERVE_ENABLE_HA_PROXY": "1", **env},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            node.terminate()
+            node.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+        node.wait(10)
+
+
+def test_a_mesh_joins_a_running_ray_and_leaves_it_as_it_was(folder: Path, model: Model) -> None:
     token = {"RAY_AUTH_TOKEN": "a" * 64}
-    with running_ray(folder, {"RAY_AUTH_MODE": auth, **token, **model.env}) as address:
+    with running_ray(folder, {"RAY_AUTH_MODE": "token", **token, **model.env}) as address:
         world = World(folder / "mesh", model, env={"RAY_ADDRESS": address, **token})
         before = actors(address, token)
         world.mesh.start()
@@ -72,6 +96,52 @@ def test_a_mesh_joins_a_running_ray_and_leaves_it_as_it_was(folder: Path, model:
         assert any(name.endswith("/keeper/0") for name in actors(address, token))
         assert world.mesh.stop() == []
         until(lambda: actors(address, token) == before, 30)
+
+
+def test_a_server_waits_for_the_machine_that_has_its_files_and_runs_there(folder: Path, model: Model) -> None:
+    env = {"RAY_AUTH_MODE": "disabled", **model.env}
+    with running_ray(folder, env) as address:
+        ledger = ledger_config(folder / "mesh" / "ledger.txt", folder / "mesh" / "failpoints")
+        pinned = {**ledger["mcp"], "resources": {"files_of_web": 1}}
+        world = World(folder / "mesh", model, env={"RAY_ADDRESS": address}, mcp=pinned)
+        lacks = "the cluster has too little of files_of_web (1 asked, 0 there)"
+        said = given_up(world)
+        assert "mcp mcp" in said and said.endswith(lacks)
+        until(lambda: actors(address, {}) == [], 30)
+        try:
+            world.mesh.launch()
+            until(lambda: f"{lacks}: waiting for machines that join" in world.mesh.log.read_text(), 60)
+            with machine(folder, address, {"files_of_web": 2}, env):
+                world.mesh.await_ready()
+                (session,) = sessions(address)
+                assert session["required_resources"] == {"files_of_web": 1.0}
+                assert "files_of_web" in session["machine_has"]
+                with Client(world.mesh.url) as client:
+                    person = Person(client, world.lines)
+                    person.append(person.open())
+                assert list(world.lines().values()) == [1]
+                assert world.mesh.stop() == []
+                until(lambda: actors(address, {}) == [], 30)
+        finally:
+            world.mesh.kill_all()
+
+
+def given_up(world: World) -> str:
+    """The last line of a ``mesh up`` that waits for its actors for three seconds, and not for minutes."""
+    up = "import deployments.mesh as it; it._START_WITHIN_S, it._START_EACH_S = 3.0, 0.0; "
+    up += "from mesh.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", up, "up", str(world.mesh.config)],
+        env=world.mesh.env,
+        cwd=world.mesh.folder,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+    return ended.stderr.splitlines()[-1]
 
 
 def test_a_cluster_that_goes_away_is_noticed_and_said(folder: Path, model: Model) -> None:
@@ -96,14 +166,29 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(folder: Path) -> None:
 
 def actors(address: str, env: dict[str, str]) -> list[str]:
     """The names of all actors of a cluster, as another program sees them."""
-    look = "import ray, json; ray.init(log_to_driver=False); print(json.dumps(sorted(a['name'] for a in "
-    look += "ray.util.list_named_actors(all_namespaces=True))))"
+    look = "sorted(a['name'] for a in ray.util.list_named_actors(all_namespaces=True))"
+    names: list[str] = seen(look, address, env)
+    return names
+
+
+def sessions(address: str) -> list[dict[str, Any]]:
+    """The sessions with tool servers: what each asks of Ray, and what the machine has that it is on."""
+    look = "[{'required_resources': a.required_resources, 'machine_has': machines[a.node_id]} "
+    look += "for machines in [{n['NodeID']: n['Resources'] for n in ray.nodes()}] "
+    look += "for a in list_actors(detail=True) if a.class_name == 'McpSessionActor' and a.state == 'ALIVE']"
+    found: list[dict[str, Any]] = seen(look, address, {})
+    return found
+
+
+def seen(look: str, address: str, env: dict[str, str]) -> Any:
+    """The value of an expression in a program on the same cluster."""
+    program = "import ray, json; from ray.util.state import list_actors; ray.init(log_to_driver=False); "
+    program += f"print(json.dumps({look}))"
     found = subprocess.run(
-        [sys.executable, "-c", look],
+        [sys.executable, "-c", program],
         env={**os.environ, **env, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"},
         capture_output=True,
         check=True,
         timeout=60,
     )
-    names: list[str] = json.loads(found.stdout.splitlines()[-1])
-    return names
+    return json.loads(found.stdout.splitlines()[-1])

@@ -81,8 +81,10 @@ def test_a_server_that_dies_at_once_is_one_clear_line(folder: Path) -> None:
 
 def test_resources_that_this_machine_does_not_have_are_one_clear_line(folder: Path) -> None:
     tree = {"name": "a", "type": "llm", "resources": {"num_cpus": 10_000, "tpu": 1}}
-    said = last_words(folder, {"llm": {"model": "offline"}, "agent": tree})
+    server = {"name": "files", "command": "mcp-filesystem", "args": ["."], "resources": {"files_of_web": 1}}
+    said = last_words(folder, {"llm": {"model": "offline"}, "agent": tree, "mcp_servers": [server]})
     assert "too little" in said and "num_cpus (10000 asked, " in said and "tpu (1 asked, 0 there)" in said
+    assert "files_of_web (1 asked, 0 there)" in said
 
 
 def last_words(folder: Path, config: dict[str, Any]) -> str:

@@ -100,6 +100,10 @@ class MeshProcess:
     def start(self, within_s: float = UP_WITHIN_S) -> None:
         """Returns when it is ready; fails with its output when it does not become so."""
         self.launch()
+        self.await_ready(within_s)
+
+    def await_ready(self, within_s: float = UP_WITHIN_S) -> None:
+        """As `start`, of what is launched already."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if b"Ctrl-C stops" in self.log.read_bytes()[self._said_before :]:
