@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from mesh.chat.card_rows import ADDS, FILE, MORE, RULE, ScreenSize, framed, rows_of
 from mesh.chat.transcript import CardRow, Tone
 from mesh.core.events import ApprovalRequired, Preview
-from mesh.core.verdict import Decision, Part, Remember
+from mesh.core.verdict import Part, PolicyDecision, Remember
 from mesh.display.diff import PreviewReader, Row, Sign
 from mesh.display.policies import change_of, cut_by, reason_of, scopes_of, verdict_of
 from mesh.display.text import one_line
@@ -18,7 +18,7 @@ _LEAST_ROWS = 4
 _MAX_COMMAND = 300
 _MAX_RULE = 400
 _SIGNS: Mapping[Sign, Tone] = {"+": "added", "-": "removed", "@": "node", "▸": "node", "\\": "dim"}
-_PARTS: Mapping[Decision, tuple[str, Tone]] = {
+_PARTS: Mapping[PolicyDecision, tuple[str, Tone]] = {
     "allowed": ("$✓ ", "good"),
     "ask": ("$? ", "ask"),
     "denied": ("$✗ ", "bad"),

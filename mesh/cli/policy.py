@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.policy_calls import Callables, Judge, NoSuchCall, deciding_line, lines_of_rules
+from mesh.cli.policy_calls import Callables, Explainer, NoSuchCall, deciding_line, lines_of_rules
 from mesh.cli.policy_grants import grants
 from mesh.cli.policy_replay import replayed
 from mesh.cli.shared import WRONG_USE, ConfigArgument, errors_as_lines, exit_with, loaded
 
 if TYPE_CHECKING:
     from mesh.config.model import Config
-    from mesh.core.verdict import Decision
+    from mesh.core.verdict import PolicyDecision
     from mesh.policy.explain import Explanation
     from mesh.policy.policy_call import PolicyCall
 
-_CODES: "dict[Decision, int]" = {"allowed": 0, "ask": 3, "denied": 4}
+_CODES: "dict[PolicyDecision, int]" = {"allowed": 0, "ask": 3, "denied": 4}
 
 policy = typer.Typer(no_args_is_help=True, help="Look at the policy of an agent: which calls run, and why.")
 policy.command()(grants)
@@ -70,7 +70,7 @@ def explain(
     raise typer.Exit(_CODES[decision])
 
 
-def _of_call(config: "Config", tool: str, given: list[str], node: str | None) -> "Decision":
+def _of_call(config: "Config", tool: str, given: list[str], node: str | None) -> "PolicyDecision":
     import asyncio
 
     arguments = _arguments(given)
@@ -78,7 +78,7 @@ def _of_call(config: "Config", tool: str, given: list[str], node: str | None) ->
         call = Callables(config, [tool]).call(tool, arguments, node)
     except NoSuchCall as problem:
         exit_with([str(problem)], WRONG_USE)
-    found = asyncio.run(Judge(config).explained(call))
+    found = asyncio.run(Explainer(config).explained(call))
     _print(config, call, found)
     return found.verdict.decision
 

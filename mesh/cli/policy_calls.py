@@ -100,7 +100,7 @@ class Callables:
         return node or nodes[0]
 
 
-class Judge:
+class Explainer:
     """What is decided about calls: by the rules, by what is remembered, by the custom function."""
 
     def __init__(self, config: "Config") -> None:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from mesh.cli.journal_source import FaultWarnings, is_journal, warn
-from mesh.cli.policy_calls import Callables, Judge, NoSuchCall, deciding_line
+from mesh.cli.policy_calls import Callables, Explainer, NoSuchCall, deciding_line
 from mesh.cli.shared import FAILED, exit_with
 
 if TYPE_CHECKING:
     from mesh.config.model import Config
     from mesh.core.events import AnyEvent
     from mesh.core.recorded_calls import RecordedCall
-    from mesh.core.verdict import Decision
+    from mesh.core.verdict import PolicyDecision
     from mesh.policy.explain import Explanation
     from mesh.policy.grants import Grant
 
 _LONGEST = 300
 
 
-def replayed(config: "Config", wanted: str) -> "Decision":
+def replayed(config: "Config", wanted: str) -> "PolicyDecision":
     """Prints, for each call of a conversation, what was decided then and what is decided now. Returns the
     strictest of the latter."""
     import asyncio
@@ -60,11 +60,11 @@ def _events(config: "Config", wanted: str) -> "list[AnyEvent]":
 
 async def _all_explained(
     config: "Config", recorded: "list[RecordedCall]", callables: Callables
-) -> "list[Decision]":
+) -> "list[PolicyDecision]":
     from mesh.display.text import call as shown_call
 
-    judge = Judge(config)
-    decisions: list[Decision] = []
+    judge = Explainer(config)
+    decisions: list[PolicyDecision] = []
     for call in recorded:
         typer.echo(f"event {call.seq}, turn {call.turn}: {shown_call(call.tool, call.arguments)}")
         typer.echo(f"  then: {_then(call)}")

@@ -9,7 +9,7 @@ import msgspec
 from mesh.core.approvals import kind_named
 from mesh.core.events import AnyEvent, ApprovalRequired, ApprovalResolved, LlmCall, ToolIntent, ToolResult
 from mesh.core.places import StepKey
-from mesh.core.verdict import Decision
+from mesh.core.verdict import PolicyDecision
 
 Decided = tuple[ApprovalRequired, ApprovalResolved]
 
@@ -31,7 +31,7 @@ class RecordedCall(msgspec.Struct, kw_only=True):
     remembered: tuple[Decided, ...] = ()
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> PolicyDecision | None:
         """What was decided about it then; None if the journal does not tell."""
         if self.asked:
             return "ask"

@@ -5,12 +5,12 @@ from typing import Literal
 
 import msgspec
 
-Decision = Literal["allowed", "ask", "denied"]
+PolicyDecision = Literal["allowed", "ask", "denied"]
 """It runs; a person decides; it does not run, whatever else was said."""
 Remember = Literal["none", "conversation", "always"]
 """For how long a person's decision about a call holds for others like it."""
 
-_STRICTNESS: Mapping[Decision, int] = {"allowed": 0, "ask": 1, "denied": 2}
+_STRICTNESS: Mapping[PolicyDecision, int] = {"allowed": 0, "ask": 1, "denied": 2}
 _SCOPES: Mapping[Remember, int] = {"none": 0, "conversation": 1, "always": 2}
 
 
@@ -18,7 +18,7 @@ class Part(msgspec.Struct, frozen=True):
     """What was decided about one simple command of a call, and by which rule."""
 
     words: str
-    verdict: Decision
+    verdict: PolicyDecision
     rule: str
 
 
@@ -28,7 +28,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     ``must_ask``: a rule might deny the call, depending on what nobody knows before it runs, so that nothing
     turns the ``ask`` into a run but a person."""
 
-    decision: Decision
+    decision: PolicyDecision
     rule: str
     why: str
     parts: tuple[Part, ...] = ()
@@ -41,11 +41,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.why if self.rule in self.why else f"{self.why} (rule {self.rule} of the policy)"
 
 
-ALLOWED = Verdict("allowed", "", "There is no policy.")
-"""What counts where there is no policy, for what asks nobody."""
-
-
-def strictness(decision: Decision) -> int:
+def strictness(decision: PolicyDecision) -> int:
     """The greater, the stricter."""
     return _STRICTNESS[decision]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mesh.core.events import ApprovalRequired, ApprovalResolved, FileChange, Preview
-from mesh.core.verdict import Decision, Part, Remember, reaches
+from mesh.core.verdict import Part, PolicyDecision, Remember, reaches
 from mesh.display.text import one_line
 from mesh.display.visible import exact_json
 
@@ -12,7 +12,7 @@ _NO_FILE = ("", "absent")
 _MAX_NAME = 60
 _MAX_WHY = 400
 _MAX_RULE = 300
-_VERDICTS: dict[Decision, str] = {
+_VERDICTS: dict[PolicyDecision, str] = {
     "allowed": "allowed{by}",
     "ask": "has to be asked{by}",
     "denied": "denied{by}",

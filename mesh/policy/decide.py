@@ -13,7 +13,7 @@ into ``allowed``, and nothing else.
 
 from typing import NamedTuple
 
-from mesh.core.verdict import Decision, Part, Remember, Verdict, shortest, strictness
+from mesh.core.verdict import Part, PolicyDecision, Remember, Verdict, shortest, strictness
 from mesh.policy.commands import ParsedCommand, shown
 from mesh.policy.conditions import Mood, Seen
 from mesh.policy.grants import NOTHING, Remembered
@@ -35,7 +35,7 @@ _VERBS = {"allowed": "allows", "ask": "asks about", "denied": "denies"}
 class Ruling(NamedTuple):
     """What one layer says about one simple command, or about a call without any."""
 
-    decision: Decision
+    decision: PolicyDecision
     rule: str
     why: str
     remember: Remember = "none"

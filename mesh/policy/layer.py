@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import msgspec
 
-from mesh.core.verdict import Decision
+from mesh.core.verdict import PolicyDecision
 from mesh.policy.conditions import Command, Condition, Mood, Numbering, Paths, Seen, conditions_of
 from mesh.policy.paths import Protected
 from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import PolicyRule, RuleConditions, RuleSet
 
-DECISIONS: Mapping[str, Decision] = {"allow": "allowed", "ask": "ask", "deny": "denied"}
+DECISIONS: Mapping[str, PolicyDecision] = {"allow": "allowed", "ask": "ask", "deny": "denied"}
 _MOST_KNOWN = 4_096
 """Tools, seen from nodes, of which a layer remembers which rules may concern them."""
 _WRITES = "the command writes files, and the rule has no paths"

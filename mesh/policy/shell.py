@@ -81,7 +81,7 @@ def _run(source: bytes) -> tuple[int, bytes, bytes]:
 
 @lru_cache(maxsize=1)
 def shfmt() -> str:
-    """The binary of the installed package, never one that ``PATH`` names."""
+    """The binary of the installed package, never one that ``PATH`` names. Raises `FileNotFoundError`."""
     try:
         files = distribution("shfmt-py").files or []
     except PackageNotFoundError:

@@ -10,7 +10,7 @@ _CONFIGURED = ("", -1)
 
 
 def address(value: str) -> tuple[str, int]:
-    """HOST:PORT, as an argument."""
+    """The type of an argument HOST:PORT. Raises `ArgumentTypeError`."""
     host, _, port = value.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{value!r} is not HOST:PORT, such as 127.0.0.1:8090")

@@ -46,7 +46,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
-from mesh.core.verdict import Decision, Verdict
+from mesh.core.verdict import PolicyDecision, Verdict
 
 ARGUMENTS = {"line": "a"}
 EDITED = {"line": "b"}
@@ -64,7 +64,7 @@ class Tool:
     wrong: str = ""
     is_question: bool = False
     has_begun: bool = False
-    policy: Decision = "allowed"
+    policy: PolicyDecision = "allowed"
     changed: str = ""
 
     def problem(self, arguments: dict[str, Any]) -> str:
@@ -97,7 +97,7 @@ WANTS_TOKEN = required("k", "auth_required", remote_question=RemoteQuestion("x",
 REFUSED_US = required("k", "auth_required", remote_question=RemoteQuestion("x", MESSAGE_REFUSED, "text"))
 
 
-ALLOWED, ASKED, DENIED = (Tool(policy=policy).verdict for policy in get_args(Decision))
+ALLOWED, ASKED, DENIED = (Tool(policy=policy).verdict for policy in get_args(PolicyDecision))
 
 
 def judged(action: Action, tool: Tool) -> Action:

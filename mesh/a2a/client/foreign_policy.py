@@ -12,7 +12,7 @@ import msgspec
 from mesh.a2a.client.port import AskedWhy
 from mesh.a2a.numbers import exact
 from mesh.core.events import FileChange, Preview
-from mesh.core.verdict import Decision, Part, Remember
+from mesh.core.verdict import Part, PolicyDecision, Remember
 
 MAX_TEXT_BYTES = 64 << 10
 _MAX_NAME = 256
@@ -40,7 +40,7 @@ def asked_why(one: dict[str, Any]) -> AskedWhy:
 
 def _parts(listed: Any) -> Iterator[Part]:
     for each in _objects(listed)[:_MAX_PARTS]:
-        if each.get("verdict") in get_args(Decision):
+        if each.get("verdict") in get_args(PolicyDecision):
             yield Part(
                 _text(each.get("words"), _MAX_PATH), each["verdict"], _text(each.get("rule"), _MAX_NAME)
             )

@@ -21,7 +21,8 @@ class Call:
     page_size: int
 
     def root(self, key: str = "root") -> Root:
-        """The root that the call means, if the tool is allowed there."""
+        """The root that the call means. Raises `FileRefusal` if there is none, or the tool is not allowed
+        there."""
         found = by_name(self.roots, self.arguments.get(key))
         if found.tools is not None and self.tool not in found.tools:
             raise FileRefusal(f"the tool {self.tool} is not allowed in the root {found.name!r}")

@@ -47,7 +47,7 @@ def _copy_by_hand(source: int, target: int, stop: TimeLimit) -> None:
 
 def copy_tree(source: int, target: int, stop: TimeLimit, level: int = 0) -> None:
     """Copies what is in one open folder into another, which is empty. Links are copied as links. Everything
-    is synced."""
+    is synced. Raises `FileRefusal` and `OSError`."""
     if level > MOST_LEVELS:
         raise FileRefusal(f"the folder is nested more than {MOST_LEVELS} levels deep")
     for name, mode in entries_of(source):
@@ -82,7 +82,8 @@ def _copy_folder(source: int, target: int, name: str, stop: TimeLimit, level: in
 
 
 def copy_file(source: int, target: int, name: str, new_name: str, stop: TimeLimit) -> None:
-    """Copies one file, with the bits of its mode that are not special, and syncs it."""
+    """Copies one file, with the bits of its mode that are not special, and syncs it. Raises `FileRefusal`
+    and `OSError`."""
     taken = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
     try:
         mode = os.fstat(taken).st_mode

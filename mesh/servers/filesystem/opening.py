@@ -28,6 +28,7 @@ _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_MAGICLINKS | kernel.RESOLV
 
 
 def by_kernel(folder: int, parts: Parts, flags: int) -> int:
+    """See `chosen`. Raises `OSError`."""
     path = "/".join(parts).encode("utf-8", "surrogateescape") or b"."
     for _ in range(_MOST_TRIES):
         try:
@@ -40,6 +41,7 @@ def by_kernel(folder: int, parts: Parts, flags: int) -> int:
 
 
 def by_component(folder: int, parts: Parts, flags: int) -> int:
+    """The same, one part after the other. Raises `OSError`."""
     at = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         for part in parts[:-1]:

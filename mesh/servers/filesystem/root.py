@@ -89,7 +89,7 @@ class Root:
     @contextmanager
     def reading(self, parts: Parts) -> Iterator[tuple[int, os.stat_result, Parts]]:
         """Opens a regular file to read it, through links if there are any. Yields what it is, too, and the
-        path that it is found at."""
+        path that it is found at. Raises `FileRefusal` and `OSError`."""
         for _ in range(_MOST_TRIES):
             # Without links first, because that is the usual case. Otherwise the path that they lead to is
             # opened in the same way; if it has become a link meanwhile, everything begins anew.
@@ -133,12 +133,6 @@ class Root:
             return os.fstat(descriptor)
         finally:
             os.close(descriptor)
-
-    def stat_if_any(self, parts: Parts) -> os.stat_result | None:
-        try:
-            return self.stat(parts)
-        except FileNotFoundError:
-            return None
 
 
 def kind(mode: int) -> str:
