@@ -25,8 +25,10 @@ def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str,
         bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         *(["--share-net"] if box.network else []),
         *_system(),
-        "--proc", "/proc", "--dev", "/dev", "--size", _OWN_SPACE, "--tmpfs", "/dev/shm",
-        "--remount-ro", "/dev", "--size", _OWN_SPACE, "--tmpfs", "/tmp",
+        # Whoever owns a file of /proc needs no capability to write it: root would change the kernel's settings.
+        "--proc", "/proc", "--remount-ro", "/proc",
+        "--dev", "/dev", "--size", _OWN_SPACE, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
+        "--size", _OWN_SPACE, "--tmpfs", "/tmp",
         *(["--size", _OWN_SPACE, "--tmpfs", box.home] if _is_private(box.home) else []),
     ]  # fmt: skip
     if box.network and (path := resolver()) is not None:

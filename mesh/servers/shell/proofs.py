@@ -43,6 +43,11 @@ def connect(family, kind, where):
 def write(path):
     with open(path, "a") as file:
         file.write("x")
+def write_back(path):
+    with open(path, "r+") as file:
+        value = file.read()
+        file.seek(0)
+        file.write(value)
 root, outside = given["root"], given["outside"]
 attempt("run", lambda: write(root + "/free/written"))
 attempt("write outside of its roots", lambda: write(outside + "/written"))
@@ -50,14 +55,17 @@ attempt("read outside of its roots", lambda: open(outside + "/secret").read())
 attempt("read what is hidden", lambda: open(root + "/.secret").read())
 attempt("move what is hidden", lambda: os.rename(root + "/.secret", root + "/moved"))
 attempt("write what is frozen", lambda: write(root + "/folder/frozen"))
-attempt("move what is frozen", lambda: os.rename(root + "/folder", root + "/moved"))
+attempt("move what is frozen", lambda: os.rename(root + "/folder", root + "/other"))
 attempt("use TCP", lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", given["tcp"])))
 attempt("use UDP", lambda: connect(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", given["udp"])))
 attempt("use an abstract socket", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, given["abstract"]))
 attempt("use a socket with a path", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, outside + "/socket"))
 attempt("send a signal to the server", lambda: os.kill(given["server"], 0))
+attempt("change the settings of the kernel", lambda: write_back(given["setting"]))
 print(json.dumps(done))
 """
+_SETTING = "/proc/sys/kernel/core_uses_pid"
+"""Written with the value that it has. Where it is missing, it is no way to change anything."""
 _OF_NETWORK = {"use TCP", "use UDP", "use an abstract socket"}
 
 
@@ -132,6 +140,7 @@ def _traps(folder: Path) -> Iterator[_Traps]:
             "udp": sockets["use UDP"].getsockname()[1],
             "abstract": sockets["use an abstract socket"].getsockname().decode(),
             "server": os.getpid(),
+            "setting": _SETTING,
         }
         hide, freeze = Patterns((".secret",)), Patterns(("folder/frozen",))
         served = Root("root", descriptor, chosen(), hide=hide, freeze=freeze, where=str(root))

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -226,6 +227,28 @@ async def test_sockets_of_the_machine_are_out_of_reach(world: World) -> None:
         port = server.getsockname()[1]
         found = await world.run(f"echo x > /dev/tcp/127.0.0.1/{port}")
     assert found["exit_code"] != 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "unshare --user --mount --pid --fork ",
+        "unshare --user --mount ",
+        "unshare --user --map-root-user ",
+    ],
+)
+async def test_the_settings_of_the_kernel_are_not_changed(world: World, before: str) -> None:
+    """Not by root, either, to whom their files belong. Only the value that is there is written."""
+    setting = Path("/proc/sys/kernel/core_uses_pid")
+    if not os.access(setting, os.R_OK):
+        pytest.skip("this kernel has no such setting")
+    other = f"/tmp/proc/{setting.relative_to('/proc')}"
+    script = "mkdir /tmp/proc; mount -t proc proc /tmp/proc; mount -o remount,bind,rw /proc; "
+    script += f"for file in {setting} {other}; do cat {setting} > $file && echo written; done"
+    found = await world.run(f"{before}bash -c '{script}'")
+    assert "written" not in found["stdout"], found["stdout"]
+    assert "core_uses_pid: " in found["stderr"] or "unshare: " in found["stderr"], found["stderr"]
 
 
 async def test_io_uring_is_no_way_to_a_socket(world: World) -> None:
