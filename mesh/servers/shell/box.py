@@ -26,7 +26,8 @@ class Covered:
 
 @dataclass(frozen=True)
 class Covers:
-    """A file and a folder that nobody may open, which take the place of what is hidden."""
+    """What takes the place of what is hidden: a file that nobody may open, and an empty folder in which
+    nobody may look anything up."""
 
     file: str
     folder: str
@@ -51,10 +52,11 @@ class Box:
 
 
 def covers_in(folder: Path) -> Covers:
-    """Makes them."""
+    """Makes them. The folder may be listed, because git warns of each that may not. Nothing in it may be
+    looked up: git would take the files that it tracks there for deleted, and commit that."""
     file, inner = folder / "hidden-file", folder / "hidden-folder"
     file.touch(0o000)
-    inner.mkdir(0o000)
+    inner.mkdir(0o444)
     return Covers(str(file), str(inner))
 
 

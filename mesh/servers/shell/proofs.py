@@ -54,6 +54,8 @@ attempt("write outside of its roots", lambda: write(outside + "/written"))
 attempt("read outside of its roots", lambda: open(outside + "/secret").read())
 attempt("read what is hidden", lambda: open(root + "/.secret").read())
 attempt("move what is hidden", lambda: os.rename(root + "/.secret", root + "/moved"))
+attempt("read in a hidden folder", lambda: open(root + "/.hidden/secret").read())
+attempt("write in a hidden folder", lambda: write(root + "/.hidden/written"))
 attempt("write what is frozen", lambda: write(root + "/folder/frozen"))
 attempt("move what is frozen", lambda: os.rename(root + "/folder", root + "/other"))
 attempt("use TCP", lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", given["tcp"])))
@@ -142,7 +144,7 @@ def _traps(folder: Path) -> Iterator[_Traps]:
             "server": os.getpid(),
             "setting": _SETTING,
         }
-        hide, freeze = Patterns((".secret",)), Patterns(("folder/frozen",))
+        hide, freeze = Patterns((".secret", ".hidden")), Patterns(("folder/frozen",))
         served = Root("root", descriptor, chosen(), hide=hide, freeze=freeze, where=str(root))
         yield _Traps(given, served, folder, sockets)
 
@@ -150,9 +152,9 @@ def _traps(folder: Path) -> Iterator[_Traps]:
 def _laid_out(folder: Path) -> tuple[Path, Path]:
     """A root with something hidden and something frozen, and a folder outside of it with a secret."""
     root, outside = folder.resolve() / "root", folder.resolve() / "outside"
-    for each in (root / "folder", root / "free", outside):
+    for each in (root / "folder", root / "free", root / ".hidden", outside):
         each.mkdir(parents=True)
-    for path in (root / ".secret", root / "folder" / "frozen", outside / "secret"):
+    for path in (root / ".secret", root / ".hidden/secret", root / "folder/frozen", outside / "secret"):
         path.write_text("secret")
     return root, outside
 

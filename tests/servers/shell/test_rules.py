@@ -9,6 +9,7 @@ import pytest
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.shell.covered import MOST_COVERED, covered_in
+from mesh.servers.shell.sandbox import Kind
 from tests.servers.shell.world import World
 
 
@@ -53,6 +54,31 @@ async def test_what_is_hidden_is_not_read(ruled: World, command: str) -> None:
     assert (ruled.ws / ".env").read_text() == "TOP"
     assert (ruled.ws / "app" / ".env.local").read_text() == "DEEP"
     assert (ruled.ws / "keys" / "one").read_text() == "KEY"
+
+
+async def test_a_hidden_folder_is_empty_and_nothing_comes_into_it(ruled: World) -> None:
+    ruled.ruled(hide=("keys",))
+    found = await ruled.run(
+        "ls -A keys; cat keys/one; mkdir keys/new; for name in one two; do echo x > keys/$name; done"
+    )
+    assert (found["stdout"], found["exit_code"]) == ("", 1)
+    assert [each.name for each in (ruled.ws / "keys").iterdir()] == ["one"]
+    assert (ruled.ws / "keys" / "one").read_text() == "KEY"
+
+
+async def test_git_does_not_complain_of_hidden_folders_nor_takes_what_it_tracks_there_for_deleted(
+    world: World, kind: Kind
+) -> None:
+    if kind == "landlock":
+        pytest.skip("Landlock refuses to list a folder whose files it hides")
+    for name in (".mesh/journal", "keys/one", "main.py"):
+        (world.ws / name).parent.mkdir(exist_ok=True)
+        (world.ws / name).write_text("before")
+    await world.run("git init -q; git add keys main.py; git -c user.name=a -c user.email=a@b commit -qm x")
+    world.ruled(hide=(".mesh", "keys"), freeze=(".git/config",))
+    found = await world.run("git status --short; echo after > main.py; git add -A; git status --short")
+    assert found["stdout"] == "M  main.py\n"
+    assert "warning" not in found["stderr"]
 
 
 @pytest.mark.parametrize(
