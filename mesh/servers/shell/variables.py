@@ -4,7 +4,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-INHERITED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER")
+GIT_IDENTITY = ("GIT_AUTHOR_EMAIL", "GIT_AUTHOR_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_NAME")
+"""Who commits. It is public in each commit, although the names have AUTH in them."""
+INHERITED = (
+    "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER", *GIT_IDENTITY,
+)  # fmt: skip
 _PREFIX = "LC_"
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _MAX_VALUE = 32 << 10
@@ -15,10 +19,10 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 def is_secret(name: str) -> bool:
     """Whether a variable sounds as if its value were nobody's business.
 
-    >>> is_secret("GITHUB_TOKEN"), is_secret("PYTHONPATH")
-    (True, False)
+    >>> is_secret("GITHUB_TOKEN"), is_secret("PYTHONPATH"), is_secret("GIT_AUTHOR_NAME")
+    (True, False, False)
     """
-    return _SECRET.search(name) is not None
+    return name not in GIT_IDENTITY and _SECRET.search(name) is not None
 
 
 def inherited(

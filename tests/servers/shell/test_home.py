@@ -87,6 +87,15 @@ async def test_a_link_that_read_names_is_there_with_what_it_leads_to(home: Path,
         assert await said(client, "cat ~/.ssh/* ~/tools/../uv-2/other") == ""
 
 
+async def test_git_commits_where_it_may_read_who_commits(home: Path, kind: Kind) -> None:
+    (home / ".gitconfig").write_text("[user]\n name = Ann\n email = ann@example.com\n")
+    command = "git init -q; git commit -q --allow-empty -m x; git log --format=%an,%ae"
+    async with shell(home, kind) as client:
+        assert await said(client, command) == ""
+    async with shell(home, kind, "--read", "~/.gitconfig") as client:
+        assert await said(client, command) == "Ann,ann@example.com\n"
+
+
 def test_what_read_names_has_to_be_there(home: Path) -> None:
     gone = str(home / "gone")
     assert f"read: the path {gone} does not exist" in refused(str(home / "work"), "--read", gone)

@@ -76,6 +76,13 @@ def test_nothing_that_sounds_like_a_secret_is_inherited(name: str) -> None:
     }
 
 
+def test_who_commits_is_inherited_although_its_name_sounds_like_a_secret() -> None:
+    who = {"GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "Ben"}
+    others = {"GIT_AUTHOR_TOKEN": "x", "GIT_AUTHOR_DATE": "x", "MY_GIT_AUTHOR_NAME": "x"}
+    assert inherited({**who, **others}, others, ["/usr"], "/t").items() >= who.items()
+    assert not others.keys() & inherited({**who, **others}, others, ["/usr"], "/t").keys()
+
+
 @on(st.text(max_size=20), st.text(max_size=20))
 def test_what_is_inherited_has_a_name_in_the_list(name: str, value: str) -> None:
     known = {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
