@@ -292,7 +292,7 @@ class Tree(Protocol):
         ...
 
     async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
-        """What a call would do, from an offset of the preview's text on. None: nobody can say. Raises
+        """What a call would do, from an offset of the preview's text on. None: it is not known. Raises
         `Unavailable`."""
         ...
 
