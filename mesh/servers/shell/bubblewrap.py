@@ -25,7 +25,7 @@ def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str,
         bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         *(["--share-net"] if box.network else []),
         *_system(),
-        # Whoever owns a file of /proc needs no capability to write it: root would change the kernel's settings.
+        # Whoever owns a file there needs no capability to write it: root would change the kernel's settings.
         "--proc", "/proc", "--remount-ro", "/proc",
         "--dev", "/dev", "--size", _OWN_SPACE, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
         "--size", _OWN_SPACE, "--tmpfs", "/tmp",
