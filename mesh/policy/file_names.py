@@ -18,6 +18,8 @@ def has_escapes(text: str) -> bool:
 def accepted(text: str) -> str:
     """The name that a caller means, in its only form: escapes may spell a character that is UTF-8 after all,
     and a pattern that hides the one form must hide the other."""
+    if text.isascii() and "\\" not in text:
+        return text
     name = _ESCAPE.sub(lambda found: _byte(int(found[1], 16)), text)
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mesh.mcp.schema import checker_for, problems
 from mesh.servers.filesystem import changing, finding, looking, reading, searching, transferring
 from mesh.servers.filesystem.bounds import TimeLimit
@@ -31,7 +33,6 @@ _ACTIONS: dict[str, Callable[[Call], Any]] = {
     "grep": searching.grep,
     "glob": finding.glob,
 }
-_STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _SCHEMAS = {str(tool["name"]): tool["inputSchema"] for tool in TOOLS}
 
 
@@ -70,16 +71,20 @@ class Server:
 
 def _check(tool: str, arguments: dict[str, Any]) -> None:
     try:
-        _STRICT.encode(arguments).encode()
+        msgspec.json.encode(arguments)
     except UnicodeEncodeError:
         raise FileRefusal("an argument contains half a surrogate pair, which is no character") from None
-    except ValueError:
-        raise FileRefusal("an argument is not a number (NaN), or is infinite") from None
     # Our own schemas are cheap to check, so the work is not counted before, as it is for those of others.
     if not _checker(tool).is_valid(arguments):
-        raise FileRefusal(
-            problems(_SCHEMAS[tool], arguments) or "the arguments do not fit the schema of the tool"
-        )
+        raise FileRefusal(_why_unfit(tool, arguments))
+
+
+def _why_unfit(tool: str, arguments: dict[str, Any]) -> str:
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        return "an argument is not a number (NaN), or is infinite"
+    return problems(_SCHEMAS[tool], arguments) or "the arguments do not fit the schema of the tool"
 
 
 @cache
