@@ -44,7 +44,7 @@ from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
-from mesh.display.outcomes import ProgressTold, found_by
+from mesh.display.outcomes import ProgressTold, found_by, stopped
 from mesh.display.policies import remembered
 from mesh.display.text import as_json, call, clean, duration, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
@@ -435,6 +435,9 @@ def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
     found = f", {found_by(event.found)}" if event.found else ""
     if event.skipped:
         return "⊘", f"not run{found}", "dim"
+    if why := stopped(event):
+        after = f" after {took}" if event.duration_ms else ""
+        return "⊘", f"stopped{after}: {why}", "dim"
     if event.is_error:
         return "✗", f"{took}  {one_line(event.content, _MAX_RESULT)}", "bad"
     return "✓", f"{took}{found}", "good"

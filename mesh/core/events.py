@@ -336,11 +336,13 @@ class LimitReached(Event, frozen=True):
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the tool ``check`` found of a call of which nobody knew whether it ran. ``text`` is for people and
-    for the model; of an ``unknown`` outcome it says why."""
+    for the model; of an ``unknown`` outcome it says why. ``stopped`` says why a call that was ``applied`` did
+    not come to its end; it is empty if it did."""
 
     check: str
     outcome: Outcome
     text: str = ""
+    stopped: str = ""
 
 
 class ToolIntent(Event, frozen=True):

@@ -1,10 +1,11 @@
 """How far calls have come, and what came of them, in words."""
 
-from mesh.core.events import Found, Outcome, ToolProgress
+from mesh.core.events import Found, Outcome, ToolProgress, ToolResult
 from mesh.display.text import one_line
 
 _MAX_NAME = 60
 _MAX_MESSAGE = 120
+_MAX_WHY = 200
 _STEPS = 4
 _MAX_TOLD = 20
 _OUTCOMES: dict[Outcome, str] = {
@@ -18,6 +19,11 @@ def found_by(found: Found | None) -> str:
     """Returns what a check found of a call: ``was_refunded found that it had its effect``. Empty: none was
     asked."""
     return f"{one_line(found.check, _MAX_NAME)} {_OUTCOMES[found.outcome]}" if found else ""
+
+
+def stopped(result: ToolResult) -> str:
+    """Returns why a call did not come to its end: ``it was cancelled``. Empty: it did, or nobody knows."""
+    return one_line(result.found.stopped, _MAX_WHY) if result.found else ""
 
 
 class ProgressTold:

@@ -25,6 +25,7 @@ from mesh.core.events import (
 from mesh.core.places import ROOT
 from mesh.core.spending import Spending
 from mesh.display.approvals import subject_of
+from mesh.display.outcomes import stopped
 from mesh.display.text import call
 from mesh.llm.prices import Prices, source
 from mesh.log.log_line import LogLine
@@ -172,17 +173,20 @@ class _Runs:
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
-        self._failed = self._skipped = 0
+        self._failed = self._stopped = self._skipped = 0
 
     def add(self, event: ToolResult, name: str) -> None:
         if event.skipped:
             self._skipped += 1
             return
         self._names[name or short_name(event.tool)] += 1
-        self._failed += event.is_error
+        is_stopped = bool(stopped(event))
+        self._stopped += is_stopped
+        self._failed += event.is_error and not is_stopped
 
     def in_words(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
+        failed += f", {self._stopped} stopped" if self._stopped else ""
         skipped = f", {self._skipped} not run by decision" if self._skipped else ""
         return f"{_counted(self._names) or '0'}{failed}{skipped}" if self._names or self._skipped else ""
 

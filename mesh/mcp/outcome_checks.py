@@ -2,7 +2,8 @@
 
 A tool names its check (`Tool.checked_by`), which is a read-only tool of the same server. It gets the same
 arguments and the same execution context as the call, and answers with one of these, or with an object that
-has ``outcome`` and, for people and for the model, ``text``:
+has ``outcome`` and, for people and for the model, ``text``. ``stopped`` says why a call that was applied did
+not come to its end, as when it was cancelled:
 
     applied        the call had its effect
     not_applied    it had none, and will have none
@@ -21,6 +22,8 @@ from mesh.mcp.port import ToolOutcome
 
 MOST_TEXT = 2_000
 """At most this many characters of a check's text are kept."""
+MOST_WHY = 200
+"""And this many of why a call was stopped."""
 
 
 def found(check: str, outcome: ToolOutcome) -> Found:
@@ -31,7 +34,8 @@ def found(check: str, outcome: ToolOutcome) -> Found:
         said = msgspec.convert(_answer(outcome.content), _Answer)
     except msgspec.ValidationError:
         return unknown(check, f"it answered neither applied, not_applied nor unknown: {outcome.content}")
-    return Found(check, said.outcome, said.text[:MOST_TEXT])
+    stopped = said.stopped[:MOST_WHY] if said.outcome == "applied" else ""
+    return Found(check, said.outcome, said.text[:MOST_TEXT], stopped)
 
 
 def unknown(check: str, why: str) -> Found:
@@ -51,6 +55,7 @@ def words_of(found: Found) -> str:
 class _Answer(msgspec.Struct):
     outcome: Outcome
     text: str = ""
+    stopped: str = ""
 
 
 def _answer(content: str) -> Any:

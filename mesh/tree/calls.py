@@ -395,7 +395,7 @@ class _DurableCall:
             case Answer(text=text):
                 return self._record(text)
             case Accept(found=found):
-                return self._record(applied(found), found=found)
+                return self._record(applied(found), found=found, is_error=bool(found.stopped))
             case Ask():
                 return await self._ask_first(action)
             case AskWhatToDo():
@@ -584,7 +584,10 @@ def result_of(call: ToolCall, content: str, *, most: int, **more: Any) -> ToolRe
 
 def applied(found: Found) -> str:
     """The text of a result that is known from a check alone."""
-    how = f"[The connection was lost during this call. {found.check} found that the call had its effect.]"
+    if found.stopped:
+        how = f"[This call was stopped while it ran: {found.stopped}. What {found.check} says about it:]"
+    else:
+        how = f"[No answer to this call arrived. {found.check} found that the call had its effect.]"
     return f"{how}\n{found.text}" if found.text else how
 
 

@@ -160,7 +160,8 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
             return None
         most = self.settings.max_result_bytes
         if told.outcome == "applied":
-            return result_of(call, applied(told), most=most, found=told)
+            is_error = bool(told.stopped)
+            return result_of(call, applied(told), most=most, is_error=is_error, found=told)
         return result_of(call, NOT_RUN, most=most, is_error=True, skipped=True, found=told)
 
     async def check(

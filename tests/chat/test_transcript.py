@@ -346,6 +346,17 @@ def test_what_a_check_found_of_a_call_is_told() -> None:
     assert shown == "⚙ add(n=1) ✓ 0 ms, was_refunded found that it had its effect\n"
 
 
+@pytest.mark.parametrize(("ms", "after"), [(3_140, " after 3.1 s"), (0, "")])
+def test_a_call_that_was_stopped_is_told_as_that(ms: int, after: str) -> None:
+    found = Found("add", "applied", '{"exit_code": null}', stopped="it was cancelled")
+    result = ToolResult(
+        seq=5, step="0/tool/1.0", call_id="c1", tool="add", content="x", is_error=True, found=found,
+        duration_ms=ms,
+    )  # fmt: skip
+    shown = printed([ASKS, result], transcript=begun())
+    assert shown == f"⚙ add(n=1) ⊘ stopped{after}: it was cancelled\n"
+
+
 def progress(part: float, message: str = "") -> ToolProgress:
     return ToolProgress(step="0/tool/1.0", tool="add", progress=part, message=message)
 

@@ -420,6 +420,23 @@ def test_what_a_check_found_of_a_call_is_told() -> None:
     assert "node 0 refund → ok  [0 ms, was_refunded found that it had its effect]" in text
 
 
+def test_a_call_that_was_stopped_is_no_success_and_no_failure() -> None:
+    found = Found("run", "applied", "{}", stopped="it was cancelled")
+    result = ToolResult(
+        **WORK,
+        time=at(3),
+        call_id="c",
+        tool="run",
+        content="…",
+        is_error=True,
+        found=found,
+        duration_ms=3_100,
+    )
+    text = shown([asked(), result])
+    assert "node 0 run was stopped → it was cancelled  [3.1 s]" in text
+    assert "tools run    1 (run 1), 1 stopped\n" in text
+
+
 def test_the_rule_that_decided_what_changes_and_what_is_remembered_are_told() -> None:
     where: dict[str, Any] = {"turn": 1, "step": "0/tool/0.0"}
     preview = Preview("diff", "…", (FileChange("a.py", added=3, removed=1), FileChange("b.py", added=1)))

@@ -18,6 +18,7 @@ from tests.worlds.dying_session import Death, DyingSession
 from tests.worlds.mesh import ScriptedLlm, WorldMesh, calls, says, until
 
 ADD = ("add", {"n": 1})
+STOPPED = '{"outcome": "applied", "text": "half of it", "stopped": "it was cancelled"}'
 BEFORE: Death = "before"
 AFTER: Death = "after"
 
@@ -69,9 +70,20 @@ async def test_what_was_applied_is_the_result_with_what_the_check_found() -> Non
         (result,) = await mesh.events(body, ToolResult)
         assert result.found == Found("was_added", "applied", "['add 1']")
         assert (result.is_error, result.skipped) == (False, False)
-        assert "was_added found that the call had its effect" in result.content
+        assert result.content.startswith("[No answer to this call arrived. was_added found that ")
         assert result.content.endswith("\n['add 1']")
         assert [e.kind for e in await mesh.events(body, ApprovalRequired)] == ["tool_call"]
+
+
+async def test_what_was_stopped_is_no_success_and_the_model_reads_why() -> None:
+    async with CheckedMesh(AFTER, finds=answers(STOPPED)) as mesh:
+        (result,) = await mesh.events(await mesh.run_add(), ToolResult)
+        assert result.is_error
+        assert result.found is not None
+        assert result.found.stopped == "it was cancelled"
+        read = str(mesh.llm.requests[-1].messages)
+        assert "[This call was stopped while it ran: it was cancelled. What was_added says about it:]" in read
+        assert "half of it" in read
 
 
 async def test_what_was_not_applied_is_claimed_again_and_the_claim_says_why() -> None:

@@ -198,3 +198,19 @@ async def test_numbers_are_not_changed_on_their_way_through_the_page(page: Page)
       return JSON.stringify(exact.parse(text));
     }"""
     assert await page.evaluate(through, text) == text
+
+
+async def test_a_call_that_was_stopped_is_neither_done_nor_failed(page: Page) -> None:
+    found = {"check": "run", "outcome": "applied", "stopped": "it was cancelled"}
+    ran = [
+        event("tool_intent", "0/tool/1.0", 2, run=1, tool="run", arguments={}),
+        event(
+            "tool_result", "0/tool/1.0", 3, call_id="c", tool="run", content="…", is_error=True, found=found
+        ),
+    ]
+    (item,) = (await page.evaluate(FOLD, [said(), *ran]))["turns"][0]["items"]
+    assert item["phase"] == "stopped"
+    words = await page.evaluate(
+        'async (found) => (await import("/static/js/view/words.js")).foundBy(found)', item["found"]
+    )
+    assert words == "Stopped while it ran: it was cancelled."

@@ -31,11 +31,13 @@ _NEWEST, _OLDER = "commands.jsonl", "commands.1.jsonl"
 
 @dataclass
 class Record:
-    """One call. ``result`` is what is told of it later: set it before the call is over."""
+    """One call. ``result`` is what is told of it later, and ``stopped`` why it did not come to its end: set
+    them before the call is over."""
 
     name: str
     has_begun: bool = False
     result: str = ""
+    stopped: str = ""
 
 
 class Records:
@@ -55,7 +57,8 @@ class Records:
             yield record
         finally:
             if record.name and record.has_begun:
-                self._append({"name": record.name, "result": record.result[:MOST_TEXT]}, is_synced=False)
+                ended = {"result": record.result[:MOST_TEXT], "stopped": record.stopped}
+                self._append({"name": record.name, **ended}, is_synced=False)
             self._running.subtract([record.name])
             self._running += Counter()  # without those that are 0
             self._changed.set()
@@ -92,11 +95,12 @@ class Records:
                 return _told("not_applied", "it was not started")
             return _told("unknown", f"the records begin at {complete_from or 'no time'}")
         if "result" in of_call[-1]:
-            return _told("applied", of_call[-1]["result"])
+            return _told("applied", of_call[-1]["result"], of_call[-1].get("stopped", ""))
         return _told(
             "applied",
             f"It was started at {of_call[-1]['began']}, and killed together with its server. Nothing of it "
             "runs any more. What it did until then remains; its output is lost.",
+            "it was killed together with its server",
         )
 
     def prepare(self) -> None:
@@ -138,8 +142,8 @@ def name_of(key: str, arguments: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([key, given], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _told(outcome: str, text: str) -> dict[str, str]:
-    return {"outcome": outcome, "text": text}
+def _told(outcome: str, text: str, stopped: str = "") -> dict[str, str]:
+    return {"outcome": outcome, "text": text, **({"stopped": stopped} if stopped else {})}
 
 
 def _now() -> str:

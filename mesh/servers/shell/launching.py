@@ -26,6 +26,10 @@ STOPS_WITHIN_S = 10.0
 Take = Callable[[bytes], None]
 
 
+def _ignored(end: End) -> None:
+    """Nobody wants to know."""
+
+
 class LauncherGone(Exception):
     """The launcher, or who watches over a command, was killed: it is not known what came of the command."""
 
@@ -68,9 +72,11 @@ class Launcher:
     def is_there(self) -> bool:
         return self._process.poll() is None
 
-    async def run(self, order: Order, stdout: Take, stderr: Take) -> End:
-        """Runs a command to its end. If this is cancelled, the command is stopped, and nothing of it is left
-        when the error is raised. Raises `LauncherGone`."""
+    async def run(
+        self, order: Order, stdout: Take, stderr: Take, *, if_cancelled: Callable[[End], object] = _ignored
+    ) -> End:
+        """Runs a command to its end. If this is cancelled, the command is stopped, nothing of it is left when
+        the error is raised, and ``if_cancelled`` gets its end. Raises `LauncherGone`."""
         link, outputs = self._hand_over(order)
         readers = [
             asyncio.create_task(_read(output, take))
@@ -81,7 +87,8 @@ class Launcher:
             try:
                 return await _ended(link)
             except asyncio.CancelledError:
-                await _stopped(link)
+                if end := await _stopped(link):
+                    if_cancelled(end)
                 raise
             finally:
                 with anyio.CancelScope(shield=True):
@@ -107,12 +114,14 @@ class Launcher:
         return link, (stdout, stderr)
 
 
-async def _stopped(link: socket.socket) -> None:
-    """Has the command ended, and waits for that whatever is cancelled meanwhile."""
+async def _stopped(link: socket.socket) -> End | None:
+    """Has the command ended, and waits for that whatever is cancelled meanwhile. Returns None if that takes
+    too long, or who watched over it was killed."""
     link.shutdown(socket.SHUT_WR)
     with anyio.CancelScope(shield=True), suppress(LauncherGone, TimeoutError):
         async with asyncio.timeout(STOPS_WITHIN_S):
-            await _ended(link)
+            return await _ended(link)
+    return None
 
 
 async def _ended(link: socket.socket) -> End:

@@ -19,7 +19,7 @@ from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import Box, Covered, Covers
 from mesh.servers.shell.command_records import Record, Records
 from mesh.servers.shell.covered import Paths, covered_in, with_more
-from mesh.servers.shell.launching import Launcher
+from mesh.servers.shell.launching import Launcher, LauncherGone
 from mesh.servers.shell.order import End
 from mesh.servers.shell.output_folder import OutputFile, output_files
 from mesh.servers.shell.refused_files import taken_away
@@ -60,21 +60,26 @@ class Commands:
         outputs = [Output(file.create) for file in files]
         await self._begin(record)
         began = time.monotonic()
-        end = End(None, "it was cancelled, or who watched over it was killed")
+        ends = [End(None, "it was cancelled")]
         result: dict[str, Any] = {}
         with self.stand_ins.standing(covered.absent, self.roots) as made:
             try:
                 box = self._box(covered, made)
                 async with _telling(outputs, tell):
                     with self.sandbox.order(box, request.argv, request.cwd, request.timeout_s) as order:
-                        end = await self.launcher.run(order, outputs[0].add, outputs[1].add)
+                        take = [output.add for output in outputs]
+                        ends.append(await self.launcher.run(order, *take, if_cancelled=ends.append))
+            except LauncherGone:
+                ends.append(End(None, "who watched over it was killed"))
+                raise
             finally:
                 for output in outputs:
                     output.close()
-                result = _result(end, time.monotonic() - began, outputs, files)
+                result = _result(ends[-1], time.monotonic() - began, outputs, files)
                 with anyio.CancelScope(shield=True):
                     result |= await self._taken_away(covered)
                 record.result = json.dumps(_short(result), ensure_ascii=False)
+                record.stopped = ends[-1].stopped
         return json.dumps(result, ensure_ascii=False)
 
     async def _begin(self, record: Record) -> None:

@@ -57,7 +57,14 @@ async def result(mesh: WorldMesh, conversation: str) -> ToolResult:
     assert not (await mesh.show(conversation)).get("pending_approvals")
     assert found.found is not None
     assert found.found.outcome == "applied"
+    assert found.is_error
+    assert f"was stopped while it ran: {found.found.stopped}. " in found.content
     return found
+
+
+def why(result: ToolResult) -> str:
+    assert result.found is not None
+    return result.found.stopped
 
 
 async def test_a_person_who_cancels_the_turn_ends_the_command(tmp_path: Path, kind: Kind) -> None:
@@ -65,7 +72,7 @@ async def test_a_person_who_cancels_the_turn_ends_the_command(tmp_path: Path, ki
         await mesh.ask(Cancel(conversation))
         await going
         assert (await mesh.show(conversation))["turn"]["state"] == "cancelled"
-        assert "it was cancelled" in (await result(mesh, conversation)).content
+        assert why(await result(mesh, conversation)) == "it was cancelled"
 
 
 async def test_that_holds_if_the_pass_was_lost_that_ran_it(tmp_path: Path, kind: Kind) -> None:
@@ -74,15 +81,16 @@ async def test_that_holds_if_the_pass_was_lost_that_ran_it(tmp_path: Path, kind:
         mesh.lose.set()
         await asyncio.gather(cancelling, going)
         assert (await mesh.show(conversation))["turn"]["state"] == "cancelled"
-        assert "it was cancelled" in (await result(mesh, conversation)).content
+        assert why(await result(mesh, conversation)) == "it was cancelled"
 
 
 async def test_a_command_that_the_mesh_waits_for_no_longer_is_ended(tmp_path: Path, kind: Kind) -> None:
     async with approved(tmp_path, kind, timeout_s=3) as (mesh, conversation, going):
         await going
         found = await result(mesh, conversation)
-        assert "it was cancelled" in found.content
+        assert why(found) == "it was cancelled"
         assert json.loads(found.found.text)["stdout"] == "begun\n"  # type: ignore[union-attr]
+        assert json.loads(found.found.text)["signal"] == "SIGTERM"  # type: ignore[union-attr]
         assert (await mesh.show(conversation))["turn"]["state"] == "completed"
 
 
@@ -90,4 +98,4 @@ async def test_a_command_whose_server_is_killed_ends_with_it(tmp_path: Path, kin
     async with approved(tmp_path, kind, timeout_s=60) as (mesh, conversation, going):
         kill_server(str(tmp_path))
         await going
-        assert "killed together with its server" in (await result(mesh, conversation)).content
+        assert why(await result(mesh, conversation)) == "it was killed together with its server"

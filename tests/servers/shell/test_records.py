@@ -49,6 +49,7 @@ async def test_a_command_that_ended_is_told_with_its_result(records: Records) ->
         records.begin(record)
         record.result = "exit code 3"
     assert await told(records) == ("applied", "exit code 3")
+    assert "stopped" not in await records.outcome("k", COMMAND, now())
     assert (await told(records, "other"))[0] == "not_applied"
     assert (await told(records, command="y"))[0] == "not_applied"
 
@@ -64,6 +65,14 @@ async def test_what_was_killed_with_its_server_is_told_as_that(records: Records)
     records.begin(call.__enter__())
     outcome, text = await told(Records(records.folder))
     assert (outcome, "killed together with its server" in text) == ("applied", True)
+
+
+async def test_why_a_command_was_stopped_is_told(records: Records) -> None:
+    with records.call("k", COMMAND) as record:
+        records.begin(record)
+        record.result, record.stopped = "half", "it was cancelled"
+    said = await records.outcome("k", COMMAND, now())
+    assert said == {"outcome": "applied", "text": "half", "stopped": "it was cancelled"}
 
 
 async def test_a_command_that_still_runs_is_waited_for(

@@ -87,7 +87,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {any} output the answer of a called agent as JSON, if it has a schema
  * @property {string} invalid the objection in spite of which that was accepted, or ""
  * @property {{part: number, message: string}} [progress] how far it is, from 0 to 1; 0 also where it does not say
- * @property {{check: string, outcome: string, text?: string}} [found] what a check found of the call
+ * @property {{check: string, outcome: string, text?: string, stopped?: string}} [found] what a check found of the call
  */
 
 /** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped"} Phase */
@@ -183,7 +183,7 @@ const CHANGES = {
   tool_result: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
     /** @type {Phase} */
-    const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.is_error ? "failed" : "done";
+    const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.found?.stopped ? "stopped" : event.is_error ? "failed" : "done";
     const forced = event.forced ?? "";
     const args = item.args ?? event.arguments;
     const result = withoutMark(event.content, event.invalid);

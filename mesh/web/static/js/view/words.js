@@ -70,8 +70,10 @@ const FOUND = {
 };
 
 /** @type {(found: NonNullable<ToolItem["found"]>) => string} */
-export const foundBy = ({ check, outcome, text = "" }) =>
-  `The check ${visible(check)} ${FOUND[outcome] ?? visible(outcome)}${text && `: ${visible(text).slice(0, 1_000)}`}.`;
+export const foundBy = ({ check, outcome, text = "", stopped }) =>
+  stopped
+    ? `Stopped while it ran: ${visible(stopped).slice(0, 200)}.`
+    : `The check ${visible(check)} ${FOUND[outcome] ?? visible(outcome)}${text && `: ${visible(text).slice(0, 1_000)}`}.`;
 
 /** @param {number} part from 0 to 1, if the tool keeps to that */
 export const percent = (part) => Math.round(100 * Math.min(1, Math.max(0, part || 0)));
