@@ -315,6 +315,7 @@ STRANGERS: list[AnyEvent] = [
         description=HOSTILE, kind="validation",
     ),
     ToolResult(turn=1, call_id="c", tool=HOSTILE, content="", found=Found(HOSTILE, "applied", HOSTILE)),
+    ToolResult(turn=1, call_id="c", tool=HOSTILE, content="", found=Found("", "applied", "", HOSTILE)),
     ToolProgress(turn=1, tool=HOSTILE, progress=2, message=HOSTILE),
     Completed(turn=1, response=HOSTILE, invalid=HOSTILE),
     Error(turn=1, message=HOSTILE),
