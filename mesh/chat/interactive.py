@@ -6,8 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import History
 from prompt_toolkit.input.typeahead import clear_typeahead
@@ -47,7 +49,8 @@ _STOP, _LEAVE = "\x03", "\x04"
 _PAGES = {" ": "more", "q": "back"}
 _KEY_NAMES = {" ": "space"}
 _LEAST_PAGE = 5
-_ADDS = "the rule that is added {scope} (Enter: approve, Ctrl-C: back): "
+_ADDS = "the rule that is added {scope} (Enter: {enter}, Ctrl-C: back): "
+_ENDS = "until when, such as 2030-01-31 18:00 (Enter alone: for good, Ctrl-C: back): "
 _SKIPPED = "the person skipped the question"
 
 
@@ -178,14 +181,17 @@ class InteractiveTerminal:
         suggested = exact_json(asked.suggested_rule)
         text = self._rules.get(asked.uuid, suggested)
         while True:
-            changed = await self._line(_ADDS.format(scope=SCOPES[scope]), text)
+            enter = "until when?" if scope == "always" else "approve"
+            changed = await self._line(_ADDS.format(scope=SCOPES[scope], enter=enter), text)
             if changed is None or not changed.strip():
                 return None
             self._rules[asked.uuid] = text = changed
             rule, problem = _rule_in(changed)
             if rule is not None:
-                is_edited = rule != asked.suggested_rule
-                return Decision(asked.uuid, "approve", remember=scope, rule=rule if is_edited else None)
+                end = await self._line(_ENDS) if scope == "always" else ""
+                edited = rule if rule != asked.suggested_rule else None
+                decision = Decision(asked.uuid, "approve", remember=scope, rule=edited)
+                return None if end is None else msgspec.structs.replace(decision, until=_end_in(end.strip()))
             self._wrong(problem)
 
     def _forget_typed(self) -> None:
@@ -254,6 +260,15 @@ def _rule_in(text: str) -> tuple[dict[str, Any] | None, str]:
     except (ValueError, RecursionError) as problem:
         return None, f"this is not JSON: {problem}"
     return (found, "") if isinstance(found, dict) else (None, "a rule is a JSON object, in braces")
+
+
+def _end_in(text: str) -> str:
+    """A time as the mesh takes it: without a zone, it is of the one that the terminal is in. What is no time
+    is left to the mesh, which says so."""
+    try:
+        return datetime.fromisoformat(text).astimezone().isoformat() if text else ""
+    except (ValueError, OverflowError):
+        return text
 
 
 _CHOICES: dict[str, Choice] = {"a": "approve", "t": "retry", "s": "skip"}

@@ -223,9 +223,35 @@ def test_what_is_remembered_always_is_not_asked_for_in_another_conversation(
         screen.press("l")
         screen.wait("the rule that is added always")
         screen.press("\r")
+        screen.wait("until when, such as ")
+        screen.press("\r")
         screen.wait("remembered always: ", "Done.")
         screen.say("/new")
         screen.say("once more")
         screen.wait("Done again.")
         screen.ready()
         assert edits.files == {"a.py": "new\n"}
+
+
+def test_what_is_remembered_always_may_have_an_end_in_the_time_of_the_terminal(
+    started: list[LiveMesh], env: dict[str, str]
+) -> None:
+    mesh, _ = mesh_of(started, WRITE, says("Done."))
+    with Screen("--url", mesh.url, env={**env, "TZ": "XXX-5"}) as screen:
+        screen.say("go")
+        screen.asked()
+        for end, said in (("soon", "is no time with a zone"), ("2020-01-01", "has passed")):
+            screen.press("l")
+            screen.asked('"decide": "allow"}')
+            screen.press("\r")
+            screen.asked("for good, Ctrl-C: back):")
+            screen.press(f"{end}\r")
+            screen.wait(said)
+            screen.asked()
+        screen.press("l")
+        screen.asked('"decide": "allow"}')
+        screen.press("\r")
+        screen.asked("for good, Ctrl-C: back):")
+        screen.press("2100-01-31 18:00\r")
+        screen.wait("remembered until 2100-01-31T13:00:00.000Z: ")
+        screen.ready()
