@@ -33,10 +33,9 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``edited_args`` replace all arguments of the call. ``reason`` goes with a rejection, ``answer`` with the
     choice of the same name. ``remember`` goes with an approval: a call that ``rule`` covers does not ask for
-    so long; None: the rule that the approval suggests. ``until`` is the time at which that
-    ends (RFC 3339, with a zone). ``if_pending``: the decision was implied and not made about this approval
-    alone (a token that came with a message), so it is dropped, not refused, when the approval is resolved
-    already.
+    so long; None: the rule that the approval suggests. ``until`` is the time at which that ends (RFC 3339,
+    with a zone). ``if_pending``: the decision was implied and not made about this approval alone (a token
+    that came with a message), so it is dropped, not refused, when the approval is resolved already.
     """
 
     uuid: str

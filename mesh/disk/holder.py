@@ -50,9 +50,8 @@ class InUse(MeshError):
 @contextmanager
 def held(data_dir: Path, holder: Holder, *, shared: bool = False) -> Iterator[None]:
     """Holds a data directory, which is created if it is missing; one in a folder ``.mesh`` is ignored by git.
-    ``shared``: others that share it may use it
-    at the same time, such as meshes that joined one cluster. Raises `InUse`, or `MeshError` if the file
-    cannot be used."""
+    ``shared``: others that share it may use it at the same time, such as meshes that joined one cluster.
+    Raises `InUse`, or `MeshError` if the file cannot be used."""
     try:
         _make(data_dir)
         lock = FileLock(data_dir / FILE)

@@ -15,12 +15,12 @@ from mesh.core.budget import problem_of_raise
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, Conflict, NotFound, TooLarge, Unavailable
 from mesh.core.events import ApprovalRequired, ApprovalResolved, Choice, Preview, ToolCall, now
+from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.kept_grants import Grants, end_of
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Caller, Decide
 from mesh.keeper.schedule import Schedule
-from mesh.keeper.settling import Settling
 from mesh.llm.outputs import problem_of_edit
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
@@ -36,7 +36,7 @@ _log = logging.getLogger("mesh.keeper")
 
 class Approvals:
     """The approvals of a keeper. ``get`` finds a conversation, ``tree`` knows the schemas of its tools, and
-    ``settling`` is told what may settle others."""
+    ``covered`` is told of what may cover others."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Approvals:
         tree: Tree,
         driver: Driver,
         grants: Grants,
-        settling: Settling,
+        covered: CoveredApprovals,
     ) -> None:
         self._get = get
         self._tree = tree
         self._driver = driver
         self._grants = grants
-        self._settling = settling
+        self._covered = covered
         self._expiry = Schedule(self._expire, "not_expired")
 
     def expire_at(self, conversation_id: str, deadlines: list[str]) -> None:
@@ -179,7 +179,7 @@ class Approvals:
             self._driver.start(loaded)
         return won
 
-    async def settle(self, conversation_id: str) -> None:
+    async def approve_covered(self, conversation_id: str) -> None:
         """Approves what waits in a conversation and what is remembered covers. Raises `Unavailable`."""
         loaded = await self._get(conversation_id)
         with loaded.in_use():
@@ -190,12 +190,12 @@ class Approvals:
         that the turn goes on with all of it, and in other conversations as soon as they are looked at."""
         await self._grants.keep(loaded.conversation, {each.uuid for each in resolved})
         failpoint("approval.remembered")
-        self._settling.look()
+        self._covered.look()
         try:
             await self._approve_covered(loaded)
         except Unavailable as problem:
-            _log.warning("event=not_settled %s %s", loaded.label, fields(message=problem))
-            self._settling.check(loaded.conversation.id)
+            _log.warning("event=not_covered %s %s", loaded.label, fields(message=problem))
+            self._covered.check(loaded.conversation.id)
 
     async def _approve_covered(self, loaded: LoadedConversation) -> None:
         for asked in loaded.conversation.pending:

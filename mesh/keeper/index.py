@@ -15,7 +15,7 @@ import msgspec
 from mesh.core.conversation import Conversation
 from mesh.core.ids import id_suffix
 from mesh.core.view import ConversationSummary, summary
-from mesh.keeper.kept_grants import asking_agent, may_be_settled
+from mesh.keeper.kept_grants import asking_agent, may_be_covered
 from mesh.keeper.requests import Recent
 
 
@@ -45,7 +45,7 @@ class Index:
         deadlines = [asked.expires_at for asked in conversation.pending if asked.expires_at]
         first = min(deadlines, default="")
         asking = {
-            asking_agent(asked, "") for asked in conversation.pending if may_be_settled(asked, "always")
+            asking_agent(asked, "") for asked in conversation.pending if may_be_covered(asked, "always")
         }
         self._put(_Kept(summary(conversation), size, conversation.needs_pass, first, tuple(asking)))
 

@@ -36,10 +36,11 @@ from mesh.core.verdict import Verdict
 from mesh.core.view import view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
+from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
-from mesh.keeper.kept_grants import Grants, may_be_settled
+from mesh.keeper.kept_grants import Grants, may_be_covered
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
@@ -82,7 +83,6 @@ from mesh.keeper.requests import (
     ShowPreview,
     Watch,
 )
-from mesh.keeper.settling import Settling
 from mesh.keeper.shard import Shard
 from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.policy.book import GrantBook
@@ -135,8 +135,8 @@ class Keeper:
         self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
         self._grants = Grants(tree, book, settings.root)
         self._denial = denial
-        self._settling = Settling(self._shard.index, book, settings.root, self._settle)
-        self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._settling)
+        self._covered = CoveredApprovals(self._shard.index, book, settings.root, self._approve_covered)
+        self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
         self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 
     async def start(self) -> None:
@@ -150,12 +150,12 @@ class Keeper:
             self._approvals.expire_at(conversation_id, [now()])
         for conversation_id in list(self._shard.index.open_turns()):
             self._recovery.start(conversation_id)
-        self._settling.start()
+        self._covered.start()
 
     async def close(self) -> None:
         """Stops driving turns (they stay open) and writes what is only derived."""
         await self._recovery.close()
-        await self._settling.close()
+        await self._covered.close()
         await self._approvals.close()
         await self._push.close()
         await self._shard.close()
@@ -516,18 +516,18 @@ class Keeper:
         await loaded.flush()
         return loaded
 
-    # -- called by the shard and by what settles
+    # -- called by the shard and by what looks for covered approvals
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self._feeds.appended(loaded, events)
         self._push.on_journaled(loaded.conversation.id, events)
         deadlines = [asked.expires_at for asked in loaded.conversation.pending if asked.expires_at]
         self._approvals.expire_at(loaded.conversation.id, deadlines)
-        if any(isinstance(e, ApprovalRequired) and may_be_settled(e, "conversation") for e in events):
-            self._settling.check(loaded.conversation.id)
+        if any(isinstance(e, ApprovalRequired) and may_be_covered(e, "conversation") for e in events):
+            self._covered.check(loaded.conversation.id)
 
-    def _settle(self, conversation_id: str) -> Awaitable[None]:
-        return self._approvals.settle(conversation_id)
+    def _approve_covered(self, conversation_id: str) -> Awaitable[None]:
+        return self._approvals.approve_covered(conversation_id)
 
     def _unloaded(self, conversation_id: str) -> None:
         self._recovery.start(conversation_id)

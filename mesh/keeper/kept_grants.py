@@ -76,7 +76,7 @@ class Grants:
     async def cover(self, conversation: Conversation, asked: ApprovalRequired) -> bool:
         """Whether an approval that waits is not needed any more. Raises `Unavailable`."""
         agent = asking_agent(asked, self._root)
-        grants = await self.of(conversation, agent) if may_be_settled(asked, "conversation") else ()
+        grants = await self.of(conversation, agent) if may_be_covered(asked, "conversation") else ()
         if not grants:
             return False
         call = ToolCall(asked.call_id, asked.tool_name, asked.tool_args)
@@ -88,7 +88,7 @@ class Grants:
         return verdict.decision == "allowed"
 
 
-def may_be_settled(asked: ApprovalRequired, by: Remember) -> bool:
+def may_be_covered(asked: ApprovalRequired, by: Remember) -> bool:
     """Whether a decision about another approval, which is remembered for so long, may answer this one. What
     another agent asks is allowed there, or not at all."""
     return asked.remote_question is None and reaches(asked.remember, by)

@@ -43,7 +43,8 @@ class KeeperRecorder:
             return await self._keeper_of(conversation_id).grants(conversation_id, agent)
 
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
-        return await self._keeper_of(conversation_id).denial(conversation_id, call)
+        with _unavailable():
+            return await self._keeper_of(conversation_id).denial(conversation_id, call)
 
     async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
         with _unavailable():

@@ -18,8 +18,8 @@ R = TypeVar("R")
 
 class LocalBackend:
     """Asks ``keepers``, one of each shard. What is asked of them travels as it does between processes, so
-    that nobody gets an object that a keeper goes on with. ``catalogues``
-    returns the present tools of the agent's servers."""
+    that nobody gets an object that a keeper goes on with. ``catalogues`` returns the present tools of the
+    agent's servers."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ async def test_it_settles_nothing_of_another_agent_and_nothing_that_the_rule_doe
         left = (await settled(world, other, ["add"]))["pending_approvals"]
         assert [each["asked_by"] for each in left] == ["helper"]
         # The third was looked at in the same look, and is looked at once more.
-        await world.keeper._approvals.settle(third["conversation"]["id"])
+        await world.keeper._approvals.approve_covered(third["conversation"]["id"])
         assert len((await world.show(third["conversation"]["id"]))["pending_approvals"]) == 2
 
 
@@ -109,7 +109,7 @@ async def test_a_crash_between_the_grant_and_the_settling_loses_nothing() -> Non
         await world.grant_book.add(granted())
         await world.crash()  # before anybody has looked at the book
         await settled(world, body, [])
-        await world.keeper._approvals.settle(body["conversation"]["id"])
+        await world.keeper._approvals.approve_covered(body["conversation"]["id"])
         assert (await deciders(world, body), world.ledger.lines) == (["a grant"], ["add 1"])
 
 
@@ -163,11 +163,11 @@ async def test_what_was_allowed_while_it_was_about_to_ask_is_settled_too() -> No
 
 async def test_a_keeper_looks_at_the_book_only_while_something_waits_that_a_grant_may_settle() -> None:
     async with mesh(ByNode(main=[add(1), says("done")])) as world:
-        settling = world.keeper._settling
-        assert settling._watch is None
+        covered = world.keeper._covered
+        assert covered._watch is None
         _, body = await world.create("go")
-        watch = settling._watch
+        watch = covered._watch
         assert watch is not None and not watch.done()
         await world.decide(body["result"]["approval"]["uuid"], "reject")
-        settling.look()
+        covered.look()
         await asyncio.wait_for(watch, 30)

@@ -1,8 +1,8 @@
 """What waits and was allowed for good meanwhile: it is approved in every conversation of the agent.
 
 A grant may come from any conversation, of any keeper, in any process that shares the book. So nobody is told
-of it: a keeper looks at the book for as long as conversations wait that a grant may settle, and a keeper that
-starts does so first. Nothing depends on it: what is not settled still waits for a person.
+of it: a keeper looks at the book for as long as approvals wait that a grant may cover, and a keeper that
+starts does so first. Nothing depends on it: what is not covered still waits for a person.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ LOOK_EVERY_S = 1.0
 system."""
 
 
-class Settling:
-    """Calls ``settle`` with the conversations of ``index`` that a grant may settle, again after a pause where
-    that fails. ``root`` is the name of the root agent."""
+class CoveredApprovals:
+    """Calls ``approve`` with the conversations of ``index`` in which a grant may cover what waits;
+    again, after a pause, where that fails. ``root`` is the name of the root agent."""
 
     def __init__(
-        self, index: Index, book: GrantBook, root: str, settle: Callable[[str], Awaitable[None]]
+        self, index: Index, book: GrantBook, root: str, approve: Callable[[str], Awaitable[None]]
     ) -> None:
         self._index = index
         self._book = book
         self._root = root
-        self._schedule = Schedule(settle, "not_settled")
-        self._known: dict[str, Sequence[Grant]] = {}  # the grants by which what waits was settled, by agent
+        self._schedule = Schedule(approve, "not_covered")
+        self._known: dict[str, Sequence[Grant]] = {}  # the grants at the last look, by agent
         self._news = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
 
