@@ -25,7 +25,7 @@ class Covered:
 
 
 @dataclass(frozen=True)
-class Covers:
+class Blanks:
     """What takes the place of what is hidden: a file that nobody may open, and an empty folder in which
     nobody may look anything up."""
 
@@ -41,7 +41,7 @@ class Box:
     roots: tuple[str, ...]
     read: tuple[str, ...]
     covered: Covered
-    covers: Covers
+    blanks: Blanks
     network: bool
     home: str
     temporary: str
@@ -51,13 +51,13 @@ class Box:
         return (*SYSTEM, *self.read, *self.roots)
 
 
-def covers_in(folder: Path) -> Covers:
+def blanks_in(folder: Path) -> Blanks:
     """Makes them. The folder may be listed, because git warns of each that may not. Nothing in it may be
     looked up: git would take the files that it tracks there for deleted, and commit that."""
     file, inner = folder / "hidden-file", folder / "hidden-folder"
     file.touch(0o000)
     inner.mkdir(0o444)
-    return Covers(str(file), str(inner))
+    return Blanks(str(file), str(inner))
 
 
 def resolver() -> str | None:

@@ -42,7 +42,7 @@ def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str,
     for path, _ in box.covered.frozen:
         options += ["--ro-bind-try", path, path]
     for path, is_folder in box.covered.hidden:
-        options += ["--ro-bind", box.covers.folder if is_folder else box.covers.file, path]
+        options += ["--ro-bind", box.blanks.folder if is_folder else box.blanks.file, path]
     return (*options, "--remount-ro", "/", "--chdir", cwd, "--", *argv)
 
 

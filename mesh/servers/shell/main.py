@@ -17,7 +17,7 @@ import anyio
 from mesh.servers.console_script import add_http, ending, listens_on, loading
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import Unusable
-from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.box import blanks_in
 from mesh.servers.shell.command_records import Records, default_folder
 from mesh.servers.shell.launching import Launcher
 from mesh.servers.shell.proofs import failures
@@ -78,7 +78,7 @@ def _commands(settings: ShellSettings, roots: list[Root], launcher: Launcher, sc
         roots=roots,
         sandbox=_sandbox(settings, launcher),
         launcher=launcher,
-        covers=covers_in(scratch),
+        blanks=blanks_in(scratch),
         read=settings.readable,
         network=settings.network == "all",
         home=os.path.realpath(Path("~").expanduser()),

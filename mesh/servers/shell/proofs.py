@@ -19,7 +19,7 @@ from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import chosen
 from mesh.servers.filesystem.root import FOLDER, Root
-from mesh.servers.shell.box import Box, covers_in
+from mesh.servers.shell.box import Box, blanks_in
 from mesh.servers.shell.covered import covered_in
 from mesh.servers.shell.launching import Launcher, LauncherGone, Take
 from mesh.servers.shell.sandbox import Sandbox
@@ -107,8 +107,8 @@ class _Traps:
     def box(self, *, network: bool) -> Box:
         read = (sys.base_prefix, str(Path(_PYTHON).parent))
         covered = covered_in([self.root], TimeLimit(_WITHIN_S))
-        covers = covers_in(self.folder)
-        return Box((self.root.where,), read, covered, covers, network, os.environ.get("HOME", ""), "")
+        blanks = blanks_in(self.folder)
+        return Box((self.root.where,), read, covered, blanks, network, os.environ.get("HOME", ""), "")
 
     @property
     def sprung(self) -> set[str]:

@@ -16,7 +16,7 @@ import anyio.to_thread
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import Box, Covered, Covers
+from mesh.servers.shell.box import Blanks, Box, Covered
 from mesh.servers.shell.command_records import Record, Records
 from mesh.servers.shell.covered import Paths, covered_in, with_more
 from mesh.servers.shell.launching import Launcher, LauncherGone
@@ -44,7 +44,7 @@ class Commands:
     roots: Sequence[Root]
     sandbox: Sandbox
     launcher: Launcher
-    covers: Covers
+    blanks: Blanks
     read: tuple[str, ...]
     network: bool
     home: str
@@ -94,7 +94,7 @@ class Commands:
         where = tuple(root.where for root in self.roots)
         own = ((str(self.records.folder), True),)
         covered = with_more(covered, where, hidden=own, frozen=stand_ins)
-        return Box(where, self.read, covered, self.covers, self.network, self.home, "")
+        return Box(where, self.read, covered, self.blanks, self.network, self.home, "")
 
     async def _covered(self) -> Covered:
         if self.sandbox.kind == "none":

@@ -11,7 +11,7 @@ from hypothesis import given as on
 from hypothesis import strategies as st
 
 from mesh.servers.filesystem.settings import Unusable
-from mesh.servers.shell.box import Box, Covered, Covers
+from mesh.servers.shell.box import Blanks, Box, Covered
 from mesh.servers.shell.bubblewrap import wrapped
 from mesh.servers.shell.order import CommandLimits, End, Order, Restriction, end_of, order_of
 from mesh.servers.shell.shell_settings import ShellSettings, loaded
@@ -100,7 +100,7 @@ def test_an_order_arrives_as_it_was_sent() -> None:
 
 def test_what_is_hidden_is_mounted_last() -> None:
     covered = Covered((("/ws/a/.env", False),), (("/ws/a", True),), ("/ws/a",))
-    box = Box(("/ws",), ("/opt/tool",), covered, Covers("/c/file", "/c/folder"), False, "/home/me", "")
+    box = Box(("/ws",), ("/opt/tool",), covered, Blanks("/c/file", "/c/folder"), False, "/home/me", "")
     line = wrapped(box, "bwrap", "/ws", ("true",))
     mounted = [line[at + 2] for at, word in enumerate(line) if word in ("--bind", "--ro-bind", "--bind-try")]
     assert mounted[-3:] == ["/ws", "/ws/a", "/ws/a/.env"]

@@ -20,7 +20,7 @@ from mesh.processes.descendants import is_alive
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import chosen
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import covers_in
+from mesh.servers.shell.box import blanks_in
 from mesh.servers.shell.command_records import Record, Records
 from mesh.servers.shell.covered import FROZEN
 from mesh.servers.shell.launching import Launcher
@@ -71,7 +71,7 @@ class World:
             roots=[root],
             sandbox=Sandbox(kind, LIMITS, dict(os.environ)),
             launcher=launcher,
-            covers=covers_in(scratch),
+            blanks=blanks_in(scratch),
             read=READ,
             network=False,
             home=os.path.realpath(Path("~").expanduser()),
