@@ -205,8 +205,8 @@ class Chat:
         """Returns the command with which a person at a terminal can decide."""
         kinds = [kind_of(asked) for asked in waiting]
         token = "MESH_TOKEN=… " if any(kind.needs_token for kind in kinds) else ""
-        verb = "answer" if all(kind.is_question for kind in kinds) else "decide"
-        return Notice(f"{verb}: {token}{self.resume_command}")
+        verb = "Answer" if all(kind.is_question for kind in kinds) else "Decide"
+        return Notice(f"{verb} it with: {token}{self.resume_command}")
 
     @property
     def _undecided(self) -> list[ApprovalRequired]:

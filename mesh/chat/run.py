@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple, Protocol
 
 import httpx2
@@ -66,6 +67,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     token: str
     key: str
     ray: bool = False
+    workspace: Path | None = None
 
     def __repr__(self) -> str:
         return f"ChatOptions({self.url}, {self.config}, {self.resume})"
@@ -166,8 +168,7 @@ async def _chat(
     tree = await client.tree()
     trees = [tree, *await client.trees_of_called_agents()]
     names = {node.path: node.name for one in trees for node in one.walk()}
-    where = f"--url {options.url}" if options.url else f"--config {options.config}{' --ray' * options.ray}"
-    chat = Chat(client, terminal, names, f"mesh chat {clean(where)} --resume", yes=options.yes)
+    chat = Chat(client, terminal, names, f"mesh chat {clean(_where(options))} --resume", yes=options.yes)
     if interactive:
         chat.notify(
             Notice(f"{one_line(tree.name, 60)}: write a message; /help lists commands, Ctrl-D leaves")
@@ -187,6 +188,16 @@ async def _chat(
         return await _answer(chat, conversation)
     async with _starting(own, chat):
         return await _talk(chat, conversation)
+
+
+def _where(options: ChatOptions) -> str:
+    """The options that lead to the same mesh again, as a shell reads them."""
+    if options.url:
+        return f"--url {quote(options.url)}"
+    folder = options.workspace
+    is_elsewhere = folder is not None and folder.resolve() != Path.cwd()
+    where = f" --workspace {quote(str(folder))}" if is_elsewhere else ""
+    return f"--config {quote(str(options.config))}{' --ray' * options.ray}{where}"
 
 
 @asynccontextmanager
@@ -212,7 +223,7 @@ async def _starting(own: OwnMesh | None, chat: Chat) -> AsyncIterator[None]:
 async def _talk(chat: Chat, conversation: str) -> int:
     await chat.talk(conversation)
     if chat.resume_command:
-        chat.notify(Notice(f"go on with it: {chat.resume_command}"))
+        chat.notify(Notice(f"To continue: {chat.resume_command}"))
     return ExitStatus.ANSWERED
 
 

@@ -64,14 +64,21 @@ def chat(
     if url is not None and not url.startswith(("http://", "https://")):
         exit_with([f"--url: {url} is no URL; expected one such as http://localhost:8080"], WRONG_USE)
     check_secrets(token, key)
-    set_workspace(workspace)
+    folder = set_workspace(workspace)
     with errors_as_lines():
         from mesh.chat.child_mesh import ChildMeshFailed
         from mesh.chat.run import ChatOptions, run
 
         try:
             options = ChatOptions(
-                url=url, config=config, resume=resume, yes=yes, token=token, key=key, ray=ray
+                url=url,
+                config=config,
+                resume=resume,
+                yes=yes,
+                token=token,
+                key=key,
+                ray=ray,
+                workspace=folder,
             )
             status = run(options, partial(_own_mesh, config))
         except ChildMeshFailed as problem:

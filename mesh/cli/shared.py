@@ -35,12 +35,14 @@ WorkspaceOption = Annotated[
 ]
 
 
-def set_workspace(workspace: Path | None) -> None:
-    """Makes a folder the workspace of this process and of those that it starts. Exits if it is none."""
+def set_workspace(workspace: Path | None) -> Path:
+    """Makes a folder the workspace of this process and of those that it starts, and returns its whole path.
+    Exits if it is none."""
     folder = (workspace or Path.cwd()).absolute()
     if not folder.is_dir():
         exit_with([f"--workspace: {folder} is no folder"], WRONG_USE)
     os.environ["MESH_WORKSPACE"] = str(folder)
+    return folder
 
 
 def loaded(path: Path, *, runs: bool = True) -> "Config":

@@ -115,7 +115,7 @@ def test_a_token_that_was_lost_is_asked_for_and_sent_with_one_key(pair: Pair, en
         assert screen.ended() == 0
     waits = chat(env, "", "--url", a.url, "--resume", found)
     assert waits.returncode == 3
-    assert waits.stderr.endswith(f"decide: MESH_TOKEN=… mesh chat --url {a.url} --resume {found}\n")
+    assert waits.stderr.endswith(f"Decide it with: MESH_TOKEN=… mesh chat --url {a.url} --resume {found}\n")
     with Screen("--url", a.url, "--resume", found, env={**env, "MESH_TOKEN": "s3cret"}) as screen:
         screen.asked("[a] send the token")
         screen.press("a")
@@ -148,4 +148,4 @@ def test_in_a_pipe_a_question_waits_whatever_yes_says_and_the_command_is_told(
     waits = chat(env, "have it painted", "--url", a.url, "--yes")
     assert (waits.returncode, waits.stdout) == (3, "")
     assert re.search(r"^waits for an answer to \S+: Agent b asks: Which colour\?$", waits.stderr, re.M)
-    assert re.search(rf"^answer: mesh chat --url {a.url} --resume \S+$", waits.stderr.splitlines()[-1])
+    assert re.search(rf"^Answer it with: mesh chat --url {a.url} --resume \S+$", waits.stderr.splitlines()[-1])

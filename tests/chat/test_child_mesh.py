@@ -165,6 +165,6 @@ def test_a_person_talks_to_an_agent_on_ray_with_one_command(tmp_path: Path) -> N
         screen.ready()
         screen.press(CTRL_D)
         assert screen.ended(within_s=25) == 0
-        assert f"go on with it: mesh chat --config {config} --ray --resume " in screen.text.replace("\n", "")
+        assert f"To continue: mesh chat --config {config} --ray --resume " in screen.text.replace("\n", "")
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     assert left == []

@@ -4,6 +4,7 @@ lost when it is killed."""
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -117,6 +118,39 @@ def test_a_chat_that_was_killed_goes_on_from_the_exact_step(tmp_path: Path) -> N
     counted = {kind: count(after, kind) for kind in ("llm_call", "approval_required", "tool_result")}
     assert counted == {"llm_call": 2, "approval_required": 1, "tool_result": 1}
     assert count(after, "completed") == 1
+
+
+def test_the_command_that_continues_is_typed_as_it_is_shown(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "the work's folder"
+    elsewhere.mkdir()
+    agent(tmp_path).write_text(
+        AGENT.replace("data_dir: data", "data_dir: ${MESH_WORKSPACE}/.mesh")
+        + "mcp_servers: [{name: r, command: mcp-resources, args: [--db, '${MESH_WORKSPACE}/r.db']}]\n"
+    )
+    waits = chat(tmp_path, "add resource web-1 with value 42\n", "--workspace", elsewhere.name)
+    assert waits.returncode == 3, waits.stderr
+    told = waits.stderr.splitlines()[-1].removeprefix("Decide it with: mesh ")
+    done = subprocess.run(
+        f"{shlex.quote(str(MESH))} {told} --yes < /dev/null",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=chat_env(tmp_path),
+        cwd=tmp_path,
+        timeout=2 * WITHIN_S,
+        check=False,
+    )
+    assert (done.returncode, "web-1" in done.stdout) == (0, True), (told, done.stderr)
+    assert not (tmp_path / ".mesh").exists()
+    with Screen("--workspace", elsewhere, "--config", "agent.yaml", env=chat_env(tmp_path), cwd=tmp_path) as s:
+        s.say("list all resources")
+        s.wait("web-1")
+        s.ready()
+        s.press(CTRL_D)
+        assert s.ended() == 0
+        command = s.text.replace("\n", "").rpartition("To continue: ")[2]
+    where = shlex.join(["mesh", "chat", "--config", "agent.yaml", "--workspace", str(elsewhere), "--resume"])
+    assert command.startswith(where)
 
 
 def test_yes_answers_what_asks_and_never_what_is_denied(tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ def test_a_turn_that_waits_ends_with_3_and_says_how_to_decide(env: dict[str, str
         waits = chat(env, "add 3\nmore\n", "--url", mesh.url)
         assert (waits.returncode, waits.stdout) == (3, "")
         how = waits.stderr.splitlines()[-1]
-        assert how.startswith(f"decide: mesh chat --url {mesh.url} --resume ")
-        again = chat(env, "", *how.split()[3:])
+        assert how.startswith(f"Decide it with: mesh chat --url {mesh.url} --resume ")
+        again = chat(env, "", *how.partition("mesh chat ")[2].split())
         assert (again.returncode, again.stdout) == (3, "")
-        decided = chat(env, "", *how.split()[3:], "--yes")
+        decided = chat(env, "", *how.partition("mesh chat ")[2].split(), "--yes")
         assert (decided.returncode, decided.stdout) == (0, "Added.\n")
         assert mesh.mesh.ledger.lines == ["add 3"]
 

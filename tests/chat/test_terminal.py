@@ -283,7 +283,7 @@ def test_ctrl_c_clears_the_line_ctrl_d_leaves_and_the_arrows_know_what_was_said(
         screen.press(CTRL_C)
         screen.ready()
         screen.press(CTRL_D)
-        screen.wait("go on with it: mesh chat --url")
+        screen.wait("To continue: mesh chat --url")
         assert screen.ended() == 0
     with Screen("--url", mesh.url, env=env) as screen:
         screen.ready()
