@@ -11,7 +11,7 @@ from mesh.chat.policy_card import (
 from mesh.chat.transcript import CardRow, Notice
 from mesh.core.approvals import kind_of
 from mesh.core.events import ApprovalRequired, Choice
-from mesh.display.approvals import asker_of, callers_of, description_of, part_in_full
+from mesh.display.approvals import asker_of, callers_of, description_of, part_in_full, text_of
 from mesh.display.policies import SCOPES, scopes_of
 from mesh.display.text import as_json, clean, one_line
 
@@ -97,10 +97,13 @@ def _peer(asked: ApprovalRequired) -> str:
 
 def in_full(asked: ApprovalRequired) -> list[Notice]:
     """Returns the whole approval but for its preview, with every character of the arguments visible."""
-    shown = [Notice(part_in_full(asked), "plain")]
+    shown = [
+        Notice(clean(asked.description if asked.remote_agent_name else text_of(asked)), "plain"),
+        Notice(part_in_full(asked), "plain"),
+    ]
     if asked.output_schema is not None:
         shown.append(Notice(f"what it has to fit: {as_json(asked.output_schema, indent=2)}"))
-    return [Notice(clean(asked.description), "plain"), *shown] if asked.remote_agent_name else shown
+    return shown
 
 
 def rows_in_full(asked: ApprovalRequired, size: ScreenSize) -> list[CardRow]:

@@ -1,5 +1,6 @@
 """An approval in words, as the chat and the session log both name it."""
 
+import json
 import re
 from typing import Any
 
@@ -16,6 +17,22 @@ def description_of(asked: ApprovalRequired) -> str:
     it, and without a list of what a person may change, if it is an answer."""
     text = asked.description.removeprefix(f"Agent {asked.remote_agent_name} asks: ")
     return _LISTED_ANSWER.split(text)[0] if kind_of(asked).edits_output else text
+
+
+def text_of(asked: ApprovalRequired) -> str:
+    """Returns the `description_of` an approval without a list of the arguments, where they are shown beside
+    it."""
+    text = description_of(asked)
+    if not kind_of(asked).lists_arguments:
+        return text
+    arguments = asked.tool_args.items()
+    listed = [(f"  {name} = ", json.dumps(value, ensure_ascii=False)) for name, value in arguments]
+    return "\n".join(line for line in text.split("\n") if not _is_of(line, listed))
+
+
+def _is_of(line: str, listed: list[tuple[str, str]]) -> bool:
+    """Whether a line is an argument, or as much of it as there was room for."""
+    return any(line.startswith(name) and f"{name}{value}".startswith(line) for name, value in listed)
 
 
 def edited_part(asked: ApprovalRequired) -> Any:

@@ -12,6 +12,7 @@ A driver makes effects and never records anything; the loop records and makes no
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
@@ -73,6 +74,7 @@ _MOST_CLAIMS = 5
 the call, without an effect."""
 MOST_SHOWN = 2_000
 """Bytes of what a question shows of a call."""
+_SENTENCE = re.compile(r".*?[.!?](?= [A-Z\[`\"'(])")
 _EARLIER = "\nIt is not known whether an earlier attempt ran."
 
 T = TypeVar("T")
@@ -627,6 +629,17 @@ def bounded(text: str, limit: int) -> str:
         return text
     kept = encoded[:limit].decode(errors="ignore")
     return f"{kept}\n[cut: {len(encoded)} bytes in all, {limit} kept]"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a tool's description, in one line.
+
+    >>> first_sentence("Changes lines, e.g. one of them. Fails if …")
+    'Changes lines, e.g. one of them.'
+    """
+    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+    found = _SENTENCE.match(paragraph)
+    return found.group() if found else paragraph
 
 
 def listed(arguments: Mapping[str, Any]) -> str:

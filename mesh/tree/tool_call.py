@@ -55,6 +55,7 @@ from mesh.tree.calls import (
     Unknown,
     applied,
     bounded,
+    first_sentence,
     fitting,
     listed,
     refused,
@@ -445,7 +446,8 @@ class _ToolCall(CallDriver):
 
     def _description(self, arguments: dict[str, Any]) -> str:
         tool = self._found
-        about = f" ({tool.description.strip().splitlines()[0]})" if tool.description.strip() else ""
+        said = first_sentence(tool.description)
+        about = f" ({said})" if said else ""
         return bounded(f"Run {tool.name} on {tool.server}{about}\n{listed(arguments)}", MOST_SHOWN)
 
 

@@ -148,4 +148,6 @@ def test_in_a_pipe_a_question_waits_whatever_yes_says_and_the_command_is_told(
     waits = chat(env, "have it painted", "--url", a.url, "--yes")
     assert (waits.returncode, waits.stdout) == (3, "")
     assert re.search(r"^waits for an answer to \S+: Agent b asks: Which colour\?$", waits.stderr, re.M)
-    assert re.search(rf"^Answer it with: mesh chat --url {a.url} --resume \S+$", waits.stderr.splitlines()[-1])
+    assert re.search(
+        rf"^Answer it with: mesh chat --url {a.url} --resume \S+$", waits.stderr.splitlines()[-1]
+    )

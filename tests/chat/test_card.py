@@ -140,9 +140,23 @@ def test_an_answer_with_a_schema_is_json_and_the_schema_is_shown_with_all_of_it(
     assert read(it)[2:] == ["  {", '    "total": 5', "  }"]
     assert not is_prose(it)
     assert [note.text for note in in_full(it)] == [
+        "Right?",
         '{\n  "total": 5\n}',
         'what it has to fit: {\n  "type": "object"\n}',
     ]
+
+
+def test_all_of_it_has_every_word_of_the_description_and_the_arguments_once() -> None:
+    changed = f"Something has changed since this was decided: {'x' * 300} the end. Decide again."
+    content = "y" * 3_000
+    listed = (
+        f'{changed}\nRun drop on files (Drops it.)\n  n = 1\n  content = "{content[:500]}\n[cut: 3300 bytes]'
+    )
+    it = asked(description=listed, tool_args={"n": 1, "content": content})
+    assert read(it)[-1] == "… v shows all of it"
+    text, arguments = (note.text for note in in_full(it))
+    assert text == f"{changed}\nRun drop on files (Drops it.)\n[cut: 3300 bytes]"
+    assert content in arguments
 
 
 def test_a_question_is_shown_to_its_end() -> None:

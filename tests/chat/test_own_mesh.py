@@ -142,7 +142,9 @@ def test_the_command_that_continues_is_typed_as_it_is_shown(tmp_path: Path) -> N
     )
     assert (done.returncode, "web-1" in done.stdout) == (0, True), (told, done.stderr)
     assert not (tmp_path / ".mesh").exists()
-    with Screen("--workspace", elsewhere, "--config", "agent.yaml", env=chat_env(tmp_path), cwd=tmp_path) as s:
+    with Screen(
+        "--workspace", elsewhere, "--config", "agent.yaml", env=chat_env(tmp_path), cwd=tmp_path
+    ) as s:
         s.say("list all resources")
         s.wait("web-1")
         s.ready()

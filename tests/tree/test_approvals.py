@@ -12,6 +12,7 @@ from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalResolved, ToolIntent
 from mesh.journal.memory import MemoryJournal
 from mesh.keeper.requests import Caller, Cancel, Decide, Page
+from mesh.tree.calls import first_sentence
 from tests.worlds.mesh import WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, loop, parallel, sequential
 
@@ -343,3 +344,16 @@ async def test_a_decision_that_is_sent_again_while_it_is_being_journaled_counts_
         answers = await asyncio.gather(*(mesh.decide(uuid, "approve", **same) for _ in range(3)))
         assert [(status, body["result"]["response"]) for status, body in answers] == [(200, "a")] * 3
         assert mesh.ledger.lines == ["add 1"]
+
+
+@pytest.mark.parametrize(
+    ("description", "told"),
+    [
+        ("Changes it, e.g. one\nline. Fails if there is none.\n\nMore.", "Changes it, e.g. one line."),
+        ("No end", "No end"),
+        ("Ends here!", "Ends here!"),
+        (" \n", ""),
+    ],
+)
+def test_a_question_tells_the_first_sentence_of_a_description(description: str, told: str) -> None:
+    assert first_sentence(description) == told
