@@ -7,9 +7,9 @@ from mesh.chat.transcript import CardRow, Tone
 from mesh.core.events import ApprovalRequired, Preview
 from mesh.core.verdict import Part, PolicyDecision, Remember
 from mesh.display.diff import PreviewReader, Row, Sign
+from mesh.display.grants import allowed_by
 from mesh.display.policies import change_of, cut_by, reason_of, scopes_of, verdict_of
 from mesh.display.text import one_line
-from mesh.display.visible import exact_json
 
 REMEMBER_KEYS: Mapping[Remember, str] = {"conversation": "c", "always": "l"}
 _MOST_PARTS = 8
@@ -27,7 +27,7 @@ _CONTINUES = "│↪ "
 
 
 def reasons(asked: ApprovalRequired, size: ScreenSize, *, is_whole: bool = False) -> Iterator[CardRow]:
-    """Which rule asks and why, what holds for each part of a command, and the rule that could be added."""
+    """Which rule asks and why, what holds for each part of a command, and what may be allowed for longer."""
     if said := reason_of(asked):
         yield from framed(RULE, said, "ask", size)
     shown = asked.parts if is_whole else asked.parts[:_MOST_PARTS]
@@ -37,9 +37,9 @@ def reasons(asked: ApprovalRequired, size: ScreenSize, *, is_whole: bool = False
         yield from _more(f"{len(asked.parts) - len(shown)} more commands, v shows all of them", size)
     if scopes := scopes_of(asked):
         named = " or ".join(f"[{REMEMBER_KEYS[scope]}]" for scope in scopes)
-        rule = exact_json(asked.suggested_rule)
-        rule = rule if is_whole else _bounded(rule, _MAX_RULE)
-        yield from framed(ADDS, f"{named} would add the rule {rule}", "dim", size)
+        allowed = allowed_by(asked.suggested_rule or {})
+        allowed = allowed if is_whole else _bounded(allowed, _MAX_RULE)
+        yield from framed(ADDS, f"{named}: {allowed}", "dim", size)
 
 
 def _part(part: Part, size: ScreenSize, is_whole: bool) -> Iterator[CardRow]:

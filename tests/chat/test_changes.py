@@ -74,7 +74,8 @@ def test_a_decision_that_is_remembered_is_not_asked_for_again_and_tells_its_rule
     with Screen("--url", mesh.url, env=env) as screen:
         screen.say("go")
         screen.asked()
-        assert '⊕ [c] or [l] would add the rule {"tools": ["write_file"]' in screen.text
+        allowed = "⊕ [c] or [l]: allow write_file on ledger for the path /a.py, whatever its other arguments"
+        assert allowed in screen.text.splitlines()
         screen.press("c")
         screen.wait("the rule that is added for this conversation", '"paths": ["/a.py"]')
         screen.press("\r")
@@ -132,7 +133,7 @@ def test_each_part_of_a_command_has_its_verdict_and_what_may_not_be_remembered_h
         lines = screen.text.splitlines()
         assert "$✓ allowed by look: git status -s" in lines
         assert "$? has to be asked by pushes: git push origin main" in lines
-        assert "would add the rule" not in screen.text
+        assert "[c] or [l]" not in screen.text
         screen.press("cla")
         screen.ready()
         assert edits.ran == ["git status -s && git push origin main"]

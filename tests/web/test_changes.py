@@ -62,6 +62,7 @@ async def test_a_decision_is_remembered_with_the_rule_as_it_was_edited(stage: Op
     await person.say("go")
     await person.sees_cards(1)
     await person.cards.get_by_role("button", name="Approve and remember…").click()
+    await person.sees("allow write_file on ledger for the path /a.py, whatever its other arguments")
     rule = person.cards.get_by_role("textbox", name="The rule that is added")
     assert json.loads(await rule.input_value())["paths"] == ["/a.py"]
     await rule.fill("{")

@@ -38,6 +38,41 @@ export function scopesOf({ remember = "none", suggested_rule: rule }) {
   return remember === "always" ? ["conversation", "always"] : ["conversation"];
 }
 
+/** @type {Record<string, [string, string]>} */
+const NAMED = { paths: ["the path", "the paths"], command: ["the command", "the commands"] };
+const KNOWN = ["name", "decide", "tools", "servers", "args", ...Object.keys(NAMED)];
+
+/** @param {unknown} value */
+const areTexts = (value) => value === undefined || (Array.isArray(value) && value.every((each) => typeof each === "string"));
+
+/**
+ * One as it is; several each in quotes, so that one cannot look like two.
+ * @param {string[]} values
+ */
+const listed = (values) => (values.length === 1 ? values[0] : values.map((each) => JSON.stringify(each)).join(", "));
+
+/** @param {[string, any]} argument */
+const ofArgument = ([name, condition]) =>
+  `${name} ${typeof condition === "string" ? condition : condition?.absent === true ? "not given" : JSON.stringify(condition)}`;
+
+/**
+ * What a rule allows, in the words of the terminal (mesh/display/grants.py).
+ * @param {Record<string, any>} rule
+ */
+export function allowedBy(rule) {
+  const { tools = [], servers = [], args } = rule;
+  const isKnown = Object.keys(rule).every((key) => KNOWN.includes(key));
+  const isAsSuggested = [tools, servers, rule.paths, rule.command].every(areTexts) && tools.length > 0;
+  if (!isKnown || !isAsSuggested) return `allow what this rule covers: ${JSON.stringify(rule)}`;
+  const what = `${listed(tools)}${servers.length ? ` on ${listed(servers)}` : ""}`;
+  const bounds = Object.entries(NAMED)
+    .filter(([key]) => rule[key]?.length)
+    .map(([key, words]) => `${words[rule[key].length === 1 ? 0 : 1]} ${listed(rule[key])}`)
+    .concat(Object.entries(args ?? {}).map(ofArgument));
+  if (bounds.length === 0) return `allow every call of ${what}, whatever its arguments`;
+  return `allow ${what} for ${bounds.join(" and ")}, whatever its other arguments`;
+}
+
 /** @typedef {{approval: Approval, isBusy: boolean, decide: (decision: Decision) => void, back: () => void}} Props */
 
 /**
@@ -74,6 +109,7 @@ export class Remembering extends Component {
         <button class=${kind} aria-disabled=${isBusy} disabled=${Boolean(problem)} onClick=${() => this.#approve(scope)}>${words}</button>
       `;
     return html`
+      <p class="reason">${exact.visible(allowedBy(approval.suggested_rule ?? {}))}</p>
       <label class="editor">
         <span>The rule that is added for this agent, as JSON</span>
         <textarea class="code" spellcheck="false" rows=${Math.min(14, this.state.draft.split("\n").length + 1)} value=${this.state.draft}
