@@ -78,6 +78,27 @@ async def test_a_decision_is_remembered_with_the_rule_as_it_was_edited(stage: Op
     await person.sees('remembered for this conversation: {"tools":["write_*"]')
 
 
+@pytest.mark.servers_go_away  # an end that has passed is a 400
+async def test_a_decision_that_is_remembered_always_may_have_an_end(stage: OpenStage) -> None:
+    live, person = await stage(Spoken(WRITE, says("Done.")), POLICY)
+    Edits(**{"a.py": BEFORE}).offered_by(live)
+    await person.say("go")
+    await person.sees_cards(1)
+    await person.cards.get_by_role("button", name="Approve and remember…").click()
+    end = person.cards.get_by_label("until when")
+    await end.fill("2020-01-31T18:00")
+    await person.cards.get_by_role("button", name="Approve always").click()
+    await expect(person.cards.get_by_role("alert")).to_contain_text("has passed")
+    await end.fill("2100-01-31T18:00")
+    await person.cards.get_by_role("button", name="Approve always").click()
+    await person.sees("Done.")
+    (grant,) = live.run(live.mesh.grant_book.listed()).values()
+    zone = await person.page.evaluate("new Date('2100-01-31T18:00').toISOString()")
+    assert grant.until == zone
+    await person.turn.get_by_text("write_file").first.click()
+    await person.sees(f"remembered until {zone}: ")
+
+
 async def test_each_part_of_a_command_has_its_verdict_and_only_what_may_be_is_remembered(
     stage: OpenStage,
 ) -> None:

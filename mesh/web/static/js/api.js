@@ -10,7 +10,7 @@ const RESPONSE_TIMEOUT_MS = 45_000;
 /**
  * A decision about an approval: either a choice, or the text of an answer.
  * @typedef {{action: Exclude<Choice, "answer">, edited_args?: object, reason?: string,
- *   remember?: "conversation" | "always", rule?: object} | {answer: string}} Decision
+ *   remember?: "conversation" | "always", rule?: object, until?: string} | {answer: string}} Decision
  */
 
 export class ApiError extends Error {

@@ -76,11 +76,11 @@ export function allowedBy(rule) {
 /** @typedef {{approval: Approval, isBusy: boolean, decide: (decision: Decision) => void, back: () => void}} Props */
 
 /**
- * The rule that would be added, to edit before it is sent.
- * @extends {Component<Props, {draft: string}>}
+ * The rule that would be added, to edit before it is sent, and when it ends if it is added always.
+ * @extends {Component<Props, {draft: string, end: string}>}
  */
 export class Remembering extends Component {
-  state = { draft: exact.shown(this.props.approval.suggested_rule) };
+  state = { draft: exact.shown(this.props.approval.suggested_rule), end: "" };
 
   /** @returns {{rule?: object, problem: string}} */
   #rule() {
@@ -97,7 +97,8 @@ export class Remembering extends Component {
     const { rule, problem } = this.#rule();
     if (problem || !rule) return;
     const isEdited = JSON.stringify(rule) !== JSON.stringify(this.props.approval.suggested_rule);
-    this.props.decide({ action: "approve", remember, ...(isEdited && { rule }) });
+    const until = remember === "always" && this.state.end && new Date(this.state.end).toISOString();
+    this.props.decide({ action: "approve", remember, ...(isEdited && { rule }), ...(until && { until }) });
   }
 
   render() {
@@ -116,6 +117,13 @@ export class Remembering extends Component {
           aria-invalid=${Boolean(problem)}
           onInput=${(/** @type {{target: HTMLTextAreaElement}} */ event) => this.setState({ draft: event.target.value })}></textarea>
       </label>
+      ${scopes.includes("always") && html`
+        <label class="editor">
+          <span>If always, until when (empty: for good)</span>
+          <input type="datetime-local" value=${this.state.end}
+            onInput=${(/** @type {{target: HTMLInputElement}} */ event) => this.setState({ end: event.target.value })} />
+        </label>
+      `}
       <p class="problem" role="status">${problem}</p>
       <div class="answers">
         ${button("conversation", "Approve for this conversation", "primary")}
