@@ -76,12 +76,18 @@ _LC = re.compile(r"LC_[A-Z]+")
 
 
 def is_harmless(name: str) -> bool:
-    """Whether a variable changes nothing about what programs may do.
+    """Whether the shell may set a variable of its own without changing what programs may do.
 
-    Programs read names in capitals. Those in small letters, except proxies, are the variables of a script.
+    Names in small letters, except proxies, are the variables of a script.
     """
     if _LOWER.fullmatch(name):
         return not name.endswith("_proxy")
+    return is_harmless_to_programs(name)
+
+
+def is_harmless_to_programs(name: str) -> bool:
+    """Whether a variable in the environment of a program changes nothing about what it may do. One in small
+    letters may: make takes each for its own (``cc``), and npm those that begin with ``npm_config_``."""
     return name in _HARMLESS or _LC.fullmatch(name) is not None
 
 
@@ -121,7 +127,7 @@ def _inner(name: str, wrapper: Wrapper, words: Words) -> Unwrapped:
     transparent = wrapper.transparent and _is_of_the_system(words[0])
     while wrapper.assignments and rest and (isinstance(rest[0], Expansion) or "=" in rest[0]):
         _require_one(rest[0], assigned(rest[0]) != "")
-        transparent = transparent and is_harmless(assigned(rest[0]))
+        transparent = transparent and is_harmless_to_programs(assigned(rest[0]))
         rest = rest[1:]
     return Unwrapped(_with_arguments(rest, marks) if name == "xargs" else rest, transparent)
 
