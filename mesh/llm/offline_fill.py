@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from mesh.core.messages import ToolSpec
+from mesh.llm.offline_paths import edits, is_path, path_after_noun, path_like
 from mesh.llm.offline_words import Reading, is_filler, properties, singular, verb_of, words_of
 from mesh.mcp.schema import problems
 
@@ -79,6 +80,8 @@ class _Words:
             return self._number(said, kind, required)
         if kind == "boolean":
             return self._flag(key)
+        if kind == "array" and (found := edits(self._text, schema)):
+            return found
         if kind == "array":
             names = self._names()
             return names if names and required else None
@@ -119,11 +122,16 @@ class _Words:
             return said or self._pattern()
         if said is not None:
             return said
+        if is_path(lower) and (path := self._path(required)):
+            return path
         if not required:
             return None
         if any(word in lower for word in TEXTUAL):
             return next(iter(self._quotes), None) or self._rest()
         return self._name()
+
+    def _path(self, required: bool) -> str | None:
+        return path_after_noun(self._text) or (path_like(self._text) if required else None)
 
     def _pattern(self) -> str | None:
         if self._ids:

@@ -18,7 +18,7 @@ _VERBS: dict[str, str] = {
         "list": "list show display get view see find search read fetch look print count",
         "add": "add create new make insert register put save store build write",
         "remove": "remove delete drop destroy erase discard rm del",
-        "update": "update change set modify edit rename replace",
+        "update": "update change set modify edit rename replace patch",
         "start": "start run launch execute begin",
         "stop": "stop end halt cancel terminate",
     }.items()
@@ -72,7 +72,12 @@ def singular(word: str) -> str:
 
 def is_filler(word: str) -> bool:
     """Whether a word says nothing about which thing is meant: an article, a pronoun, a verb."""
-    return word.lower() in _STOP or word.lower() in _VERBS
+    return is_function_word(word) or word.lower() in _VERBS
+
+
+def is_function_word(word: str) -> bool:
+    """Whether a word only connects others: an article, a pronoun, a preposition."""
+    return word.lower() in _STOP
 
 
 def read(text: str) -> Reading:

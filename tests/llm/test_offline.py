@@ -15,6 +15,7 @@ from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, Us
 from mesh.llm.offline import Offline
 from mesh.llm.parameters import Parameters
 from mesh.llm.port import LlmRequest
+from mesh.servers.filesystem.schemas import TOOLS
 from tests.worlds.live import LiveMesh
 from tests.worlds.providers import WEATHER, answer_of, events_of
 
@@ -121,6 +122,33 @@ async def test_it_works_with_other_tools() -> None:
         {"level": "high", "loud": True},
     )
     assert await call_for("show the weather for the city Oslo", tools) == ("get_weather", {"city": "Oslo"})
+
+
+FILE_TOOLS = tuple(ToolSpec(each["name"], each["description"], each["inputSchema"]) for each in TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "arguments"),
+    [
+        ('write the file src/note.txt with the content "hello"', "write_file",
+         {"path": "src/note.txt", "content": "hello"}),
+        ('write "x" to the file b.txt', "write_file", {"path": "b.txt", "content": "x"}),
+        ('in the file src/cart.py replace "A" with "B"', "patch_file",
+         {"path": "src/cart.py", "edits": [{"old": "A", "new": "B"}]}),
+        ("Replace 'a.b' by 'c' in src/cart.py.", "patch_file",
+         {"path": "src/cart.py", "edits": [{"old": "a.b", "new": "c"}]}),
+        ("read the file .env", "read_file", {"path": ".env"}),
+        ("what is in the file ../a.py?", "read_file", {"path": "../a.py"}),
+        ("read the file 'my file.txt'", "read_file", {"path": "my file.txt"}),
+        ("list the folder src", "list_folder", {"path": "src"}),
+        ("list the folder .", "list_folder", {"path": "."}),
+        ("delete the folder build", "remove_folder", {"path": "build"}),
+    ],
+)  # fmt: skip
+async def test_sentences_about_files_name_them_and_their_edits(
+    text: str, tool: str, arguments: dict[str, Any]
+) -> None:
+    assert await call_for(text, FILE_TOOLS) == (tool, arguments)
 
 
 def takes(key: str) -> dict[str, Any]:
