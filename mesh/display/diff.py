@@ -12,6 +12,7 @@ Sign = Literal["+", "-", " ", "@", "▸", "\\", ""]
 _HUNK = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _ABOUT_FILE = re.compile(r"(---|\+\+\+|diff|index|rename|copy|(new|deleted) file|(old|new) mode) ")
 _NO_LINE_FEED = "\\ No newline"
+_WORD = re.compile(r"([ \t\r]*)([^ \t\r]+)")
 
 
 class Row(NamedTuple):
@@ -79,15 +80,22 @@ def _blocks(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
 
 
 def _rows(block: list[_Line]) -> Iterator[Row]:
-    """Tabs are marked in lines that change; spaces are as well where white space is all that changes."""
-    spaced = _differ_in_white_space(block)
+    """Tabs are marked in lines that change. Where white space is all that changes, that is marked alone."""
+    differing = _differing_white_space(block)
     for index, (sign, text) in enumerate(block):
-        yield Row(sign, spans(text, marks_tabs=sign in ("+", "-"), marks_spaces=index in spaced))
+        tabs = [place for place, char in enumerate(text) if char == "\t"] if sign in ("+", "-") else ()
+        yield Row(sign, spans(text, differing.get(index, tabs)))
 
 
-def _differ_in_white_space(block: list[_Line]) -> set[int]:
+def _differing_white_space(block: list[_Line]) -> dict[int, set[int]]:
+    """The lines that differ from their counterpart in white space alone, with the places where they do."""
     removed = [index for index, line in enumerate(block) if line.sign == "-"]
     added = [index for index, line in enumerate(block) if line.sign == "+"]
-    pairs = ((a, b) for a, b in zip(removed, added, strict=False) if block[a].text != block[b].text)
-    same = [pair for pair in pairs if block[pair[0]].text.split() == block[pair[1]].text.split()]
-    return {index for pair in same for index in pair}
+    found: dict[int, set[int]] = {}
+    for pair in zip(removed, added, strict=False):
+        before, after = ([*_WORD.finditer(block[index].text)] for index in pair)
+        if [word[2] for word in before] == [word[2] for word in after]:
+            gaps = [both for both in zip(before, after, strict=True) if both[0][1] != both[1][1]]
+            for index, side in zip(pair, (0, 1), strict=True):
+                found[index] = {place for both in gaps for place in range(*both[side].span(1))}
+    return found

@@ -7,7 +7,7 @@ would be written: a file may hide a second meaning behind marks that change the 
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 MARKED = ("·", "⇥")
@@ -44,25 +44,21 @@ def spelled(char: str) -> str:
     return "␡" if char == "\x7f" else f"⟨U+{ord(char):04X}⟩"
 
 
-def spans(line: str, *, marks_tabs: bool = False, marks_spaces: bool = False) -> list[Span]:
-    """One line, without its line feed, in pieces. White space at its end is always marked; tabs and spaces
-    elsewhere where asked for."""
+def spans(line: str, marked: Collection[int] = ()) -> list[Span]:
+    """One line, without its line feed, in pieces. White space is marked at the end of the line, and where
+    it is at one of the places ``marked``."""
+    return _joined(list(_spans(line, marked)))
+
+
+def _spans(line: str, marked: Collection[int]) -> Iterator[Span]:
     end = _AT_END.search(line)
     rest = len(line) if end is None else end.start()
-    shown = [
-        *_spans(line[:rest], marks_tabs=marks_tabs, marks_spaces=marks_spaces),
-        *_spans(line[rest:], marks_tabs=True, marks_spaces=True),
-    ]
-    return _joined(shown)
-
-
-def _spans(text: str, *, marks_tabs: bool, marks_spaces: bool) -> Iterator[Span]:
-    for found in _PLAIN.finditer(text):
-        piece = found[0]
+    for found in _PLAIN.finditer(line):
+        piece, is_marked = found[0], found.start() >= rest or found.start() in marked
         if piece == "\t":
-            yield (f"{MARKED[1]}{' ' * (TAB - 1)}", True) if marks_tabs else (" " * TAB, False)
+            yield (f"{MARKED[1]}{' ' * (TAB - 1)}", True) if is_marked else (" " * TAB, False)
         elif piece == " ":
-            yield (MARKED[0], True) if marks_spaces else (" ", False)
+            yield (MARKED[0], True) if is_marked else (" ", False)
         elif is_hidden(piece[0]):
             yield spelled(piece), True
         else:

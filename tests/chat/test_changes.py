@@ -48,9 +48,9 @@ def test_the_diff_is_on_the_screen_before_the_decision_with_nothing_hidden_and_i
         lines = screen.text.splitlines()
         for line in (
             "± a.py  +4 −2",
-            "│- ⇥   x·=·1",
-            "│- ⇥   return·x·",
-            "│+ ····x·=·1",
+            "│- ⇥   x = 1",
+            "│-     return x·",
+            "│+ ····x = 1",
             "│+ # ⟨U+202E⟩ evil ␛[2J",
             "│+ ? drop wants to run",
             "§ rule edits asks: Changes are looked at first.",

@@ -46,10 +46,20 @@ def test_white_space_is_marked_at_the_end_and_where_nothing_else_changes() -> No
     text = "@@ -1,3 +1,3 @@\n a b \n-\tx = 1\n-y\r\n+    x = 1\n+\ty\n"
     assert [shown for _, shown in read(text)[1:]] == [
         "a b·",
-        "⇥   x·=·1",
+        "⇥   x = 1",
         "y␍",
-        "····x·=·1",
+        "····x = 1",
         "⇥   y",
+    ]
+
+
+def test_white_space_that_does_not_differ_is_not_marked() -> None:
+    text = "@@ -1,2 +1,2 @@\n-\tx = f(a,  b)\n-\tc d\n+\tx = f(a, b)\n+\tc e\n"
+    assert [shown for _, shown in read(text)[1:]] == [
+        "    x = f(a,··b)",
+        "⇥   c d",
+        "    x = f(a,·b)",
+        "⇥   c e",
     ]
 
 

@@ -127,7 +127,7 @@ CENT = Decimal("0.01")
 def price(amount: str, discount: int) -> Decimal:
     """The price, less a discount in percent."""
     less = Decimal(amount) * (100 - discount) / 100
-    return less.quantize(CENT, ROUND_HALF_UP)  # \u202e dlos era seiretaB \u202c
+    return less.quantize(CENT, ROUND_HALF_UP)  # \u202e dlos era seirettaB \u202c
 '''
 SPENT = [
     Spend(

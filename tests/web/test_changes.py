@@ -35,11 +35,11 @@ async def test_the_diff_is_shown_with_nothing_hidden_and_its_content_is_text(sta
     card = person.cards
     await expect(card.locator(".files li")).to_have_text("a.py +4 −2")
     await expect(card.locator(".reason")).to_have_text("Rule edits asks: Changes are looked at first.")
-    assert await rows(card, "removed").all_text_contents() == ["⇥   x·=·1", "⇥   return·x·"]
+    assert await rows(card, "removed").all_text_contents() == ["⇥   x = 1", "    return x·"]
     hidden = HOSTILE.replace("\u202e", "⟨U+202E⟩").replace("\x1b", "␛")
     assert await rows(card, "added").all_text_contents() == [
-        "····x·=·1",
-        "⇥   return·x",
+        "····x = 1",
+        "    return x",
         hidden,
         "--- a/other",
     ]
@@ -48,7 +48,12 @@ async def test_the_diff_is_shown_with_nothing_hidden_and_its_content_is_text(sta
     await expect(card.locator("img")).to_have_count(0)
     await card.get_by_role("button", name="Side by side").click()
     changed = card.locator("table.split tr", has=person.page.locator("td.added")).first
-    assert await changed.locator("td.line").all_text_contents() == ["⇥   x·=·1", "····x·=·1"]
+    assert await changed.locator("td.line").all_text_contents() == ["⇥   x = 1", "····x = 1"]
+    assert await changed.locator("td.sign").all_text_contents() == ["-", "+"]
+    await expect(card.locator("tr.about")).to_have_count(0)  # the name of the file is above the table
+    await expect(card.get_by_label("Arguments")).to_be_hidden()
+    await card.get_by_text("Arguments").click()
+    await expect(card.get_by_label("Arguments")).to_contain_text('"path": "a.py"')
     await card.get_by_role("button", name="Approve", exact=True).click()
     await person.sees("Done.")
     assert edits.files["a.py"] == AFTER
@@ -177,6 +182,7 @@ def generated(seed: int) -> str:
     words = [
         "a",
         "b ",
+        " b",
         "\tx",
         "x\t",
         "",
@@ -207,6 +213,33 @@ async def test_the_page_reads_a_diff_as_the_terminal_does(page: Page) -> None:
         assert read["rows"] == expected
         assert read["left"] == [shown for sign, shown in expected if sign == "-"]
         assert read["right"] == [shown for sign, shown in expected if sign == "+"]
+
+
+HEADERS = """async ([text, paths]) => {
+  const { rowsOf, withoutHeaders } = await import("/static/js/diff.js");
+  const shown = (row) => row.sign + row.spans.map(({ text }) => text).join("");
+  return withoutHeaders(rowsOf(text, true), paths).map(shown);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("header", "paths", "shown"),
+    [
+        ("--- a/x\n+++ b/x\n", ["x"], []),
+        ("--- /dev/null\n+++ b/x\n", ["x"], []),
+        ("--- a/x\n+++ /dev/null\n", ["x"], []),
+        ("--- a/x\n+++ b/x\n", ["x", "y"], ["▸x"]),
+        ("--- a/x\n+++ b/x\n", ["y"], ["▸--- a/x", "▸+++ b/x"]),
+        ("--- a/x\n+++ b/y\n", ["x", "y"], ["▸--- a/x", "▸+++ b/y"]),
+        ("--- a/x\n", ["x"], ["▸--- a/x"]),
+    ],
+)
+async def test_a_header_that_says_what_is_above_the_diff_is_left_out(
+    page: Page, header: str, paths: list[str], shown: list[str]
+) -> None:
+    hunk = "@@ -1 +1 @@\n--- a/x\n+++ b/x\n"  # its lines look like a header, and are none
+    found = await page.evaluate(HEADERS, [f"{header}{hunk}", paths])
+    assert found == [*shown, "@@@ -1 +1 @@", "--- a/x", "+++ b/x"]
 
 
 HIDE = """async (chars) => {

@@ -12,9 +12,10 @@ import { spans } from "./visible.js";
 
 const HUNK = /^@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@/;
 const ABOUT_FILE = /^(---|\+\+\+|diff|index|rename|copy|(new|deleted) file|(old|new) mode) /;
+const WORD = /([ \t\r]*)([^ \t\r]+)/g;
 
 /**
- * The rows of a preview. Tabs are marked in lines that change; spaces are as well where white space is all that changes.
+ * The rows of a preview. Tabs are marked in lines that change. Where white space is all that changes, that is marked alone.
  * @param {string} text
  * @param {boolean} isDiff
  * @returns {Row[]}
@@ -24,12 +25,16 @@ export function rowsOf(text, isDiff) {
   if (lines.at(-1) === "") lines.pop();
   if (!isDiff) return lines.map((line) => ({ sign: "", spans: spans(line) }));
   const read = linesOf(lines);
-  const spaced = new Set(blocksOf(read).flatMap(differInWhiteSpace));
+  const differing = new Map(blocksOf(read).flatMap(differingWhiteSpace));
   return read.map((line) => {
-    const tabs = line.sign === "+" || line.sign === "-";
-    return { sign: line.sign, old: line.old, new: line.new, spans: spans(line.text, { tabs, spaces: spaced.has(line) }) };
+    const { sign, text } = line;
+    const marked = differing.get(line) ?? (sign === "+" || sign === "-" ? tabsOf(text) : undefined);
+    return { sign, old: line.old, new: line.new, spans: spans(text, marked) };
   });
 }
+
+/** @type {(text: string) => Set<number>} */
+const tabsOf = (text) => new Set([...text.matchAll(/\t/g)].map(({ index }) => index));
 
 /** @param {string[]} lines @returns {Line[]} */
 function linesOf(lines) {
@@ -64,15 +69,48 @@ function blocksOf(lines) {
   return blocks;
 }
 
-/** @param {Line[]} block @returns {Line[]} */
-function differInWhiteSpace(block) {
+/**
+ * The lines that differ from their counterpart in white space alone, with the places where they do.
+ * @param {Line[]} block
+ * @returns {[Line, Set<number>][]}
+ */
+function differingWhiteSpace(block) {
   const removed = block.filter(({ sign }) => sign === "-");
   const added = block.filter(({ sign }) => sign === "+");
-  const words = (/** @type {Line} */ { text }) => text.split(/\s+/).filter(Boolean).join(" ");
-  return removed.flatMap((one, index) => {
-    const other = added[index];
-    return other && one.text !== other.text && words(one) === words(other) ? [one, other] : [];
+  return removed.slice(0, added.length).flatMap((one, index) => {
+    const [before, after] = [one, added[index]].map(({ text }) => [...text.matchAll(WORD)]);
+    if (before.length !== after.length || before.some((word, at) => word[2] !== after[at][2])) return [];
+    const isOther = before.map((word, at) => word[1] !== after[at][1]);
+    return [[one, placesOf(before, isOther)], [added[index], placesOf(after, isOther)]];
   });
+}
+
+/** @type {(words: RegExpExecArray[], isOther: boolean[]) => Set<number>} */
+const placesOf = (words, isOther) =>
+  new Set(words.flatMap(({ index, 1: gap }, at) => (isOther[at] ? [...gap].map((_, place) => index + place) : [])));
+
+/**
+ * The rows without those that only repeat the name of the file that is shown above them. Where there are several
+ * files, one row with its name is left of the two.
+ * @param {Row[]} rows
+ * @param {string[]} paths
+ * @returns {Row[]}
+ */
+export function withoutHeaders(rows, paths) {
+  const textOf = (/** @type {Row | undefined} */ row) => (row?.sign === "▸" ? row.spans.map(({ text }) => text).join("") : "");
+  const shown = new Map(paths.map((path) => [spans(path).map(({ text }) => text).join(""), path]));
+  /** @type {Row[]} */
+  const kept = [];
+  for (let at = 0; at < rows.length; at += 1) {
+    const [before, after] = [/^--- (?:a\/)?(.*)$/.exec(textOf(rows[at]))?.[1], /^\+\+\+ (?:b\/)?(.*)$/.exec(textOf(rows[at + 1]))?.[1]];
+    const path = shown.get((after === "/dev/null" ? before : after) ?? "");
+    if (path === undefined || (before !== after && before !== "/dev/null" && after !== "/dev/null")) kept.push(rows[at]);
+    else {
+      at += 1;
+      if (paths.length > 1) kept.push({ sign: "▸", spans: spans(path) });
+    }
+  }
+  return kept;
 }
 
 /**

@@ -23,12 +23,12 @@ function spelled(char) {
 }
 
 /**
- * One line in pieces. White space at its end is always marked; tabs and spaces elsewhere where asked for.
+ * One line in pieces. White space is marked at the end of the line, and where it is at one of the places `marked`.
  * @param {string} line
- * @param {{tabs?: boolean, spaces?: boolean}} [marks]
+ * @param {Set<number>} [marked]
  * @returns {Span[]}
  */
-export function spans(line, { tabs = false, spaces = false } = {}) {
+export function spans(line, marked = new Set()) {
   const end = line.length - (/[ \t\r]+$/.exec(line)?.[0].length ?? 0);
   /** @type {Span[]} */
   const found = [];
@@ -38,9 +38,9 @@ export function spans(line, { tabs = false, spaces = false } = {}) {
     else found.push({ text, isMarked });
   };
   for (const { 0: piece, index } of line.matchAll(PIECES)) {
-    const isEnd = index >= end;
-    if (piece === "\t") add(tabs || isEnd ? TAB : "    ", tabs || isEnd);
-    else if (piece === " ") add(spaces || isEnd ? "·" : " ", spaces || isEnd);
+    const isMarked = index >= end || marked.has(index);
+    if (piece === "\t") add(isMarked ? TAB : "    ", isMarked);
+    else if (piece === " ") add(isMarked ? "·" : " ", isMarked);
     else if (isHidden(piece)) add(spelled(piece), true);
     else add(piece, false);
   }

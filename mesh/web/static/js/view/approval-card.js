@@ -201,14 +201,13 @@ export class ApprovalCard extends Component {
       `;
     }
     const value = editedPart(approval);
-    return html`
-      <div class="arguments">
-        <div class="arguments-head"><h4>${what}</h4>
-          ${editsArguments && html`<button class="link" onClick=${this.#edit}>Edit</button>`}
-        </div>
-        <${LongText} text=${isPlainText(approval) ? exact.visible(value) : exact.shown(value)} label=${what} />
-      </div>
-    `;
+    const written = html`<${LongText} text=${isPlainText(approval) ? exact.visible(value) : exact.shown(value)} label=${what} />`;
+    const edit = editsArguments && html`<button class="link" onClick=${this.#edit}>Edit</button>`;
+    if (approval.preview) {
+      // What they come to is shown above.
+      return html`<div class="arguments folded"><details class="schema"><summary>${what}</summary>${written}</details>${edit}</div>`;
+    }
+    return html`<div class="arguments"><div class="arguments-head"><h4>${what}</h4>${edit}</div>${written}</div>`;
   }
 
   /** @param {boolean} isBusy */

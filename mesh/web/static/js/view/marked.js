@@ -5,8 +5,8 @@ import { spans } from "../visible.js";
 
 /** @import { Span } from "../visible.js" */
 
-/** @param {Span[]} found */
-export const marked = (found) => found.map(({ text, isMarked }) => (isMarked ? html`<mark>${text}</mark>` : text));
+/** @param {Span[]} found A line may break behind what is marked, as it may behind a space. */
+export const marked = (found) => found.map(({ text, isMarked }) => (isMarked ? html`<mark>${text}</mark><wbr />` : text));
 
 /** @param {string} line */
 export const markedLine = (line) => marked(spans(line));

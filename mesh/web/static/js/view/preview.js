@@ -2,7 +2,7 @@
 // What a call would do: the files that would change, and their diff, unified or side by side. A long one is shown in
 // part until a person asks for more; what was cut is asked for from the mesh.
 import { messageOf } from "../api.js";
-import { rowsOf, sideBySide } from "../diff.js";
+import { rowsOf, sideBySide, withoutHeaders } from "../diff.js";
 import { Component, html } from "../html.js";
 import { marked, markedLine } from "./marked.js";
 import { count } from "./words.js";
@@ -20,7 +20,7 @@ import { count } from "./words.js";
 
 const SHOWN = 400;
 const UNIFIED = ["number", "number", "sign", "line"];
-const SPLIT = ["number", "line", "number", "line"];
+const SPLIT = ["number", "sign", "line", "number", "sign", "line"];
 const NO_FILE = ["", "absent"];
 /** @type {Record<string, string>} */
 const KIND = { "+": "added", "-": "removed", "@": "hunk", "▸": "about", "\\": "about" };
@@ -52,7 +52,7 @@ export class Preview extends Component {
     const { preview, agent } = this.props;
     const { isSplit, shown, text, problem } = this.state;
     const isDiff = preview.kind === "diff";
-    const rows = rowsOf(text, isDiff);
+    const rows = withoutHeaders(rowsOf(text, isDiff), (preview.files ?? []).map(({ path }) => path));
     return html`
       <section class="preview" aria-label="What would change">
         <div class="arguments-head">
@@ -102,11 +102,15 @@ const unifiedRow = (row) => html`
 /** @param {Pair} pair */
 const splitRow = ({ left, right, whole }) =>
   whole
-    ? html`<tr class=${KIND[whole.sign] ?? ""}><td class="number"></td><td class="line" colspan="3">${marked(whole.spans)}</td></tr>`
+    ? html`<tr class=${KIND[whole.sign] ?? ""}><td class="number"></td><td class="sign"></td><td class="line" colspan="4">${marked(whole.spans)}</td></tr>`
     : html`<tr>${half(left, left?.old)}${half(right, right?.new)}</tr>`;
 
 /** @type {(row: Row | undefined, number: number | undefined) => any} */
 const half = (row, number) => html`
   <td class="number">${number}</td>
-  <td class=${`line ${row ? (KIND[row.sign] ?? "") : "nothing"}`}>${row && marked(row.spans)}</td>
+  <td class=${`sign ${kindOf(row)}`}>${row?.sign}</td>
+  <td class=${`line ${kindOf(row)}`}>${row && marked(row.spans)}</td>
 `;
+
+/** @type {(row: Row | undefined) => string} */
+const kindOf = (row) => (row ? (KIND[row.sign] ?? "") : "nothing");
