@@ -165,7 +165,8 @@ def _checked(rule: Mapping[str, Any]) -> dict[str, Any]:
     except msgspec.ValidationError as problem:
         raise BadRequest(f"rule: {problem}") from None
     plain: dict[str, Any] = msgspec.to_builtins(found)
-    patterns = sum(len(each) for each in plain.values() if isinstance(each, list | tuple | dict))
+    listed = [*plain.values(), *plain.get("unless", {}).values()]
+    patterns = sum(len(each) for each in listed if isinstance(each, list | tuple | dict))
     if patterns > _MOST_PATTERNS or len(msgspec.json.encode(found)) > _MOST_RULE_BYTES:
         raise BadRequest(f"rule: over {_MOST_PATTERNS} patterns, or over {_MOST_RULE_BYTES:,} bytes")
     if why := problem_of(found):

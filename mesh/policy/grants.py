@@ -4,6 +4,7 @@ A grant turns an ``ask`` into ``allowed``. It never reaches what a deny covers, 
 none`` asks about, or a command of which nobody knows what it runs.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -18,6 +19,7 @@ from mesh.policy.patterns import escaped
 from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import ArgCondition, ArgTest, PolicyRule, RuleSet, problems_of
 from mesh.policy.seeing import paths_of
+from mesh.runtime.logs import fields
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -35,6 +37,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     remember: Remember = "conversation"
 
 
+_log = logging.getLogger("mesh.policy")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[Grant, ...]).decode
 
@@ -43,7 +46,7 @@ class Remembered:
     """Grants that are in force for one agent, compiled."""
 
     def __init__(self, grants: Sequence[Grant] = ()) -> None:
-        self._grants = {grant.id: grant for grant in grants if grant.rule.decide == "allow"}
+        self._grants = {grant.id: grant for grant in grants if _is_usable(grant)}
         rules = (msgspec.structs.replace(each.rule, name=each.id) for each in self._grants.values())
         self.layer = Layer(RuleSet(rules=tuple(rules)))
 
@@ -55,6 +58,14 @@ class Remembered:
             if may_be and rule.holds(seen, Mood.LOOSEN):
                 return grant
         return None
+
+
+def _is_usable(grant: Grant) -> bool:
+    """Whether it can be in force. One that an older mesh took, or that somebody wrote into the book, may be
+    none; then what it would allow asks."""
+    if problem := problem_of(grant.rule):
+        _log.error("event=grant_not_in_force %s", fields(grant=grant.id, agent=grant.agent, message=problem))
+    return not problem
 
 
 NOTHING = Remembered()

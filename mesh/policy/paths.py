@@ -77,7 +77,7 @@ def collapsed(path: CallPath) -> str:
 
 def checked_path_glob(glob: str) -> str:
     """Returns a glob of paths that can be used. Raises `UnusablePattern`."""
-    for each in path_expressions(glob):
+    for each in (*path_expressions(glob), *path_expressions(glob, below=True, anywhere=True)):
         compiled(each)
     return glob
 

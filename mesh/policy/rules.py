@@ -104,7 +104,14 @@ def checked_command(pattern: str) -> str:
 
 
 def problems_of(conditions: RuleConditions) -> list[str]:
-    """What is wrong with the patterns of a rule that a person wrote, each with its key."""
+    """What is wrong with the patterns of a rule that a person wrote, or of its ``unless``, each with its
+    key."""
+    found = _problems_of(conditions)
+    unless = conditions.unless if isinstance(conditions, PolicyRule) else None
+    return found + [f"unless.{each}" for each in (_problems_of(unless) if unless else ())]
+
+
+def _problems_of(conditions: RuleConditions) -> list[str]:
     checks: dict[str, Callable[[str], str]] = dict.fromkeys(("tools", "servers", "nodes"), checked)
     checks |= {"paths": checked_path_glob, "command": checked_command}
     found = []

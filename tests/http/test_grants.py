@@ -181,3 +181,39 @@ def test_an_end_that_is_none_is_refused_and_the_approval_still_waits(
         assert (refused.status_code, problem in refused.text) == (400, True), refused.text
         assert http.get("/policy/grants").json() == {"grants": []}
         assert http.post(f"/approvals/{uuid}", json={"approved": True}).status_code == 200
+
+
+def test_a_rule_with_an_exception_that_cannot_be_used_is_refused_and_the_approval_still_waits() -> None:
+    with (
+        LiveMesh(Spoken(ADD, says("1"), ADD), f"{SIMPLE}policy: {{grants: always}}\n") as live,
+        httpx.Client(base_url=live.url, timeout=WITHIN_S) as http,
+    ):
+        uuid = asked_for(http)
+        for remember in ("conversation", "always"):
+            for unless in ({"tools": ["re:("]}, {"command": [""]}, {"paths": [""]}, {"args": {"n": "re:("}}):
+                rule = {"tools": ["x"], "unless": unless}
+                decision = {"approved": True, "remember": remember, "rule": rule}
+                refused = http.post(f"/approvals/{uuid}", json=decision)
+                assert (refused.status_code, "rule: unless." in refused.text) == (400, True), refused.text
+        many = {"tools": ["x"], "unless": {"paths": [f"{n}" for n in range(40)]}}
+        refused = http.post(f"/approvals/{uuid}", json={"approved": True, "remember": "always", "rule": many})
+        assert (refused.status_code, "over 32 patterns" in refused.text) == (400, True)
+        assert http.get("/policy/grants").json() == {"grants": []}
+        assert http.post(f"/approvals/{uuid}", json={"approved": True}).status_code == 200
+        assert asked_for(http) != uuid
+
+
+def test_a_line_with_a_rule_that_cannot_be_used_breaks_no_conversation(tmp_path: Path) -> None:
+    live = LiveMesh(Spoken(ADD, says("1"), ADD), f"{SIMPLE}policy: {{grants: always}}\n")
+    live.mesh.grant_book = FileGrantBook(tmp_path)
+    live.mesh.keepers[0] = live.mesh._new_keeper()
+    with live, httpx.Client(base_url=live.url, timeout=WITHIN_S) as http:
+        uuid = asked_for(http)
+        assert (
+            http.post(f"/approvals/{uuid}", json={"approved": True, "remember": "always"}).status_code == 200
+        )
+        file = tmp_path / FILE
+        line = json.loads(file.read_text())
+        line["granted"]["rule"]["unless"] = {"tools": ["re:("]}
+        file.write_text(json.dumps(line, separators=(",", ":")) + "\n")
+        assert asked_for(http) != uuid

@@ -17,6 +17,7 @@ from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+UNLESS = {"decide": "allow", "tools": ["x"]}
 ASKS = Policy(RuleSet(default="ask", grants="always"))
 
 
@@ -101,10 +102,45 @@ def test_a_grant_ends_at_its_moment(until: str, holds: bool) -> None:
         ({"decide": "allow"}, "it has no condition, so that it would allow everything"),
         ({"decide": "allow", "args": {"a": "re:(x"}}, "args.a: is no expression of RE2: missing )"),
         ({"decide": "allow", "paths": ["/"]}, "paths: matches nothing"),
+        (UNLESS | {"unless": {"tools": ["re:("]}}, "unless.tools: is no expression of RE2: missing )"),
+        (
+            UNLESS | {"unless": {"args": {"a": ["x", "re:("]}}},
+            "unless.args.a: is no expression of RE2: missing )",
+        ),
+        (UNLESS | {"unless": {"paths": [""]}}, "unless.paths: matches nothing"),
+        (
+            UNLESS | {"unless": {"command": [""]}},
+            "unless.command: is empty; expected words, such as git push *",
+        ),
+        (UNLESS | {"unless": {"command": ["ls *"]}}, ""),
     ],
 )
 def test_a_rule_that_a_person_wrote_is_checked(rule: dict[str, object], problem: str) -> None:
     assert problem_of(msgspec.convert({"name": "r", **rule}, PolicyRule)) == problem
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"unless": {"tools": ["re:("]}},
+        {"unless": {"command": [""]}},
+        {"paths": [""]},
+        {"paths": ["é" * 3_976]},  # beyond the bound only where it may begin anywhere
+        {"args": {"a": "re:("}},
+        {"command": [" "]},
+        {"tools": None},
+    ],
+)
+def test_a_grant_that_cannot_be_compiled_is_not_in_force_and_the_others_are(
+    rule: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = msgspec.convert({"name": "r", "decide": "allow", "tools": ["*"], **rule}, PolicyRule)
+    fine = PolicyRule(name="w", decide="allow", tools=("write_file",))
+    grants = [Grant(id=id, agent="a", rule=each) for id, each in (("1", broken), ("2", fine))]
+    found = in_force(grants, "a", NOW)
+    assert decide(ASKS, call(), found).rule == "grant.2"
+    assert decide(ASKS, call("read_file"), found).decision == "ask"
+    assert "event=grant_not_in_force grant=1 " in caplog.text
 
 
 def test_what_is_in_force_is_compiled_once_until_it_changes() -> None:
