@@ -9,7 +9,7 @@ How a call passes through it, from the outside in:
 - `run_command` carries it out: `covered` finds what the rules hide and freeze, `box` is all that a command
   may use, and `sandbox` makes an order of it, for which `bubblewrap` and `landlock` have the words.
 - `stand_ins` stand where something is frozen that does not exist, and `refused_files` takes away what a
-  command made under such a name all the same.
+  command made under such a name all the same; `moving` is how.
 - `launching` gives the order to the `launcher`, a small process that forks for each command;
   `command_guard` watches over the command there, `process_limit` bounds its processes, and `restriction`
   confines it.

@@ -4,6 +4,7 @@ Links are not followed on the way. A link that is covered itself covers what it 
 """
 
 import os
+from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -98,9 +99,10 @@ def covered_names(root: Root, stop: TimeLimit) -> Iterator[CoveredName]:
     """What rules cover in a root, by name. What is in a hidden folder is left out, and in a frozen folder
     what is only frozen, too."""
     ways, is_anywhere = ways_to((*root.hide.patterns, *root.freeze.patterns))
-    folders = [("", False)]
+    # What is near the root comes first: it counts most, if the time is over before the end.
+    folders = deque([("", False)])
     while folders:
-        folder, is_frozen = folders.pop()
+        folder, is_frozen = folders.popleft()
         stop.check()
         for entry in _entries(root, folder):
             path = f"{folder}/{entry.name}" if folder else entry.name

@@ -18,7 +18,7 @@ from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
 from mesh.servers.shell.box import Blanks, Box, Covered
 from mesh.servers.shell.command_records import Record, Records
-from mesh.servers.shell.covered import Paths, covered_in, with_more
+from mesh.servers.shell.covered import Paths, covered_in, is_below, with_more
 from mesh.servers.shell.launching import Launcher, LauncherGone
 from mesh.servers.shell.order import End
 from mesh.servers.shell.output_folder import OutputFile, output_files
@@ -94,6 +94,8 @@ class Commands:
         where = tuple(root.where for root in self.roots)
         own = ((str(self.records.folder), True),)
         covered = with_more(covered, where, hidden=own, frozen=stand_ins)
+        if any(is_below(own[0][0], path) for path in self.read):
+            covered = replace(covered, hidden=(*covered.hidden, *own))
         return Box(where, self.read, covered, self.blanks, self.network, self.home, "")
 
     async def _covered(self) -> Covered:
@@ -111,7 +113,8 @@ class Commands:
     async def _taken_away(self, covered: Covered) -> dict[str, Any]:
         if self.sandbox.kind == "none":
             return {}
-        look = partial(taken_away, self.roots, covered, self.stand_ins, TimeLimit(LOOK_WITHIN_S))
+        kept, stop = self.records.folder / "refused", TimeLimit(LOOK_WITHIN_S)
+        look = partial(taken_away, self.roots, covered, self.stand_ins, kept, stop)
         return await anyio.to_thread.run_sync(look)
 
 

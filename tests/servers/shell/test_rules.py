@@ -2,15 +2,20 @@
 
 import asyncio
 import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.refusal import FileRefusal
+from mesh.servers.shell import refused_files
+from mesh.servers.shell.command_records import Records
 from mesh.servers.shell.covered import MOST_COVERED, covered_in
 from mesh.servers.shell.sandbox import Kind
-from tests.servers.shell.world import World
+from tests.servers.shell.world import READ, World
 
 
 @pytest.fixture
@@ -136,9 +141,78 @@ async def test_what_was_made_under_such_a_name_is_moved_and_that_is_told(world: 
     (moved,) = found["refused"]
     assert (moved["root"], moved["path"]) == ("ws", "deep/a.pem")
     assert "hide or freeze" in found["refused_because"]
-    assert (world.ws / moved["moved_to"]).read_text() == "mine\n"
+    assert text(moved) == "mine\n"
+    assert Path(moved["moved_to"]).is_relative_to(world.commands.records.folder)
     assert (world.ws / "deep" / "b").read_text() == "fine\n"
     assert "refused" not in await world.run("true")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "rm -rf .mcp-shell; echo > .mcp-shell",
+        "rm -rf .mcp-shell; ln -s /nowhere .mcp-shell",
+        "mkdir a.pem; chmod 555 a.pem; mkfifo b.pem",
+    ],
+)
+async def test_nothing_that_a_command_does_lets_it_keep_what_it_made(world: World, before: str) -> None:
+    world.ruled(hide=("*.pem",), freeze=(".envrc", "**/.vscode/tasks.json"))
+    makes = "echo bad > .envrc; mkdir -p .vscode x; echo bad > .vscode/tasks.json; echo bad > x/y.pem"
+    found = await world.run(f"{before}; {makes}; chmod 555 x .vscode")
+    assert {".envrc", ".vscode/tasks.json", "x/y.pem"} <= {each["path"] for each in found["refused"]}
+    assert "refused_problem" not in found
+    assert [each.name for each in world.ws.rglob("*") if each.is_file() and each.name != ".mcp-shell"] == []
+
+
+async def test_no_later_command_reads_what_was_taken_away(world: World) -> None:
+    """It may be somebody's: who made it while the command ran, nobody can say."""
+    world.ruled(hide=(".env*",))
+    call = asyncio.create_task(world.run("touch up; until [ -e go ]; do sleep 0.02; done"))
+    await world.made("up")
+    (world.ws / ".env.local").write_text("KEY=of a person")
+    (world.ws / "go").touch()
+    (moved,) = (await call)["refused"]
+    assert text(moved) == "KEY=of a person"
+    world.commands = replace(world.commands, read=(*READ, str(world.commands.records.folder.parent)))
+    found = await world.run(f"cat {moved['moved_to']} $(find . -type f); grep -rs KEY . {world.ws.parent}")
+    assert found["stdout"] == ""
+
+
+def text(refused: dict[str, str], *names: str) -> str:
+    return Path(refused["moved_to"], *names).read_text()
+
+
+def other_file_system(path: Path) -> Iterator[Path]:
+    for each in map(Path, ("/dev/shm", "/tmp", "/var/tmp")):
+        if os.access(each, os.W_OK) and each.stat().st_dev != path.stat().st_dev:
+            with tempfile.TemporaryDirectory(dir=each) as folder:
+                yield Path(folder)
+            return
+    pytest.skip("there is one file system only")
+
+
+async def test_what_was_taken_away_may_go_to_another_file_system(world: World) -> None:
+    world.ruled(hide=("*.pem",))
+    for folder in other_file_system(world.ws):
+        world.commands = replace(world.commands, records=Records(folder))
+        makes = (
+            "mkdir -p a.pem/b; echo deep > a.pem/b/c; ln -s nowhere a.pem/d; echo flat > b.pem; mkfifo c.pem"
+        )
+        one, two, three = (await world.run(f"{makes}; chmod -R 555 a.pem"))["refused"]
+        assert text(one, "b", "c") == "deep\n"
+        assert os.path.islink(f"{one['moved_to']}/d")  # noqa: ASYNC240, PTH114
+        assert text(two) == "flat\n"
+        assert "it is no file" in three["removed"]
+        assert [each.name for each in world.ws.iterdir()] == []
+
+
+async def test_what_was_taken_away_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_files, "MOST_BYTES_KEPT", 3 * 4096)
+    world.ruled(hide=("*.pem",))
+    large = (await world.run("head -c 20000 /dev/zero > large.pem"))["refused"][0]["moved_to"]
+    small = (await world.run("echo small > small.pem"))["refused"][0]["moved_to"]
+    newest = (await world.run("head -c 20000 /dev/zero > newest.pem"))["refused"][0]["moved_to"]
+    assert [os.access(each, os.F_OK) for each in (large, small, newest)] == [False, True, True]
 
 
 async def test_it_is_moved_also_if_the_command_is_cancelled(world: World) -> None:
