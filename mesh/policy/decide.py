@@ -29,6 +29,7 @@ TOOL = "tool"
 BUILT_IN_RULES = ("default", "hide", "freeze", "ask_commands", UNCLEAR, TOOL, "grant", "custom")
 """Names in verdicts that are no rules of a config."""
 
+_MOST_OF_PATH = 200
 _VERBS = {"allowed": "allows", "ask": "asks about", "denied": "denies"}
 
 
@@ -177,9 +178,8 @@ def _asking_program(layer: Layer, seen: Seen) -> str:
 
 def _hidden(layer: Layer, named: list[CallPath]) -> list[Ruling]:
     """What a command names as files. What it computes is for its sandbox to hide."""
-    found = (layer.hidden.found(each) for each in named)
-    rule, why = layer.rule_set.named("hide"), "{} is under hide, so that no command names it."
-    return [Ruling("denied", rule, why.format(glob)) for glob in found if glob]
+    found = ((each, layer.hidden.found(each)) for each in named)
+    return [_withheld(layer, "hide", each, glob, "command may name") for each, glob in found if glob]
 
 
 def _protected(layer: Layer, seen: Seen) -> list[Ruling]:
@@ -187,7 +187,12 @@ def _protected(layer: Layer, seen: Seen) -> list[Ruling]:
     for each in seen.paths:
         for key, protected in (("hide", layer.hidden), ("freeze", layer.frozen)):
             if (key == "hide" or each.path.writes) and (glob := protected.found(each.path)):
-                does = "reads or writes it" if key == "hide" else "writes it"
-                why = f"{glob} is under {key}, so that no tool {does}."
-                found.append(Ruling("denied", layer.rule_set.named(key), why))
+                what = "tool may read or write" if key == "hide" else "tool may write"
+                found.append(_withheld(layer, key, each.path, glob, what))
     return found
+
+
+def _withheld(layer: Layer, key: str, path: CallPath, glob: str, what: str) -> Ruling:
+    name = path.text if len(path.text) <= _MOST_OF_PATH else f"…{path.text[-_MOST_OF_PATH:]}"
+    is_so = "hidden" if key == "hide" else "frozen"
+    return Ruling("denied", layer.rule_set.named(key), f"{name} is {is_so} ({key}: {glob}): no {what} it.")

@@ -87,6 +87,7 @@ def test_a_command_that_names_what_is_hidden_is_denied(text: str, is_denied: boo
     asked = call("run", arguments={"command": text}, command="command")
     found = decide(policy(everything, hide=(".env*",)), asked, parsed=parse_now(text))
     assert (found.decision == "denied", found.rule == "hide") == (is_denied, is_denied)
+    assert found.why.endswith(" is hidden (hide: .env*): no command may name it.") == is_denied
 
 
 class TestProperties:
@@ -277,6 +278,20 @@ class TestPaths:
     def test_what_is_hidden_or_frozen_is_denied_whatever_rules_allow(self, path: str, rule_name: str) -> None:
         found = policy(rule("allow"), hide=(".env*",), freeze=(".git/config",))
         assert said(decide(found, at(path))) == ("denied", rule_name)
+
+    @pytest.mark.parametrize(
+        ("path", "why"),
+        [
+            ("a/.env.local", "a/.env.local is hidden (hide: .env*): no tool may read or write it."),
+            (".git/config", ".git/config is frozen (freeze: .git/config): no tool may write it."),
+            (
+                f"{'x' * 300}/.env",
+                f"…{'x' * 195}/.env is hidden (hide: .env*): no tool may read or write it.",
+            ),
+        ],
+    )
+    def test_it_is_said_what_is_hidden_or_frozen_and_by_which_glob(self, path: str, why: str) -> None:
+        assert decide(policy(hide=(".env*",), freeze=(".git/config",)), at(path)).why == why
 
     def test_what_is_frozen_can_be_read(self) -> None:
         found = policy(freeze=(".git/config",))
