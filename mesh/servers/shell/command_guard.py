@@ -5,6 +5,8 @@ the end, of its socket, through which it also says what came of it. Processes th
 its children, wherever they went, so that it finds them. In a namespace of processes, the kernel ends them
 with the first process of it.
 
+`mesh.processes.guard` does the same for a server that a client starts; what both need is there.
+
 The memory of one process is bounded by the kernel. What all of them use, and how many they are, is looked
 at every `LOOK_S`.
 """
