@@ -329,17 +329,16 @@ class _DurableCall:
 
     async def run(self) -> ToolResult | PassEnd:
         """Claims the call, or recovers its claim; again if nothing came of that."""
-        action = next_action(self._history, self._driver)
+        action = await self._after_verdict(next_action(self._history, self._driver))
         is_retry = isinstance(action, Recover) and action.is_retry
         for _ in range(_MOST_CLAIMS + isinstance(action, Recover)):
-            action = await self._after_verdict(action)
             claim = await self._claim_of(action)
             if not isinstance(claim, ToolIntent):
                 return claim
             done = await self._make(Recover(claim, is_retry), is_new=isinstance(action, MakeClaim))
             if isinstance(done, ToolResult | PassEnd):
                 return done
-            action = done
+            action = await self._after_verdict(done)
         return self._not_run(NotRun(self._given_up(action)))
 
     def _given_up(self, action: Action) -> str:
