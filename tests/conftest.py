@@ -2,6 +2,7 @@
 
 import signal
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -14,6 +15,14 @@ settings.load_profile("mesh")
 
 # A shell that runs pytest beside something else (`make test`) lets it ignore SIGINT, and all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests leave nothing in the home of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 def pytest_sessionstart() -> None:

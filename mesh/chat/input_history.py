@@ -1,19 +1,13 @@
 """The history of the input line. It is a file that only its owner can read, and it stays small."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 MAX_ENTRIES = 1_000
 _MAX_BYTES = 1024 * 1024
-
-
-def history_path(env: Mapping[str, str], home: Path) -> Path:
-    """Returns the path of the history file by the XDG base directory specification."""
-    state = env.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else home / ".local" / "state") / "mesh" / "chat_history"
 
 
 def open_history(path: Path, *secrets: str) -> History:

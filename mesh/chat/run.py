@@ -25,6 +25,7 @@ from mesh.chat.transcript import Notice
 from mesh.client.rest import ClientError, MeshClient, RequestRefused
 from mesh.core.errors import ConfigError, MeshError
 from mesh.core.events import encode
+from mesh.disk.origin import user_state
 from mesh.display.text import clean, one_line
 from mesh.journal.portable import bounded, read_lines, renumbered
 
@@ -237,10 +238,10 @@ async def _answer(chat: Chat, conversation: str) -> int:
 
 
 def _interactive(options: ChatOptions) -> Terminal:
-    from mesh.chat.input_history import history_path, open_history  # not needed in a pipe
+    from mesh.chat.input_history import open_history  # not needed in a pipe
     from mesh.chat.interactive import InteractiveTerminal
 
-    history = open_history(history_path(os.environ, Path.home()), options.token, options.key)
+    history = open_history(user_state(os.environ) / "chat_history", options.token, options.key)
     return InteractiveTerminal(Console(highlight=False), history, os.environ, bool(options.token))
 
 

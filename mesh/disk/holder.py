@@ -19,10 +19,9 @@ import psutil
 from mesh.core.errors import MeshError
 from mesh.disk.atomic import reason
 from mesh.disk.lock import FileLock
+from mesh.disk.origin import known_data_folders, make_data_folder
 
 FILE = "mesh.lock"
-_OF_WORKSPACE = ".mesh"
-"""The folder of a workspace in which an agent keeps its own data."""
 _PATIENCE_S = 2.0
 """For a holder that is just ending."""
 _REMAINS_WITHIN_S = 10.0
@@ -49,11 +48,11 @@ class InUse(MeshError):
 
 @contextmanager
 def held(data_dir: Path, holder: Holder, *, shared: bool = False) -> Iterator[None]:
-    """Holds a data directory, which is created if it is missing; one in a folder ``.mesh`` is ignored by git.
-    ``shared``: others that share it may use it at the same time, such as meshes that joined one cluster.
-    Raises `InUse`, or `MeshError` if the file cannot be used."""
+    """Holds a data directory, which is created if it is missing (`mesh.disk.origin`). ``shared``: others that
+    share it may use it at the same time, such as meshes that joined one cluster. Raises `InUse`,
+    `ForeignData`, or `MeshError` if the file cannot be used."""
     try:
-        _make(data_dir)
+        make_data_folder(data_dir, known_data_folders(os.environ))
         lock = FileLock(data_dir / FILE)
     except OSError as problem:
         raise MeshError(f"{data_dir / FILE}: {reason(problem)}") from None
@@ -63,14 +62,6 @@ def held(data_dir: Path, holder: Holder, *, shared: bool = False) -> Iterator[No
         os.ftruncate(lock.fd, 0)
         os.pwrite(lock.fd, msgspec.json.encode(holder), 0)
         yield
-
-
-def _make(data_dir: Path) -> None:
-    data_dir.mkdir(parents=True, exist_ok=True)
-    for folder in (data_dir, *data_dir.parents):
-        ignored = folder / ".gitignore"
-        if folder.name == _OF_WORKSPACE and not ignored.exists():
-            ignored.write_text("*\n")
 
 
 def _acquired(lock: FileLock, shared: bool) -> bool:

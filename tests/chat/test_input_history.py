@@ -5,18 +5,11 @@ from pathlib import Path
 
 from prompt_toolkit.history import InMemoryHistory
 
-from mesh.chat.input_history import MAX_ENTRIES, history_path, open_history
+from mesh.chat.input_history import MAX_ENTRIES, open_history
 
 
 def typed(path: Path) -> list[str]:
     return list(open_history(path).load_history_strings())
-
-
-def test_it_is_where_the_xdg_specification_wants_it() -> None:
-    home = Path("/home/ann")
-    assert history_path({"XDG_STATE_HOME": "/state"}, home) == Path("/state/mesh/chat_history")
-    assert history_path({"XDG_STATE_HOME": "not/absolute"}, home) == history_path({}, home)
-    assert history_path({}, home) == home / ".local/state/mesh/chat_history"
 
 
 def test_only_its_owner_can_read_it_even_where_it_was_open_before(tmp_path: Path) -> None:

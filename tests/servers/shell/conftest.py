@@ -16,12 +16,6 @@ def launcher() -> Iterator[Launcher]:
         yield launcher
 
 
-@pytest.fixture(autouse=True)
-def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of tests keep no records in the home of whoever runs the tests."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-
-
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param
