@@ -13,6 +13,7 @@ from typing import Any
 
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
+from mesh.disk.origin import ForeignData, known_data_folders, make_data_folder
 
 
 def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
@@ -29,7 +30,7 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
 
 def obstacles_here(agent: Config, env: Mapping[str, str]) -> list[str]:
     """Returns everything that would keep an agent from starting in this process."""
-    return [*_unwritable(agent), *missing_programs(agent), *_missing_key(agent, env)]
+    return [*_unusable_data(agent, env), *missing_programs(agent), *_missing_key(agent, env)]
 
 
 def missing_programs(config: Config) -> Iterator[str]:
@@ -93,12 +94,14 @@ def _bind_problem(config: Config, error: int) -> str:
     return f"{config.location('port')}: {at} cannot be opened ({why}); choose another with --port or --host"
 
 
-def _unwritable(config: Config) -> Iterator[str]:
+def _unusable_data(config: Config, env: Mapping[str, str]) -> Iterator[str]:
     try:
-        config.data_dir.mkdir(parents=True, exist_ok=True)
+        make_data_folder(config.data_dir, known_data_folders(env))
         with tempfile.TemporaryFile(dir=config.data_dir):
             pass
     except OSError as error:
         why = error.strerror or "not possible"
         other = "choose another with --data-dir"
         yield f"{config.location('data_dir')}: {config.data_dir} cannot be written ({why}); {other}"
+    except ForeignData as problem:
+        yield str(problem)

@@ -136,6 +136,32 @@ def test_a_workspace_that_is_none_is_told(workspace: Path, env: dict[str, str]) 
     assert (done.returncode, done.stderr) == (2, f"mesh: --workspace: {workspace}/calc.py is no folder\n")
 
 
+def test_a_workspace_that_brings_conversations_along_is_refused(workspace: Path, env: dict[str, str]) -> None:
+    """They might start programs of their own configs, and have decisions that nobody made."""
+    command = [str(MESH), "chat", "--config", "coder.yaml", "--workspace", str(workspace)]
+
+    def said(state: str) -> subprocess.CompletedProcess[str]:
+        with_state = env | {"XDG_STATE_HOME": str(workspace.parent / state)}
+        return subprocess.run(
+            command,
+            input="forbidden\n",
+            cwd=workspace.parent,
+            env=with_state,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * WITHIN_S,
+        )
+
+    assert said("theirs").returncode == 0
+    before = sorted((workspace / ".mesh").rglob("*"))
+    refused = said("mine")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"mesh: {workspace}/.mesh was not made by you on this machine")
+    assert refused.stderr.endswith(f"run: mesh trust {workspace}/.mesh\n")
+    assert sorted((workspace / ".mesh").rglob("*")) == before
+
+
 def test_git_sees_nothing_of_the_agents_data(workspace: Path, env: dict[str, str]) -> None:
     git = shutil.which("git")
     if git is None:
