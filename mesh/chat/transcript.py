@@ -44,7 +44,7 @@ from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT, Place, StepKey
 from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
-from mesh.display.outcomes import ProgressTold, found_by, stopped
+from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered
 from mesh.display.text import as_json, call, clean, duration, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
@@ -438,6 +438,8 @@ def _result_status(event: ToolResult) -> tuple[str, str, Tone]:
     if why := stopped(event):
         after = f" after {took}" if event.duration_ms else ""
         return "⊘", f"stopped{after}: {why}", "dim"
+    if by_rule := denied(event):
+        return "⊘", f"denied {by_rule}", "bad"
     if event.is_error:
         return "✗", f"{took}  {one_line(event.content, _MAX_RESULT)}", "bad"
     return "✓", f"{took}{found}", "good"

@@ -404,7 +404,7 @@ class ToolResult(Event, frozen=True):
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
     claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent. ``found``: the
     outcome is known from a check alone. ``shown`` is what clients are told in place of a ``content`` that
-    quotes a draft. ``rule`` is the rule of the policy that let the call run, or denied it."""
+    quotes a draft. ``rule`` is the rule of the policy that let the call run, or ``denied`` it."""
 
     call_id: str
     tool: str
@@ -422,6 +422,7 @@ class ToolResult(Event, frozen=True):
     found: Found | None = None
     shown: str = ""
     rule: str = ""
+    denied: bool = False
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

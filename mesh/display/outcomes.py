@@ -26,6 +26,14 @@ def stopped(result: ToolResult) -> str:
     return one_line(result.found.stopped, _MAX_WHY) if result.found else ""
 
 
+def denied(result: ToolResult) -> str:
+    """Returns which rule denied a call, and why: ``by push: Nothing is pushed.`` Empty: none did."""
+    if not result.denied:
+        return ""
+    why = one_line(result.content.replace(f" (rule {result.rule} of the policy)", ""), _MAX_WHY)
+    return f"by {one_line(result.rule, _MAX_NAME)}: {why}"
+
+
 class ProgressTold:
     """How far calls have come, as lines: at each quarter, and when a tool has another message. A line is not
     overwritten, so that no more than a few are told of each call."""

@@ -35,7 +35,7 @@ from mesh.core.events import (
 from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
-from mesh.display.outcomes import ProgressTold, found_by, stopped
+from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered, statistics_of
 from mesh.display.text import as_json, call, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
@@ -205,11 +205,12 @@ class EventLines:
             text = f"hears from agent {agent}: {content}"
         else:
             tool = short_name(event.tool) if event.arguments is None else call(event.tool, event.arguments)
-            text = f"{f'agent {agent}' if agent else tool} {how} {stopped(event) or content}".rstrip()
+            came = stopped(event) or denied(event) or content
+            text = f"{f'agent {agent}' if agent else tool} {how} {came}".rstrip()
         accepted = "" if event.tool in ANSWERING_TOOLS else _in_spite_of(event)  # else its end says it
         found = "" if stopped(event) else found_by(event.found)
         notes = (milliseconds(event.duration_ms), found, accepted, _rule(event.rule))
-        note = ", ".join(part for part in notes if part)
+        note = "" if event.denied else ", ".join(part for part in notes if part)
         return self._node_line(event, text, tone, note)
 
     def _approval_required(self, event: ApprovalRequired) -> LogLine:
@@ -290,6 +291,8 @@ def _result_arrow(event: ToolResult) -> tuple[str, LineTone]:
         return "was not run →", "quiet"
     if stopped(event):
         return "was stopped →", "quiet"
+    if event.denied:
+        return "is denied", "wrong"
     return ("failed →", "wrong") if event.is_error else ("→", "quiet")
 
 

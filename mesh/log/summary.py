@@ -173,11 +173,14 @@ class _Runs:
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
-        self._failed = self._stopped = self._skipped = 0
+        self._failed = self._stopped = self._skipped = self._denied = 0
 
     def add(self, event: ToolResult, name: str) -> None:
         if event.skipped:
             self._skipped += 1
+            return
+        if event.denied:
+            self._denied += 1
             return
         self._names[name or short_name(event.tool)] += 1
         is_stopped = bool(stopped(event))
@@ -188,7 +191,8 @@ class _Runs:
         failed = f", {self._failed} failed" if self._failed else ""
         failed += f", {self._stopped} stopped" if self._stopped else ""
         skipped = f", {self._skipped} not run by decision" if self._skipped else ""
-        return f"{_counted(self._names) or '0'}{failed}{skipped}" if self._names or self._skipped else ""
+        skipped += f", {self._denied} denied" if self._denied else ""
+        return f"{_counted(self._names) or '0'}{failed}{skipped}" if self._names or skipped else ""
 
 
 def _question(asked: ApprovalRequired) -> str:

@@ -523,7 +523,8 @@ class _DurableCall:
         """Records that the call was not run; if nobody knows that of an earlier attempt, says so."""
         is_in_doubt = self._driver.leaves_doubt and self._history.has_unknown_outcome
         content = f"{ended.why}{_EARLIER}" if is_in_doubt else ended.why
-        return self._record(content, is_error=True, skipped=ended.by_decision)
+        is_denied = self._is_denied and not ended.by_decision
+        return self._record(content, is_error=True, skipped=ended.by_decision, denied=is_denied)
 
     def _record(self, content: str, **more: Any) -> ToolResult:
         duration_ms = 0 if self._started is None else round((time.monotonic() - self._started) * 1000)
@@ -533,6 +534,10 @@ class _DurableCall:
         result = result_of(self._call, content, most=most, duration_ms=duration_ms, rule=self._rule, **more)
         self._history.check(result)
         return self._steps.record(self._step, result)
+
+    @property
+    def _is_denied(self) -> bool:
+        return self._policy_reply is not None and self._policy_reply.verdict.decision == "denied"
 
     @property
     def _rule(self) -> str:

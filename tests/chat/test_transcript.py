@@ -357,6 +357,13 @@ def test_a_call_that_was_stopped_is_told_as_that(ms: int, after: str) -> None:
     assert shown == f"⚙ add(n=1) ⊘ stopped{after}: it was cancelled\n"
 
 
+def test_a_call_that_was_denied_names_its_rule() -> None:
+    why = "Nothing is pushed. (rule push of the policy)"
+    where: dict[str, Any] = {"seq": 5, "step": "0/tool/1.0", "call_id": "c1", "tool": "add"}
+    result = ToolResult(**where, content=why, is_error=True, rule="push", denied=True)
+    assert printed([ASKS, result], transcript=begun()) == "⚙ add(n=1) ⊘ denied by push: Nothing is pushed.\n"
+
+
 def progress(part: float, message: str = "") -> ToolProgress:
     return ToolProgress(step="0/tool/1.0", tool="add", progress=part, message=message)
 

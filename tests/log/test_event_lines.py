@@ -438,6 +438,18 @@ def test_a_call_that_was_stopped_is_no_success_and_no_failure() -> None:
     assert "tools run    1 (run 1), 1 stopped\n" in text
 
 
+def test_a_call_that_was_denied_did_not_run_and_did_not_fail() -> None:
+    why = "Nothing is pushed. (rule push of the policy)"
+    end = {"call_id": "c", "is_error": True, "rule": "push", "content": why}
+    results = [
+        ToolResult(**WORK, time=at(3), tool="run", **end, denied=True),
+        ToolResult(**WORK, time=at(4), tool="run", **end),
+    ]
+    text = shown([asked(), *results])
+    assert "node 0 run is denied by push: Nothing is pushed.\n" in text
+    assert "tools run    1 (run 1), 1 failed, 1 denied\n" in text
+
+
 def test_the_rule_that_decided_what_changes_and_what_is_remembered_are_told() -> None:
     where: dict[str, Any] = {"turn": 1, "step": "0/tool/0.0"}
     preview = Preview("diff", "…", (FileChange("a.py", added=3, removed=1), FileChange("b.py", added=1)))

@@ -57,7 +57,7 @@ async def test_what_a_rule_denies_does_not_run_and_the_model_is_told_which_rule_
         (result,) = [e for e in await events(world, body) if isinstance(e, ToolResult)]
         assert world.ledger.lines == []
     assert body["result"]["response"] == "done"
-    assert (result.is_error, result.rule) == (True, "big")
+    assert (result.is_error, result.denied, result.rule) == (True, True, "big")
     assert result.content == "Too much. (rule big of the policy)"
 
 

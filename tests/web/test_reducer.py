@@ -200,6 +200,13 @@ async def test_numbers_are_not_changed_on_their_way_through_the_page(page: Page)
     assert await page.evaluate(through, text) == text
 
 
+async def test_a_call_that_was_denied_is_no_failure(page: Page) -> None:
+    end = {"call_id": "c", "tool": "run", "content": "No.", "is_error": True, "rule": "push", "denied": True}
+    denied = event("tool_result", "0/tool/1.0", 2, arguments={}, **end)
+    (item,) = (await page.evaluate(FOLD, [said(), denied]))["turns"][0]["items"]
+    assert item["phase"] == "denied"
+
+
 async def test_a_call_that_was_stopped_is_neither_done_nor_failed(page: Page) -> None:
     found = {"check": "run", "outcome": "applied", "stopped": "it was cancelled"}
     ran = [

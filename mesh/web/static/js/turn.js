@@ -90,7 +90,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {{check: string, outcome: string, text?: string, stopped?: string}} [found] what a check found of the call
  */
 
-/** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped"} Phase */
+/** @typedef {"writing" | "called" | "waiting" | "running" | "done" | "failed" | "skipped" | "rejected" | "stopped" | "denied"} Phase */
 
 /**
  * The fields of `approval_required`, and those of `approval_resolved` once it is decided.
@@ -183,7 +183,7 @@ const CHANGES = {
   tool_result: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
     /** @type {Phase} */
-    const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.found?.stopped ? "stopped" : event.is_error ? "failed" : "done";
+    const phase = event.skipped ? (item.phase === "rejected" ? "rejected" : "skipped") : event.found?.stopped ? "stopped" : event.denied ? "denied" : event.is_error ? "failed" : "done";
     const forced = event.forced ?? "";
     const args = item.args ?? event.arguments;
     const result = withoutMark(event.content, event.invalid);

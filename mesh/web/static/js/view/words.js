@@ -13,7 +13,7 @@ export const TURN = { running: "running", waiting: "needs you", completed: "", c
 /** @type {Record<Phase, string>} */
 export const PHASE = {
   writing: "being written", called: "running", running: "running", waiting: "waits for you", done: "done",
-  failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped",
+  failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped", denied: "denied",
 };
 
 /** @type {Record<Choice | "", string>} */
