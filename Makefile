@@ -19,12 +19,13 @@ run: setup ## Start the mesh and its web chat, with config/agent.yaml (CONFIG=�
 
 # Two runs side by side: the tests with a cluster wait a lot, the others need no quiet. The examples, each with
 # a mesh of its own, go with the others, so that both runs take about as long.
-test: setup ## Run the whole test suite (ARGS=… go to pytest, in one run)
+test: setup ## Run the whole test suite, in three runs side by side (ARGS=… go to pytest, in one run)
 	@$(if $(ARGS),exec $(BIN)/pytest $(ARGS);) \
-	out=$$(mktemp); $(BIN)/pytest --ignore-glob='*/cluster/test_[!e]*' -o cache_dir=.pytest_cache/beside >"$$out" 2>&1 & beside=$$!; \
-	trap 'kill $$beside 2>/dev/null' INT TERM; \
-	$(BIN)/pytest tests/cluster --ignore-glob='*/cluster/test_e*'; first=$$?; wait $$beside; second=$$?; \
-	cat "$$out"; rm -f "$$out"; exit $$((first + second))
+	out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; trap 'kill $$rest $$examples 2>/dev/null' INT TERM; \
+	$(BIN)/pytest --ignore=tests/cluster -o cache_dir=.pytest_cache/rest >"$$out/rest" 2>&1 & rest=$$!; \
+	$(BIN)/pytest tests/cluster --ignore-glob='*/cluster/test_[!e]*' -o cache_dir=.pytest_cache/examples >"$$out/examples" 2>&1 & examples=$$!; \
+	$(BIN)/pytest tests/cluster --ignore-glob='*/cluster/test_e*'; failed=$$?; \
+	wait $$examples || failed=1; wait $$rest || failed=1; cat "$$out/examples" "$$out/rest"; exit $$failed
 
 # Five suites share the kills: a single agent, a tree, agents that are called under a budget, calls that queue before
 # a slow tool, and calls of a tool with a check (and as many without one). As many kills meet mcp-filesystem while a mesh
