@@ -5,11 +5,13 @@ import shutil
 from collections.abc import Iterator
 from functools import cache
 
+from mesh.servers.shell import restriction
 from mesh.servers.shell.box import SYSTEM, Box, resolver
 from mesh.servers.shell.covered import is_below
 
 WRAPPERS = 2
 """Processes of bubblewrap around the command: one outside of the namespaces, and the first one inside."""
+_FILTER_AT = 3
 _OWN_SPACE = str(256 << 20)
 """Bytes in each of /tmp, /dev/shm and the home: they are in memory."""
 
@@ -19,11 +21,17 @@ def program() -> str | None:
     return shutil.which("bwrap")
 
 
+def filter_at() -> int | None:
+    """The descriptor where bubblewrap reads its filter of system calls, if there is one for this machine."""
+    return _FILTER_AT if restriction.has_filter() else None
+
+
 def wrapped(box: Box, bwrap: str, cwd: str, argv: tuple[str, ...]) -> tuple[str, ...]:
     """What runs ``argv`` in the box. What comes later is mounted over what came before."""
     options = [
         bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         *(["--share-net"] if box.network else []),
+        *(["--seccomp", str(at)] if (at := filter_at()) is not None else []),
         *_system(),
         # Whoever owns a file there needs no capability to write it: root would change the kernel's settings.
         "--proc", "/proc", "--remount-ro", "/proc",

@@ -73,6 +73,8 @@ def become(order: Order, stdio: Sequence[int], guard: int, group: str | None) ->
         for number, descriptor in enumerate(stdio):
             os.dup2(descriptor, number)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        if order.filter_at is not None:
+            restriction.hand_over_filter(order.filter_at)
         _expect_nothing_of_python()
         if group is not None:
             process_limit.enter_group(group)

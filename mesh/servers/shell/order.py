@@ -28,7 +28,7 @@ class Restriction:
 @dataclass(frozen=True)
 class Order:
     """``wrappers``: how many processes of the sandbox are between the command guard and the command; signals
-    do not go to them."""
+    do not go to them. ``filter_at``: the descriptor where the sandbox reads its filter of system calls."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -37,6 +37,7 @@ class Order:
     limits: CommandLimits
     restriction: Restriction | None = None
     wrappers: int = 0
+    filter_at: int | None = None
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

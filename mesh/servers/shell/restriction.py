@@ -1,9 +1,14 @@
-"""What a process does to itself before it becomes a command that Landlock confines.
+"""What a process does to itself before it becomes a command that Landlock confines; and the filter of system
+calls, which bubblewrap gets, too.
 
-Landlock keeps it to some paths, and from signals and abstract sockets of others (version 6, Linux 6.12).
-It cannot keep it from UDP, nor from sockets that have a path: seccomp does, which refuses to create
-sockets. Pairs of sockets remain. Capabilities, if the server has any, are given up: Landlock does not
-restrict what they allow beside files.
+The kernel keeps keys for whoever starts a session, such as those of Kerberos, and no sandbox takes them away:
+the filter refuses the calls for them.
+
+Landlock keeps it to some paths, and from signals and abstract sockets of others (version 6, Linux 6.12). It
+cannot keep it from UDP, nor from sockets that have a path: seccomp does, which refuses to create sockets.
+Pairs of sockets remain. Nor can it keep it from memory, semaphores and queues of others, for which there are
+no paths: seccomp does. Capabilities, if the server has any, are given up: Landlock does not restrict what
+they allow beside files.
 """
 
 import ctypes
@@ -11,6 +16,8 @@ import os
 import platform
 import socket
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mesh.servers.filesystem import kernel
 from mesh.servers.shell.order import Restriction
@@ -33,10 +40,24 @@ _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 24, 22, 2
 _CAPABILITIES = 64
 _CAPABILITY_VERSION_3 = 0x20080522
 
-# seccomp: the numbers of the system calls, and of the architecture in AUDIT_ARCH.
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Of system calls, and of the architecture in AUDIT_ARCH. ``keys``: add_key, request_key and keyctl.
+    ``ipc``: those of System V for shared memory, semaphores and messages, and mq_open and mq_unlink."""
+
+    arch: int
+    socket: int
+    io_uring_setup: int
+    keys: tuple[int, ...]
+    ipc: tuple[int, ...]
+
+
 _NUMBERS = {
-    "x86_64": {"arch": 0xC000003E, "socket": 41, "io_uring_setup": 425},
-    "aarch64": {"arch": 0xC00000B7, "socket": 198, "io_uring_setup": 425},
+    "x86_64": _Numbers(
+        0xC000003E, 41, 425, keys=(248, 249, 250), ipc=(29, 30, 31, *range(64, 72), 220, 240, 241)
+    ),
+    "aarch64": _Numbers(0xC00000B7, 198, 425, keys=(217, 218, 219), ipc=(180, 181, *range(186, 198))),
 }
 _X32 = 0x40000000
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
@@ -48,7 +69,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_possible() -> bool:
-    return kernel.landlock_version() >= LEAST_VERSION and platform.machine() in _NUMBERS
+    return kernel.landlock_version() >= LEAST_VERSION and has_filter()
+
+
+def has_filter() -> bool:
+    """Whether the numbers of the system calls of this machine are known."""
+    return platform.machine() in _NUMBERS
+
+
+def hand_over_filter(descriptor: int) -> None:
+    """Opens a file with the filter for bubblewrap, which the program that is started next reads."""
+    numbers = _NUMBERS[platform.machine()]
+    file = os.memfd_create("filter", 0)
+    os.write(file, b"".join([*_refusing(numbers, numbers.keys), _step(_RETURN, _ALLOW)]))
+    os.lseek(file, 0, os.SEEK_SET)
+    if file != descriptor:
+        os.dup2(file, descriptor)
+        os.close(file)
 
 
 def apply(restriction: Restriction) -> None:
@@ -89,23 +126,35 @@ def _filter_calls(*, network: bool) -> None:
         raise OSError(ctypes.get_errno(), "seccomp refused the filter")
 
 
-def _program(numbers: dict[str, int], *, network: bool) -> list[bytes]:
-    """Refuses sockets: all of them, or with the network those of the machine, which may have a path. io_uring
-    would create them as well, and other calling conventions have other numbers."""
+def _program(numbers: _Numbers, *, network: bool) -> list[bytes]:
+    """Refuses keys, what commands have in common with others, and sockets: all of them, or with the network
+    those of the machine, which may have a path. io_uring would create them as well."""
     of_socket = [_step(_LOAD, _FIRST_ARGUMENT_AT), _step(_EQUAL, socket.AF_UNIX, 0, 1)] if network else []
-    refuse = [*of_socket, _step(_RETURN, _REFUSE | _EACCES), _step(_RETURN, _ALLOW)]
+    return [
+        *_refusing(numbers, (numbers.io_uring_setup, *numbers.keys, *numbers.ipc)),
+        _step(_EQUAL, numbers.socket, 1, 0),
+        _step(_RETURN, _ALLOW),
+        *of_socket,
+        _step(_RETURN, _REFUSE | _EACCES),
+        _step(_RETURN, _ALLOW),
+    ]
+
+
+def _refusing(numbers: _Numbers, refused: Iterable[int]) -> list[bytes]:
+    """The beginning of a filter: some calls are as if the kernel did not have them. Other calling conventions
+    have other numbers: whoever uses them is killed."""
     return [
         _step(_LOAD, _ARCH_AT),
-        _step(_EQUAL, numbers["arch"], 1, 0),
+        _step(_EQUAL, numbers.arch, 1, 0),
         _step(_RETURN, _KILL),
         _step(_LOAD, _NUMBER_AT),
         _step(_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _KILL),
-        _step(_EQUAL, numbers["io_uring_setup"], 0, 1),
-        _step(_RETURN, _REFUSE | _ENOSYS),
-        _step(_EQUAL, numbers["socket"], 1, 0),
-        _step(_RETURN, _ALLOW),
-        *refuse,
+        *(
+            each
+            for call in refused
+            for each in (_step(_EQUAL, call, 0, 1), _step(_RETURN, _REFUSE | _ENOSYS))
+        ),
     ]
 
 

@@ -52,7 +52,8 @@ class Sandbox:
             assert bwrap is not None, "it was found when the server started"
             wrapped = bubblewrap.wrapped(box, bwrap, cwd, argv)
             env = self._env(box, "/tmp")
-            yield Order(wrapped, env, "/", timeout_s, self.limits, wrappers=bubblewrap.WRAPPERS)
+            wrappers, filter_at = bubblewrap.WRAPPERS, bubblewrap.filter_at()
+            yield Order(wrapped, env, "/", timeout_s, self.limits, wrappers=wrappers, filter_at=filter_at)
             return
         with _temporary() as temporary:
             box = replace(box, temporary=temporary)

@@ -1,7 +1,9 @@
 """Commands that mean harm, or are broken: each is bounded, and nothing of it is left."""
 
 import asyncio
+import ctypes
 import os
+import platform
 import socket
 import time
 from dataclasses import replace
@@ -249,6 +251,49 @@ async def test_the_settings_of_the_kernel_are_not_changed(world: World, before: 
     found = await world.run(f"{before}bash -c '{script}'")
     assert "written" not in found["stdout"], found["stdout"]
     assert "core_uses_pid: " in found["stderr"] or "unshare: " in found["stderr"], found["stderr"]
+
+
+async def test_keys_of_the_kernel_are_out_of_reach(world: World) -> None:
+    """With the real numbers of the calls, which are not looked up in what is tested."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the numbers are those of x86-64")
+    program = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+for call in ("add_key", 248, b"user", b"name", b"x", 1, -3), ("request_key", 249, b"user", b"name", 0, -3), (
+    "keyctl", 250, 0, -3, 1
+):
+    print(call[0], libc.syscall(*call[1:]), errno.errorcode.get(ctypes.get_errno()))
+"""
+    found = await world.python(program)
+    assert found["stdout"] == "add_key -1 ENOSYS\nrequest_key -1 ENOSYS\nkeyctl -1 ENOSYS\n"
+
+
+async def test_shared_memory_of_others_is_out_of_reach(world: World) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    segment = libc.shmget(0, 4096, 0o1600)
+    if segment < 0:
+        pytest.skip("this kernel has no segments of shared memory")
+    try:
+        ctypes.memmove(libc.shmat(segment, None, 0), b"secret", 6)
+        program = f"""
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+where = libc.shmat({segment}, None, 0)
+print("nowhere" if where == ctypes.c_void_p(-1).value else ctypes.string_at(where, 6))
+print(libc.semctl(0, 0, 0), libc.msgctl(0, 0, None))
+"""
+        found = await world.python(program)
+    finally:
+        libc.shmctl(segment, 0, None)
+    assert found["stdout"] == "nowhere\n-1 -1\n", found
+
+
+async def test_a_command_has_no_other_descriptors_than_its_own(world: World) -> None:
+    found = await world.python("import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])")
+    assert found["stdout"] == "[0, 1, 2]\n"
 
 
 async def test_io_uring_is_no_way_to_a_socket(world: World) -> None:
