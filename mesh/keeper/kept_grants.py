@@ -131,10 +131,14 @@ def remembered_rule(asked: ApprovalRequired, decision: Decision) -> dict[str, An
     if not reaches(asked.remember, decision.remember):
         bound = "nothing" if asked.remember == "none" else f"remember: {asked.remember} at most"
         raise BadRequest(f"a decision about approval {asked.uuid} leaves {bound} behind")
-    rule = asked.suggested_rule if decision.rule is None else decision.rule
-    if rule is None:
+    if decision.rule is not None:
+        return _checked(decision.rule)
+    if decision.edited_args not in (None, asked.tool_args):
+        what = "what is suggested to remember covers the call as it was asked, not as it was edited"
+        raise BadRequest(f'{what}: give the "rule" that is to be remembered')
+    if asked.suggested_rule is None:
         raise BadRequest('no rule covers just this call: give the "rule" that is to be remembered')
-    return _checked(rule)
+    return _checked(asked.suggested_rule)
 
 
 def end_of(decision: Decision) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.core.verdict import Remember, reaches
 from mesh.policy.commands import Expansion, ParsedCommand, Words
-from mesh.policy.conditions import Mood, Seen
+from mesh.policy.conditions import ABSENT, Mood, Seen, value_at
 from mesh.policy.layer import Layer
 from mesh.policy.patterns import escaped
 from mesh.policy.policy_call import PolicyCall
@@ -100,22 +100,26 @@ def problem_of(rule: PolicyRule) -> str:
 
 def suggested(call: PolicyCall, parsed: ParsedCommand | None = None) -> PolicyRule | None:
     """The rule that the approval of a call suggests to remember: the same tool with the same command or the
-    same paths in the same root, whatever its other arguments. None: no rule could allow it."""
+    same paths in the same root, whatever its other arguments. A path that is left out means a folder, too:
+    it has to be left out again. None: no rule could allow it."""
     command = _patterns(parsed)
     if command is None:
         return None
     paths = tuple(dict.fromkeys(_glob(each.path.text) for each in paths_of(call, parsed)))
     if any(not (each.path.is_placed and _is_text(each.path.text)) for each in paths_of(call, parsed)):
         return None
-    roots = {name: _same_root(call.arguments.get(name)) for name in call.root_arguments}
-    if None in roots.values():
+    args = {name: _same_root(call.arguments.get(name)) for name in call.root_arguments}
+    args |= {
+        name: _no_path(value) for name, value in _paths_given(call) if value in (ABSENT, None, [], (), {})
+    }
+    if None in args.values():
         return None
     return PolicyRule(
         name=call.tool,
         decide="allow",
         tools=(escaped(call.tool),),
         servers=(escaped(call.server),) if call.server else None,
-        args={name: root for name, root in roots.items() if root is not None} or None,
+        args={name: wanted for name, wanted in args.items() if wanted is not None} or None,
         paths=paths or None,
         command=command or None,
     )
@@ -126,6 +130,15 @@ def _same_root(given: object) -> ArgCondition | None:
     if given is None:
         return ArgTest(absent=True)
     return escaped(given) if isinstance(given, str) and _is_text(given) else None
+
+
+def _paths_given(call: PolicyCall) -> list[tuple[str, object]]:
+    return [(name, value_at(call.arguments, name)) for name in call.paths]
+
+
+def _no_path(value: object) -> ArgCondition | None:
+    """The condition that there is no path; None: there is none, as for a list without any."""
+    return ArgTest(absent=True) if value is ABSENT else None
 
 
 def _patterns(parsed: ParsedCommand | None) -> tuple[str, ...] | None:

@@ -217,3 +217,19 @@ def test_a_line_with_a_rule_that_cannot_be_used_breaks_no_conversation(tmp_path:
         line["granted"]["rule"]["unless"] = {"tools": ["re:("]}
         file.write_text(json.dumps(line, separators=(",", ":")) + "\n")
         assert asked_for(http) != uuid
+
+
+def test_with_edited_arguments_only_a_rule_that_is_given_is_remembered() -> None:
+    with (
+        LiveMesh(Spoken(ADD, says("2")), f"{SIMPLE}policy: {{grants: always}}\n") as live,
+        httpx.Client(base_url=live.url, timeout=WITHIN_S) as http,
+    ):
+        uuid = asked_for(http)
+        edited = {"approved": True, "remember": "always", "edited_args": {"n": 2}}
+        refused = http.post(f"/approvals/{uuid}", json=edited)
+        assert (refused.status_code, "not as it was edited" in refused.text) == (400, True), refused.text
+        assert http.get("/policy/grants").json() == {"grants": []}
+        rule = {"tools": ["add"], "args": {"n": 2}}
+        assert http.post(f"/approvals/{uuid}", json={**edited, "rule": rule}).status_code == 200
+        [listed] = http.get("/policy/grants").json()["grants"]
+        assert listed["grant"]["rule"]["args"] == {"n": 2}

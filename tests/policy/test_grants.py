@@ -76,9 +76,28 @@ def test_a_suggested_rule_covers_these_words_and_no_others() -> None:
         assert decide(ASKS, call("run"), granted, parse_now(text)).decision == "ask"
 
 
+@pytest.mark.parametrize(("left_out", "others"), [("cwd", ["customer/prod", "."]), ("to.path", ["a"])])
+def test_a_suggested_rule_covers_no_path_where_there_was_none(left_out: str, others: list[str]) -> None:
+    def run(more: dict[str, object]) -> PolicyCall:
+        arguments = {"command": "rm -r data", **more}
+        return call("run", arguments=arguments, paths=[left_out], command="command")
+
+    parsed = parse_now("rm -r data")
+    granted = remembered(suggested(run({}), parsed))
+    assert decide(ASKS, run({"timeout_s": 9}), granted, parsed).decision == "allowed"
+    for other in others:
+        asked = run({"cwd": other} if left_out == "cwd" else {"to": {"path": other}})
+        assert decide(ASKS, asked, granted, parsed).decision == "ask"
+
+
 @pytest.mark.parametrize("text", ["eval x", "$X", "echo 'two words'", "ls ''"])
 def test_nothing_is_suggested_for_a_command_that_no_pattern_spells(text: str) -> None:
     assert suggested(call("run"), parse_now(text)) is None
+
+
+@pytest.mark.parametrize("value", [None, [], {}])
+def test_nothing_is_suggested_for_a_path_that_is_there_and_names_nothing(value: object) -> None:
+    assert suggested(call(arguments={"path": value}, paths=["path"])) is None
 
 
 def test_nothing_is_suggested_for_a_path_of_which_nobody_knows_where_it_leads() -> None:
