@@ -15,7 +15,7 @@ import pytest
 from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
 from mesh.servers.shell.sandbox import KINDS
-from tests.chat.screen import CTRL_D, MESH, WITHIN_S, Screen, chat_env
+from tests.chat.screen import CTRL_C, CTRL_D, MESH, WITHIN_S, Screen, chat_env
 from tests.cluster.model import Model
 from tests.servers.shell.world import why_not
 
@@ -33,6 +33,7 @@ STEPS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("RunCommand", {"command": "ls; git push"}),
         ("read_file", {"path": ".mesh/mesh_secret"}),
     ],
+    "wait": [("RunCommand", {"command": "touch begun; sleep 300"})],
 }
 
 
@@ -108,6 +109,29 @@ def test_it_edits_what_a_person_saw_although_its_process_was_killed(
     assert [*results] == ["read_file", "grep", "patch_file", "RunCommand"]
     assert not any(event.get("is_error") for event in results.values())
     assert results["RunCommand"]["rule"] == "look"
+
+
+def test_a_command_that_a_person_cancels_is_told_as_stopped(workspace: Path, env: dict[str, str]) -> None:
+    arguments = ("--config", "coder.yaml", "--workspace", workspace)
+    with Screen(*arguments, env=env, cwd=workspace.parent) as screen:
+        screen.say("wait")
+        screen.asked()
+        screen.press("a")
+        screen.wait_until((workspace / "begun").exists)
+        screen.press(CTRL_C)
+        screen.wait("⊘", "stopped after", "it was cancelled", "Operation cancelled")
+        screen.say("/history")
+        screen.wait("[This call was stopped while it ran: it was cancelled.")
+        assert "connection" not in screen.text
+        screen.ready()
+        screen.press(CTRL_D)
+        assert screen.ended() == 0
+    found, events = journal(workspace)
+    (result,) = of("tool_result", events)
+    assert (result["is_error"], result["found"]["stopped"]) == (True, "it was cancelled")
+    log = [str(MESH), "log", found, "--data-dir", str(workspace / ".mesh")]
+    told = subprocess.run(log, env=env, capture_output=True, text=True, check=True).stdout
+    assert "RunCommand was stopped → it was cancelled" in told
 
 
 def test_what_the_rules_deny_is_refused_and_its_own_data_is_hidden(
