@@ -8,6 +8,7 @@ from mesh.mcp.meta import ArgumentMeta
 from mesh.mcp.port import Tool, ToolOutcome
 from mesh.servers.filesystem import unified_diff
 from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import WorldMesh, until
 
 _TEXT = {"type": "string"}
 _OF_FILE = {
@@ -43,9 +44,17 @@ class Edits:
         self.ran: list[str] = []
 
     def offered_by(self, live: LiveMesh) -> "Edits":
-        """In place of the mesh's own tools."""
-        live.call(lambda: live.mesh.ledger.offered.offer(self.pairs()))
+        """In place of the mesh's own tools, as its nodes know by then."""
+        live.run(self._offered_by(live.mesh))
         return self
+
+    async def _offered_by(self, mesh: WorldMesh) -> None:
+        mesh.ledger.offered.offer(self.pairs())
+
+        async def is_known() -> bool:
+            return all("write_file" in toolbox.tools for toolbox in mesh.tree.toolboxes)
+
+        await until(is_known)
 
     def pairs(self) -> list[tuple[Tool, ToolFunction]]:
         write = Tool(
