@@ -125,7 +125,7 @@ def test_ctrl_c_at_the_rule_goes_back_to_the_question(started: list[LiveMesh], e
 def test_each_part_of_a_command_has_its_verdict_and_what_may_not_be_remembered_has_no_key(
     started: list[LiveMesh], env: dict[str, str]
 ) -> None:
-    command = calls(("run_command", {"command": "git status -s && git push origin main"}))
+    command = calls(("RunCommand", {"command": "git status -s && git push origin main"}))
     mesh, edits = mesh_of(started, command, says("Done."))
     with Screen("--url", mesh.url, env=env) as screen:
         screen.say("go")

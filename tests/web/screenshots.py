@@ -23,7 +23,7 @@ from tests.worlds.mesh import calls, says
 
 FOLDER = Path(__file__).parents[2] / "docs/screenshots"
 DESKTOP, TALL, PHONE, DIFF = (
-    {"width": w, "height": h} for w, h in ((1280, 800), (1280, 900), (390, 800), (1280, 1240))
+    {"width": w, "height": h} for w, h in ((1280, 800), (1280, 900), (390, 800), (1280, 1340))
 )
 
 ALONE = """

@@ -108,7 +108,7 @@ async def test_each_part_of_a_command_has_its_verdict_and_only_what_may_be_is_re
     stage: OpenStage,
 ) -> None:
     command = "git status -s && git push origin 'a\u200bb'"
-    live, person = await stage(Spoken(calls(("run_command", {"command": command})), says("Done.")), POLICY)
+    live, person = await stage(Spoken(calls(("RunCommand", {"command": command})), says("Done.")), POLICY)
     edits = Edits().offered_by(live)
     await person.say("go")
     await person.sees_cards(1)

@@ -1,4 +1,4 @@
-"""A server whose tools are previewed: ``write_file`` shows a diff, ``run_command`` takes a shell command."""
+"""A server whose tools are previewed: ``write_file`` shows a diff, ``RunCommand`` takes a shell command."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ policy:
     - {name: look, command: ["git status *"], decide: allow}
     - {name: edits, tools: [write_file], decide: ask, say: "Changes are looked at first."}
     - {name: pushes, command: ["git push *"], decide: ask, remember: none}
-    - {name: commands, tools: [run_command], decide: ask}
+    - {name: commands, tools: [RunCommand], decide: ask}
 """
 
 
@@ -65,7 +65,7 @@ class Edits:
             about=ArgumentMeta(paths=("path",), preview={"dry_run": True}, rest="preview_offset"),
         )
         run = Tool(
-            name="run_command",
+            name="RunCommand",
             description="Runs a command.",
             input_schema=_OF_COMMAND,
             server="ledger",
