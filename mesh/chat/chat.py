@@ -19,6 +19,7 @@ from mesh.chat.card import place_of
 from mesh.chat.commands import QuitRequested, run_command
 from mesh.chat.terminal import CancelRequested, InputEnded, Terminal
 from mesh.chat.transcript import Notice, Transcript
+from mesh.client.conversation_ids import conversation_id as whole_id
 from mesh.client.rest import Connected, Disconnected, MeshClient, RequestRefused, new_key
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.errors import MeshError
@@ -114,7 +115,9 @@ class Chat:
         self._transcript = Transcript(self._names)
 
     async def resume(self, conversation_id: str) -> ExitStatus:
-        """Continues a conversation: shows its last turns, and runs an open turn to its end."""
+        """Continues the conversation whose id this is, or begins so: shows its last turns, and runs an open
+        turn to its end."""
+        conversation_id = await whole_id(self.client, conversation_id, "this mesh")
         events, _ = read_lines((await self.client.log(conversation_id)).splitlines())
         self.new()
         self.conversation_id = conversation_id

@@ -68,7 +68,7 @@ async def _resume(context: CommandContext, wanted: str) -> None:
     page = await context.client.page(_MAX_LISTED)
     if not wanted:
         rows = (_row(number, entry) for number, entry in enumerate(page.conversations, 1))
-        how = "/resume NUMBER or ID goes on with one" if page.conversations else "there are none"
+        how = "Type /resume NUMBER or /resume ID to continue one." if page.conversations else "there are none"
         context.notify(*rows, Notice(how))
         return
     by_number = {str(number): entry.id for number, entry in enumerate(page.conversations, 1)}
@@ -107,7 +107,7 @@ async def _quit(context: CommandContext, _: str) -> None:
 COMMANDS: dict[str, tuple[str, Command]] = {
     "new": ("begin a new conversation", _new),
     "history": ("the messages of this conversation", _history),
-    "resume": ("list the last conversations, or go on with one", _resume),
+    "resume": ("list the last conversations, or continue one", _resume),
     "tools": ("what the agent may use", _tools),
     "tree": ("the agent's nodes", _tree),
     "help": ("this list", _help),

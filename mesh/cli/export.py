@@ -20,7 +20,7 @@ from mesh.cli.journal_source import (
     client_of,
     without_secrets,
 )
-from mesh.cli.shared import FAILED, WRONG_USE, errors_as_lines, exit_with
+from mesh.cli.shared import FAILED, WRONG_USE, WorkspaceOption, errors_as_lines, exit_with, use_workspace
 
 
 def export(
@@ -33,6 +33,7 @@ def export(
     url: UrlOption = None,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
     token: TokenOption = "",
     key: ApiKeyOption = "",
 ) -> None:
@@ -45,6 +46,7 @@ def export(
     with errors_as_lines():
         import asyncio
 
+        use_workspace(workspace)
         source = JournalSource(conversation, url, data_dir, config)
         faults = FaultWarnings("export")
         if source.url is None:
@@ -70,8 +72,9 @@ def _of_file(source: JournalSource, conversation: str, faults: FaultWarnings) ->
 
 
 async def _of_mesh(url: str, token: str, key: str, conversation: str, faults: FaultWarnings) -> list[bytes]:
+    from mesh.client.conversation_ids import conversation_id
     from mesh.journal.portable import Reader
-    from mesh.log.remote_journal import conversation_id, entries
+    from mesh.log.remote_journal import entries
 
     async with client_of(url, token, key) as client:
         wanted = await conversation_id(client, conversation, without_secrets(url))

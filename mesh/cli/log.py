@@ -21,7 +21,7 @@ from mesh.cli.journal_source import (
     warn,
     without_secrets,
 )
-from mesh.cli.shared import errors_as_lines
+from mesh.cli.shared import WorkspaceOption, errors_as_lines, use_workspace
 
 if TYPE_CHECKING:
     from mesh.client.rest import MeshClient
@@ -45,6 +45,7 @@ def log(
     url: UrlOption = None,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
     token: TokenOption = "",
     key: ApiKeyOption = "",
 ) -> None:
@@ -57,6 +58,7 @@ def log(
     with errors_as_lines():
         import asyncio
 
+        use_workspace(workspace)
         source = JournalSource(conversation, url, data_dir, config)
         if as_json and as_actions:
             raise typer.BadParameter("--json and --actions are two forms of the log: choose one")
@@ -91,8 +93,9 @@ def _of_file(source: JournalSource, conversation: str, output: "LogOutput", foll
 async def _of_mesh(
     mesh: "MeshClient", shown_url: str, conversation: str, output: "LogOutput", follow: bool
 ) -> None:
+    from mesh.client.conversation_ids import conversation_id
     from mesh.journal.portable import Reader
-    from mesh.log.remote_journal import conversation_id, entries, followed
+    from mesh.log.remote_journal import entries, followed
 
     async with mesh as client:
         wanted = await conversation_id(client, conversation, shown_url)

@@ -8,7 +8,15 @@ import typer
 from mesh.cli.policy_calls import Callables, Explainer, NoSuchCall, deciding_line, lines_of_rules
 from mesh.cli.policy_grants import grants
 from mesh.cli.policy_replay import replayed
-from mesh.cli.shared import WRONG_USE, ConfigArgument, errors_as_lines, exit_with, loaded
+from mesh.cli.shared import (
+    WRONG_USE,
+    ConfigArgument,
+    WorkspaceOption,
+    errors_as_lines,
+    exit_with,
+    loaded,
+    use_workspace,
+)
 
 if TYPE_CHECKING:
     from mesh.config.model import Config
@@ -49,6 +57,7 @@ def explain(
             "FILE.jsonl.",
         ),
     ] = None,
+    workspace: WorkspaceOption = None,
 ) -> None:
     """Say what the policy decides about a call, which rule decided, and why no other one did.
 
@@ -62,6 +71,7 @@ def explain(
     if (tool is None) is (replay is None) or (replay and node):
         exit_with(["name either the TOOL of a call, or a conversation by --replay ID|FILE"], WRONG_USE)
     with errors_as_lines():
+        use_workspace(workspace)
         agent = loaded(config)
         if tool is not None:
             decision = _of_call(agent, tool, arguments or [], node)

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.shared import FAILED, ConfigArgument, errors_as_lines, exit_with, loaded
+from mesh.cli.shared import (
+    FAILED,
+    ConfigArgument,
+    WorkspaceOption,
+    errors_as_lines,
+    exit_with,
+    loaded,
+    use_workspace,
+)
 
 if TYPE_CHECKING:
     from mesh.policy.grants import Grant
@@ -19,6 +27,7 @@ def grants(
         int | None,
         typer.Option(metavar="N", help="Revoke the grant with this number, for every process at once."),
     ] = None,
+    workspace: WorkspaceOption = None,
 ) -> None:
     """List what people have let the agents of a config do always, or revoke it.
 
@@ -32,6 +41,7 @@ def grants(
         from mesh.config.data_dirs import data_dirs_of
         from mesh.policy.book_file import FileGrantBook
 
+        use_workspace(workspace)
         agent = loaded(config, runs=False)
         book = FileGrantBook(data_dirs_of([agent], os.environ)[0])
         listed = asyncio.run(book.listed())

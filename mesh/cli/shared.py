@@ -45,6 +45,12 @@ def set_workspace(workspace: Path | None) -> Path:
     return folder
 
 
+def use_workspace(workspace: Path | None) -> None:
+    """Makes a folder the workspace if one is given. Exits if it is none."""
+    if workspace is not None:
+        set_workspace(workspace)
+
+
 def loaded(path: Path, *, runs: bool = True) -> "Config":
     """Returns the config in a file. Raises `ConfigError` with its problems, or with those of its models and,
     if the agent ``runs``, of its Python files, which are run to see what they have."""

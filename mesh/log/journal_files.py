@@ -9,15 +9,14 @@ from typing import BinaryIO
 
 import msgspec
 
+from mesh.client.conversation_ids import match_id
 from mesh.core.errors import MeshError, NotFound
 from mesh.core.events import AnyEvent
-from mesh.display.text import one_line
 from mesh.journal.portable import Lines, Reader, bounded, payload
 
 PAUSE_S = 0.2
 _CHUNK = 1024 * 1024
 _PREFIX, _SUFFIX = "conversation_", ".jsonl"
-_MAX_LISTED = 10
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -38,20 +37,6 @@ def journal_file(wanted: str, data_dir: Path) -> Path:
         ) from None
     ids = [name[len(_PREFIX) : -len(_SUFFIX)] for name in names if _is_journal(name)]
     return data_dir / f"{_PREFIX}{match_id(wanted, ids, f'{data_dir}/')}{_SUFFIX}"
-
-
-def match_id(wanted: str, ids: list[str], where: str) -> str:
-    """Returns the id that equals ``wanted``, or the only one that begins with it. Raises `NotFound`, which
-    lists the ids that match."""
-    found = [wanted] if wanted in ids else sorted(known for known in ids if known.startswith(wanted))
-    if len(found) == 1:
-        return found[0]
-    asked = one_line(wanted, 80)
-    if not found:
-        raise NotFound(f"no conversation {asked} in {where} ({len(ids)} others are there)")
-    more = f"\n  … and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
-    listed = "".join(f"\n  {known}" for known in found[:_MAX_LISTED])
-    raise NotFound(f"{len(found)} conversations in {where} begin with {asked}; which one?{listed}{more}")
 
 
 def entries(path: Path, reader: Reader) -> Iterator[LogEntry]:

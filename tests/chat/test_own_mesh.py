@@ -141,6 +141,22 @@ def test_the_command_that_continues_is_typed_as_it_is_shown(tmp_path: Path) -> N
         check=False,
     )
     assert (done.returncode, "web-1" in done.stdout) == (0, True), (told, done.stderr)
+    begins = told.split()[-1][:8]
+    again = chat(tmp_path, "list all resources\n", "--workspace", elsewhere.name, "--resume", begins)
+    assert (again.returncode, "web-1" in again.stdout) == (0, True), again.stderr
+    none = chat(tmp_path, "", "--workspace", elsewhere.name, "--resume", "zz")
+    said = "mesh: there is no conversation zz in this mesh (1 other is there)\n"
+    assert (none.returncode, none.stderr) == (1, said)
+    log = subprocess.run(
+        [str(MESH), "log", begins, "--config", "agent.yaml", "--workspace", elsewhere.name],
+        capture_output=True,
+        text=True,
+        env=chat_env(tmp_path),
+        cwd=tmp_path,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert (log.returncode, ": list all resources" in log.stdout) == (0, True), log.stderr
     assert not (tmp_path / ".mesh").exists()
     with Screen(
         "--workspace", elsewhere, "--config", "agent.yaml", env=chat_env(tmp_path), cwd=tmp_path

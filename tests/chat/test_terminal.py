@@ -400,7 +400,7 @@ def test_commands_show_the_tools_the_tree_the_history_and_the_conversations(
         screen.wait("› write\n  final")
         screen.say("/new")
         screen.say("/resume")
-        screen.wait("/resume NUMBER or ID goes on with one", "  write")
+        screen.wait("Type /resume NUMBER or /resume ID to continue one.", "  write")
         screen.say("/resume 1")
         screen.wait("conversation ")
         screen.say("/nonsense")

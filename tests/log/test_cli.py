@@ -109,7 +109,7 @@ class TestLog:
     @pytest.mark.parametrize(
         ("arguments", "code", "said"),
         [
-            (["log", "9", "--data-dir", "data"], 1, "no conversation 9 in data/ (1 others are there)"),
+            (["log", "9", "--data-dir", "data"], 1, "there is no conversation 9 in data/ (1 other is there)"),
             (["log", "9"], 2, "no config/agent.yaml here: --url, --data-dir or --config says where to look"),
             (["log", "9", "--config", "none.yaml"], 2, "none.yaml:1: cannot be read"),
             (["log", "9", "--data-dir", "data", "--url", "http://x"], 2, "exclude each other"),

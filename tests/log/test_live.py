@@ -64,7 +64,9 @@ class TestLog:
         assert "\nsummary\n  turns        1\n" in result.stdout
 
     def test_one_that_is_not_there_or_not_alone_is_told(self, here: LiveMesh) -> None:
-        assert f"no conversation zz in {here.url} (0 others" in mesh("log", "zz", url=here.url).stderr
+        assert (
+            f"there is no conversation zz in {here.url} (0 others" in mesh("log", "zz", url=here.url).stderr
+        )
         ids = sorted(said(here, "Hi.") for _ in range(2))
         result = mesh("log", "", url=here.url)
         assert result.exit_code == 1
