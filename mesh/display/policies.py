@@ -14,7 +14,7 @@ _MAX_WHY = 400
 _MAX_RULE = 300
 _VERDICTS: dict[PolicyDecision, str] = {
     "allowed": "allowed{by}",
-    "ask": "has to be asked{by}",
+    "ask": "asks{by}",
     "denied": "denied{by}",
 }
 
@@ -25,6 +25,9 @@ def reason_of(asked: ApprovalRequired) -> str:
     if not (rule or why):
         return ""
     agent = one_line(asked.remote_agent_name, _MAX_NAME)
+    if rule == "default":
+        whose = f"agent {agent} says that it asks" if agent else "asks"
+        return f"{whose} by default{why and f': {why}'}"
     whose = f"agent {agent} says that its rule" if agent else "rule"
     return f"{whose} {rule or '(no name)'} asks{why and f': {why}'}"
 
@@ -32,7 +35,8 @@ def reason_of(asked: ApprovalRequired) -> str:
 def verdict_of(part: Part) -> str:
     """What was decided about one command of several: ``allowed by look``."""
     rule = one_line(part.rule, _MAX_NAME)
-    return _VERDICTS[part.verdict].format(by=f" by {rule}" if rule else "")
+    comma = "," if part.verdict == "ask" else ""
+    return _VERDICTS[part.verdict].format(by=f"{comma} by {rule}" if rule else "")
 
 
 def scopes_of(asked: ApprovalRequired) -> list[Remember]:
@@ -57,6 +61,8 @@ def remembered(event: ApprovalResolved) -> str:
 def change_of(file: FileChange) -> str:
     """What happens to a file, its name as it is: ``docs/a.md  +3 −1``."""
     is_known = bool(file.before or file.after)
+    if is_known and file.before == file.after:
+        return f"{file.path}  (nothing would change)"
     is_new = is_known and file.before in _NO_FILE
     is_gone = is_known and file.after in _NO_FILE
     what = "  (new)" if is_new and not is_gone else "  (removed)" if is_gone and not is_new else ""

@@ -272,8 +272,8 @@ class EventLines:
 
 
 def _rule(name: str) -> str:
-    """Which rule of a policy decided; empty if none was asked."""
-    return f"rule {short_name(name)}" if name else ""
+    """Which rule of a policy decided; empty if none did."""
+    return f"rule {short_name(name)}" if name and name != "default" else ""
 
 
 def _in_spite_of(event: Completed | NodeCompleted | ToolResult) -> str:

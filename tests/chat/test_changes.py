@@ -132,7 +132,7 @@ def test_each_part_of_a_command_has_its_verdict_and_what_may_not_be_remembered_h
         screen.asked("[a] approve  [r] reject  [e] edit arguments")
         lines = screen.text.splitlines()
         assert "$✓ allowed by look: git status -s" in lines
-        assert "$? has to be asked by pushes: git push origin main" in lines
+        assert "$? asks, by pushes: git push origin main" in lines
         assert "[c] or [l]" not in screen.text
         screen.press("cla")
         screen.ready()

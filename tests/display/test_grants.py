@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from mesh.core.events import ApprovalRequired, FileChange
+from mesh.core.verdict import Part
 from mesh.display.grants import allowed_by
+from mesh.display.policies import change_of, reason_of, verdict_of
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,12 @@ from mesh.display.grants import allowed_by
 )
 def test_what_a_rule_allows_is_told_in_words(rule: dict[str, Any], words: str) -> None:
     assert allowed_by(rule) == words
+
+
+def test_what_changes_nothing_and_what_asks_by_default_are_told_so() -> None:
+    assert change_of(FileChange("a.py", before="s1", after="s1")) == "a.py  (nothing would change)"
+    assert verdict_of(Part("sleep 1", "ask", "default")) == "asks, by default"
+    asked = ApprovalRequired(
+        uuid="u", call_id="c", tool_name="t", tool_args={}, description="", rule="default", why="Why."
+    )
+    assert reason_of(asked) == "asks by default: Why."

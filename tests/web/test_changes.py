@@ -115,7 +115,7 @@ async def test_each_part_of_a_command_has_its_verdict_and_only_what_may_be_is_re
     parts = await person.cards.get_by_role("list", name="Parts of the command").get_by_role("listitem").all()
     texts = [await part.inner_text() for part in parts]
     assert texts[0] == "✓ allowed by look git status -s"
-    assert texts[1].startswith("? has to be asked by pushes git push origin")
+    assert texts[1].startswith("? asks, by pushes git push origin")
     assert "⟨U+200B⟩" in texts[1]
     await expect(person.cards.get_by_role("button", name="remember")).to_have_count(0)
     await person.cards.get_by_role("button", name="Approve", exact=True).click()

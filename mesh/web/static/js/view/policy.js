@@ -11,7 +11,7 @@ import { markedLine } from "./marked.js";
 /** @typedef {"conversation" | "always"} Scope */
 
 /** @type {Record<string, [string, string]>} */
-const VERDICT = { allowed: ["✓", "allowed"], ask: ["?", "has to be asked"], denied: ["✗", "denied"] };
+const VERDICT = { allowed: ["✓", "allowed"], ask: ["?", "asks"], denied: ["✗", "denied"] };
 const MOST_PARTS = 100;
 
 /** @param {{approval: Approval, agent: string}} props */
@@ -22,7 +22,7 @@ export const Reason = ({ approval: { rule = "", why = "", parts = [] }, agent })
   ${parts.length > 0 && html`
     <ul class="parts" aria-label="Parts of the command">${parts.slice(0, MOST_PARTS).map(({ words, verdict, rule: by }) => {
       const [mark, said] = VERDICT[verdict] ?? VERDICT.ask;
-      return html`<li class=${verdict}><span class="verdict">${mark} ${said}${by && ` by ${exact.visible(by)}`}</span> <code>${markedLine(words)}</code></li>`;
+      return html`<li class=${verdict}><span class="verdict">${mark} ${said}${by && `${verdict === "ask" ? "," : ""} by ${exact.visible(by)}`}</span> <code>${markedLine(words)}</code></li>`;
     })}</ul>
   `}
   ${parts.length > MOST_PARTS && html`<p class="hint">${parts.length - MOST_PARTS} more commands.</p>`}
