@@ -56,7 +56,7 @@ def test_the_diff_of_an_agent_below_and_its_rule_are_shown_at_the_top(edits: Edi
 
 
 def test_each_part_of_a_command_below_has_its_verdict_at_the_top(edits: Edits) -> None:
-    with under(calls(("run_command", {"command": "git status -s; make"}))) as (top, below):
+    with under(calls(("RunCommand", {"command": "git status -s; make"}))) as (top, below):
         edits.offered_by(below)
         asked = shown(Person(top).say("go"))
         assert asked["parts"] == [
@@ -115,7 +115,7 @@ def test_what_is_remembered_is_remembered_by_the_agent_that_asked_and_by_no_othe
 
 
 def test_what_may_not_be_remembered_below_may_not_be_at_the_top(edits: Edits) -> None:
-    with under(calls(("run_command", {"command": "git push origin main"}))) as (top, below):
+    with under(calls(("RunCommand", {"command": "git push origin main"}))) as (top, below):
         edits.offered_by(below)
         person = Person(top)
         body = person.say("go")
