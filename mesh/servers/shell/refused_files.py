@@ -45,7 +45,7 @@ def taken_away(
             told = {"root": root.name, "path": shown(path)}
             try:
                 where = moved_away(root, path, place, str(len(found)))
-                found.append(told | ({"moved_to": where} if where else {"removed": _WHY_REMOVED}))
+                found.append(told | ({"moved_to": shown(where)} if where else {"removed": _WHY_REMOVED}))
             except (FileRefusal, OSError) as error:
                 problems.append(f"{shown(path)} is still there: {error}")
     if found:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mesh.servers.filesystem import settings as of_files
+from mesh.servers.filesystem.names import shown
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.shell.box import SYSTEM
@@ -92,7 +93,11 @@ def _line(place: tuple[int | str, ...], message: str) -> str:
 
 def roots_of(folders: list[str]) -> list[ShellRoot]:
     """Roots for folders of the command line, which have the names of these folders."""
-    return [ShellRoot(name=Path(each).resolve().name or "root", path=each) for each in folders]
+    # Not checked like those of a file: the path of a folder may be no Unicode.
+    return [
+        ShellRoot.model_construct(name=shown(Path(each).resolve().name) or "root", path=each)
+        for each in folders
+    ]
 
 
 def checked(settings: ShellSettings, source: str, base: Path) -> ShellSettings:
@@ -124,7 +129,7 @@ def opened(settings: ShellSettings) -> list[Root]:
 
 
 def _of_files(settings: ShellSettings) -> of_files.FilesystemSettings:
-    roots = [of_files.RootSettings(name=each.name, path=each.path) for each in settings.roots]
+    roots = [of_files.RootSettings.model_construct(name=each.name, path=each.path) for each in settings.roots]
     return of_files.FilesystemSettings(roots=roots, hide=settings.hide, freeze=[*settings.freeze, FROZEN])
 
 

@@ -11,6 +11,7 @@ INHERITED = (
 )  # fmt: skip
 _PREFIX = "LC_"
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
+_LOCALE = re.compile(r"(C|POSIX|\w+\.utf-?8(@\w+)?)?", re.IGNORECASE | re.ASCII)
 _MAX_VALUE = 32 << 10
 """Bytes of a value. The kernel accepts 128 KiB, and fails to start a program beyond."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -25,6 +26,16 @@ def is_secret(name: str) -> bool:
     return name not in GIT_IDENTITY and _SECRET.search(name) is not None
 
 
+def is_safe_locale(name: str, value: str) -> bool:
+    """Whether bash reads a command line as a policy does. In some encodings, the byte of a quote or of a
+    semicolon is part of another character.
+
+    >>> is_safe_locale("LANG", "de_DE.UTF-8"), is_safe_locale("LC_ALL", "zh_CN.gbk")
+    (True, False)
+    """
+    return not (name == "LANG" or name.startswith(_PREFIX)) or _LOCALE.fullmatch(value) is not None
+
+
 def inherited(
     env: Mapping[str, str], more: Iterable[str], allowed: Iterable[str], temporary: str
 ) -> dict[str, str]:
@@ -36,6 +47,7 @@ def inherited(
         for name, value in env.items()
         if (name in names or name.startswith(_PREFIX))
         and not is_secret(name)
+        and is_safe_locale(name, value)
         and len(os.fsencode(value)) <= _MAX_VALUE
     }
     return {**found, "PATH": search_path(found.get("PATH", ""), allowed), "TMPDIR": temporary}

@@ -14,7 +14,7 @@ from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.shell.box import Blanks, Box, Covered
 from mesh.servers.shell.bubblewrap import wrapped
 from mesh.servers.shell.order import CommandLimits, End, Order, Restriction, end_of, order_of
-from mesh.servers.shell.shell_settings import ShellSettings, loaded
+from mesh.servers.shell.shell_settings import ShellSettings, checked, loaded, opened, roots_of
 from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE, Output
 from mesh.servers.shell.variables import inherited
 
@@ -83,6 +83,19 @@ def test_who_commits_is_inherited_although_its_name_sounds_like_a_secret() -> No
     assert not others.keys() & inherited({**who, **others}, others, ["/usr"], "/t").keys()
 
 
+@pytest.mark.parametrize("value", ["C", "POSIX", "", "C.UTF-8", "de_DE.utf8", "sr_RS.UTF-8@latin"])
+def test_a_locale_of_utf_8_or_ascii_is_inherited(value: str) -> None:
+    assert inherited({"LC_ALL": value}, [], ["/usr"], "/t")["LC_ALL"] == value
+
+
+@pytest.mark.parametrize(
+    "value", ["zh_CN.gbk", "zh_CN", "ja_JP.SJIS", "de_DE@euro", "/tmp/x.UTF-8", "a.UTF-8\n", "big5.utf8.big5"]
+)
+@pytest.mark.parametrize("name", ["LANG", "LC_ALL", "LC_CTYPE", "LC_NEW"])
+def test_no_other_locale_is_inherited_because_bash_would_read_other_commands(name: str, value: str) -> None:
+    assert name not in inherited({name: value}, [name], ["/usr"], "/t")
+
+
 @on(st.text(max_size=20), st.text(max_size=20))
 def test_what_is_inherited_has_a_name_in_the_list(name: str, value: str) -> None:
     known = {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
@@ -143,6 +156,25 @@ def test_paths_of_the_configuration_are_relative_to_its_folder(tmp_path: Path) -
     settings = loaded(tmp_path / "shell.yaml")
     assert settings.roots[0].path == str(tmp_path / "ws")
     assert settings.readable == (os.path.realpath(tmp_path / "ws"),)
+
+
+def test_a_folder_whose_path_is_no_text_is_a_root(tmp_path: Path) -> None:
+    folder = tmp_path / "bad\udcff"
+    folder.mkdir()
+    settings = checked(ShellSettings.model_construct(roots=roots_of([str(folder)])), "", tmp_path)
+    for root in opened(settings):
+        assert (root.name, root.where) == ("bad\\xff", os.path.realpath(folder))
+        os.close(root.folder)
+
+
+def test_a_configuration_in_a_folder_whose_path_is_no_text_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "bad\udcff"
+    folder.mkdir()
+    (folder / "shell.yaml").write_text("roots: [{name: a, path: .}]\nread: [.]")
+    settings = loaded(folder / "shell.yaml")
+    for root in opened(settings):
+        assert root.where == os.path.realpath(folder)
+        os.close(root.folder)
 
 
 def test_the_page_about_it_lists_every_key_with_its_default(tmp_path: Path) -> None:
