@@ -25,7 +25,7 @@ from mesh.chat.transcript import Notice
 from mesh.client.rest import ClientError, MeshClient, RequestRefused
 from mesh.core.errors import ConfigError, MeshError
 from mesh.core.events import encode
-from mesh.disk.origin import user_state
+from mesh.disk.data_folder import user_state
 from mesh.display.text import clean, one_line
 from mesh.journal.portable import bounded, read_lines, renumbered
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
-from mesh.disk.origin import ForeignData, known_data_folders, make_data_folder
+from mesh.disk.data_folder import ForeignData, known_data_folders, make_data_folder
 
 
 def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:

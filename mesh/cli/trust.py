@@ -21,8 +21,8 @@ def trust(
     Example: mesh trust ~/project/.mesh
     """
     with errors_as_lines():
-        from mesh.disk.origin import OF_WORKSPACE, known_data_folders
-        from mesh.disk.origin import trust as trusted
+        from mesh.disk.data_folder import OF_WORKSPACE, known_data_folders
+        from mesh.disk.data_folder import trust as trusted
 
         if folder.absolute().name != OF_WORKSPACE or folder.is_symlink() or not folder.is_dir():
             exit_with([f"{folder} is no folder with the name {OF_WORKSPACE}"], WRONG_USE)

@@ -56,7 +56,7 @@ const ofArgument = ([name, condition]) =>
   `${name} ${typeof condition === "string" ? condition : condition?.absent === true ? "not given" : JSON.stringify(condition)}`;
 
 /**
- * What a rule allows, in the words of the terminal (mesh/display/grants.py).
+ * What a rule allows, in the words of the terminal (mesh/display/remembered_rules.py).
  * @param {Record<string, any>} rule
  */
 export function allowedBy(rule) {

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.core.events import ApprovalRequired, FileChange
 from mesh.core.verdict import Part
-from mesh.display.grants import allowed_by
+from mesh.display.remembered_rules import allowed_by
 from mesh.display.policies import change_of, reason_of, verdict_of
 
 
