@@ -7,8 +7,8 @@ from mesh.chat.transcript import CardRow, Tone
 from mesh.core.events import ApprovalRequired, Preview
 from mesh.core.verdict import Part, PolicyDecision, Remember
 from mesh.display.diff import PreviewReader, Row, Sign
-from mesh.display.remembered_rules import allowed_by
 from mesh.display.policies import change_of, cut_by, reason_of, scopes_of, verdict_of
+from mesh.display.remembered_rules import allowed_by
 from mesh.display.text import one_line
 
 REMEMBER_KEYS: Mapping[Remember, str] = {"conversation": "c", "always": "l"}

@@ -18,8 +18,8 @@ import psutil
 
 from mesh.core.errors import MeshError
 from mesh.disk.atomic import reason
-from mesh.disk.lock import FileLock
 from mesh.disk.data_folder import known_data_folders, make_data_folder
+from mesh.disk.lock import FileLock
 
 FILE = "mesh.lock"
 _PATIENCE_S = 2.0
@@ -48,8 +48,8 @@ class InUse(MeshError):
 
 @contextmanager
 def held(data_dir: Path, holder: Holder, *, shared: bool = False) -> Iterator[None]:
-    """Holds a data directory, which is created if it is missing (`mesh.disk.data_folder`). ``shared``: others that
-    share it may use it at the same time, such as meshes that joined one cluster. Raises `InUse`,
+    """Holds a data directory, which is created if it is missing (`mesh.disk.data_folder`). ``shared``: others
+    that share it may use it at the same time, such as meshes that joined one cluster. Raises `InUse`,
     `ForeignData`, or `MeshError` if the file cannot be used."""
     try:
         make_data_folder(data_dir, known_data_folders(os.environ))

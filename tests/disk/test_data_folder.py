@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.disk.holder import Holder, held
 from mesh.disk.data_folder import ForeignData, make_data_folder, trust, user_state
+from mesh.disk.holder import Holder, held
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from mesh.core.events import ApprovalRequired, FileChange
 from mesh.core.verdict import Part
-from mesh.display.remembered_rules import allowed_by
 from mesh.display.policies import change_of, reason_of, verdict_of
+from mesh.display.remembered_rules import allowed_by
 
 
 @pytest.mark.parametrize(
