@@ -186,9 +186,14 @@ def _protected(layer: Layer, seen: Seen) -> list[Ruling]:
     found: list[Ruling] = []
     for each in seen.paths:
         for key, protected in (("hide", layer.hidden), ("freeze", layer.frozen)):
-            if (key == "hide" or each.path.writes) and (glob := protected.found(each.path)):
+            if not protected or not (key == "hide" or each.path.writes):
+                continue
+            if glob := protected.found(each.path):
                 what = "tool may read or write" if key == "hide" else "tool may write"
                 found.append(_withheld(layer, key, each.path, glob, what))
+            elif not (each.path.is_known or each.is_redirection):
+                why = f"A path of it is no text, and may lead to what is under {key}."
+                found.append(Ruling("ask", layer.rule_set.named(key), why))
     return found
 
 

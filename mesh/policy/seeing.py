@@ -1,7 +1,7 @@
 """What a policy sees of a call: its paths in normal form, the arguments that rules look at, the patterns that
 match them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -12,6 +12,8 @@ from mesh.policy.paths import CallPath, call_path, collapsed
 from mesh.policy.policy_call import PolicyCall
 
 _UNKNOWN = object()
+_MOST_WITHIN = 1_000
+"""Values within one that is no path. Whether there are more does not matter much: such a call asks."""
 
 
 def paths_of(call: PolicyCall, parsed: ParsedCommand | None) -> tuple[SeenPath, ...]:
@@ -38,6 +40,24 @@ def _arguments(call: PolicyCall) -> Iterator[CallPath]:
         if value is not ABSENT and value is not None:
             for each in value if isinstance(value, list | tuple) else (value,):
                 yield call_path(each, writes=writes)
+                yield from _within(each, writes=writes)
+
+
+def _within(value: object, *, writes: bool) -> Iterator[CallPath]:
+    """The texts in an object or a list that stands where a path is expected. Each may be a path."""
+    if not isinstance(value, Mapping | list | tuple):
+        return
+    waiting: list[object] = [value]
+    for _ in range(_MOST_WITHIN):
+        if not waiting:
+            return
+        found = waiting.pop()
+        if isinstance(found, str):
+            yield call_path(found, writes=writes)._replace(is_placed=False)
+        elif isinstance(found, Mapping):
+            waiting += (*found.keys(), *found.values())
+        elif isinstance(found, list | tuple):
+            waiting += found
 
 
 def _redirection(found: Redirection, folder: str | None) -> SeenPath:

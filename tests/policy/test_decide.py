@@ -58,6 +58,30 @@ def test_a_path_that_may_lead_to_what_a_rule_is_about_counts_for_it(path: str, d
     assert decide(policy(*rules), at("/ws/docs/k")).decision == "allowed"
 
 
+@pytest.mark.parametrize(
+    "files", [[[".env"]], [{"path": ".env"}], {"path": ".env"}, {"a": [{"b": "sub/.env"}]}, {".env": "KEY=1"}]
+)
+def test_what_is_hidden_or_frozen_is_found_within_objects_and_lists(files: object) -> None:
+    everything = rule("allow", paths=["**"])
+    asked = call(arguments={"files": files}, paths=["files"])
+    for key in ("hide", "freeze"):
+        found = decide(policy(everything, **{key: (".env*",)}), asked)
+        assert said(found) == ("denied", key)
+
+
+@pytest.mark.parametrize("files", [[["a"]], [{"path": "a"}], {"path": "a"}, 7, [True], [["a"] * 2_000]])
+def test_a_path_that_is_no_text_matches_no_allow_and_asks_where_something_is_hidden(files: object) -> None:
+    everything = rule("allow", "open", paths=["**"])
+    asked = call(arguments={"files": files}, paths=["files"])
+    assert said(decide(policy(everything), asked)) == ("ask", "default")
+    reads = msgspec.structs.replace(asked, hints=HARMLESS)
+    assert said(decide(policy(everything, hide=(".env*",)), reads)) == ("ask", "hide")
+    assert decide(policy(everything, freeze=(".env*",)), reads).decision == "allowed"
+    closed = rule("deny", "closed", paths=["a"])
+    denied = decide(policy(closed, everything), asked).decision
+    assert denied == ("denied" if "a" in str(files) else "ask")
+
+
 def test_an_escaped_name_is_the_name_that_is_meant() -> None:
     rules = (rule("deny", "closed", paths=["privé/**"]), rule("allow", "open", paths=["docs/**"]))
     assert said(decide(policy(*rules), at(r"priv\xc3\xa9/k"))) == ("denied", "closed")
