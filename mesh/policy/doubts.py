@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from mesh.policy.commands import Expansion, Word, Words, names, shown
-from mesh.policy.wrappers import assigned, is_harmless, program
+from mesh.policy.wrappers import assigned, changes_encoding, is_harmless, program
 
 _OPAQUE = names(
     ". alias at batch bind chroot compgen complete compopt enable entr eval expect fc firejail flock let "
@@ -45,7 +45,14 @@ def is_evaluated(name: str) -> bool:
 
 def unsafe_name(name: str) -> str:
     """Why the shell must not set a variable without asking; nothing if it may."""
-    return "" if is_harmless(name) else f"it sets the variable `{_short(name)}`"
+    return unsafe_encoding(name) if is_harmless(name) else f"it sets the variable `{_short(name)}`"
+
+
+def unsafe_encoding(word: Word) -> str:
+    """Why the shell must not assign this to a variable without asking; nothing if it may."""
+    if not changes_encoding(word):
+        return ""
+    return f"after it, bash may take other characters for quotes: `{_short(shown((word,)))}`"
 
 
 def _short(text: str) -> str:
@@ -71,6 +78,8 @@ def _is_clear_find(words: Words) -> bool:
 
 def _only_sets_names(words: Words) -> bool:
     """Only sets variables of a script. A name with an index is an expression, which may run commands."""
+    if any(changes_encoding(word) for word in words[1:]):
+        return False
     return all(_is_name_or_option(word) for word in words[1:])
 
 
@@ -92,7 +101,8 @@ def _is_clear_printf(words: Words) -> bool:
         return not option.splits and all(isinstance(word, str) and "[" not in word for word in words[2:3])
     if not option.startswith("-v"):
         return True
-    return all(_is_name_or_option(word) for word in ((option[2:] or words[2]) if len(words) > 2 else "",))
+    name = option[2:] or (words[2] if len(words) > 2 else "")
+    return _is_name_or_option(name) and not changes_encoding(name)
 
 
 def _is_clear_test(words: Words) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from mesh.policy.commands import Expansion, ParsedCommand, Redirection, SimpleCommand, Word, Words, names
-from mesh.policy.doubts import doubt, is_evaluated, unsafe_name
+from mesh.policy.doubts import doubt, is_evaluated, unsafe_encoding, unsafe_name
 from mesh.policy.syntax import Node, assignment_of, children, word_of, written
 from mesh.policy.wrappers import assigned, is_harmless, is_harmless_to_programs, program, unwrapped
 
@@ -69,7 +69,7 @@ def command_of(words: Words, assignments: int = 0) -> SimpleCommand:
     inner, allowed_as, transparent = words, words, True
     while inner:
         if len(through) < assignments:
-            inner, may_strip = inner[1:], is_harmless_to_programs(assigned(inner[0]))
+            inner, may_strip = inner[1:], is_harmless_to_programs(inner[0])
         else:
             wrapper = unwrapped(inner)
             inner, may_strip = (wrapper.words, wrapper.transparent) if wrapper else ((), False)
@@ -150,6 +150,7 @@ class _Visitor:
             self._part((*assignments, *arguments), len(assignments))
             return
         for word in assignments:  # of the shell itself: the variables of a script change nothing
+            self._ask(unsafe_encoding(word))
             if not is_harmless(assigned(word)):
                 self._part((word,), 1)
 

@@ -73,6 +73,8 @@ _HARMLESS = names(
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _LOWER = re.compile(r"[a-z_][a-z0-9_]*")
 _LC = re.compile(r"LC_[A-Z]+")
+_AS_PARSED = re.compile(r"C|POSIX|(C|[a-z]{2,3}_[A-Z]{2})\.(UTF-8|utf8)")
+"""Values of LANG and ``LC_*`` with which bash takes the same characters for quotes as the parser."""
 
 
 def is_harmless(name: str) -> bool:
@@ -82,13 +84,28 @@ def is_harmless(name: str) -> bool:
     """
     if _LOWER.fullmatch(name):
         return not name.endswith("_proxy")
-    return is_harmless_to_programs(name)
+    return _is_known(name)
 
 
-def is_harmless_to_programs(name: str) -> bool:
-    """Whether a variable in the environment of a program changes nothing about what it may do. One in small
-    letters may: make takes each for its own (``cc``), and npm those that begin with ``npm_config_``."""
+def is_harmless_to_programs(assignment: Word) -> bool:
+    """Whether an assignment before a program changes nothing about what it may do. One in small letters may:
+    make takes each for its own (``cc``), and npm those that begin with ``npm_config_``."""
+    return _is_known(assigned(assignment)) and not changes_encoding(assignment)
+
+
+def _is_known(name: str) -> bool:
     return name in _HARMLESS or _LC.fullmatch(name) is not None
+
+
+def changes_encoding(word: Word) -> bool:
+    """Whether an assignment, or a name of which the value is not known, may change how bash reads bytes: in
+    some encodings a byte of a character is a backslash, so that a quote ends elsewhere."""
+    name, value = _text(word), None
+    if (found := _ASSIGNMENT.match(name)) is not None:
+        name, value = found[1], name[found.end() :]
+    if name != "LANG" and not _LC.fullmatch(name):
+        return False
+    return isinstance(word, Expansion) or value is None or not _AS_PARSED.fullmatch(value)
 
 
 def assigned(word: Word) -> str:
@@ -127,7 +144,7 @@ def _inner(name: str, wrapper: Wrapper, words: Words) -> Unwrapped:
     transparent = wrapper.transparent and _is_of_the_system(words[0])
     while wrapper.assignments and rest and (isinstance(rest[0], Expansion) or "=" in rest[0]):
         _require_one(rest[0], assigned(rest[0]) != "")
-        transparent = transparent and is_harmless_to_programs(assigned(rest[0]))
+        transparent = transparent and is_harmless_to_programs(rest[0])
         rest = rest[1:]
     return Unwrapped(_with_arguments(rest, marks) if name == "xargs" else rest, transparent)
 
