@@ -343,7 +343,10 @@ class _ToolCall(CallDriver):
 
     def _ended(self, outcome: ToolOutcome, claim: ToolIntent) -> Returned | NotAsPreviewed:
         if outcome.is_conflict and EXPECT in claim.arguments:
-            return NotAsPreviewed(f"it would not change any more what the preview showed: {outcome.content}")
+            message = fields(message=outcome.content)
+            _log.info("event=not_as_previewed tool=%s %s", claim.tool, message)
+            # A person is told what has changed; what follows, such as hashes, is for the log.
+            return NotAsPreviewed(outcome.content.partition("\n")[0].rstrip(". "))
         return self._returned(outcome, self._as_asked(claim.arguments))
 
     def _as_asked(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -376,7 +376,7 @@ class Files(Ledger):
             text = f"-{self.content}\n+{content}\n"[arguments.get("from", 0) :]
             return json.dumps({"kind": "diff", "text": text, "expect": self.content})
         if expect is not None and expect != self.content:
-            return ToolOutcome("another content is there", is_error=True, is_conflict=True)
+            return ToolOutcome("a.txt has changed.\nExpected: old.", is_error=True, is_conflict=True)
         self.lines.append(f"write {content} expecting {expect}")
         self.content = content
         return "written"
@@ -406,7 +406,9 @@ async def test_what_has_changed_while_the_approval_waited_is_not_written_and_the
         _, body = await world.decide(asking(body)["uuid"], "approve")
         assert files.lines == []
         assert asking(body)["preview"]["text"] == "-changed meanwhile\n+new\n"
-        assert "would not change any more what the preview showed" in asking(body)["description"]
+        why = "Something has changed since this was decided: a.txt has changed. Decide again.\n"
+        assert asking(body)["description"].startswith(why)
+        assert "Expected" not in asking(body)["description"]
         await world.crash()
         _, body = await world.decide(asking(body)["uuid"], "approve")
         assert files.lines == ["write new expecting changed meanwhile"]

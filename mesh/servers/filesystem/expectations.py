@@ -7,7 +7,8 @@ A *state* says in a word what is at a path: the hash of a file, ``folder:`` and 
     expect: "9f86d0…..60303a…"
 
 A caller may also give the state before alone. A change is applied only if the present state is the one
-before, and if it leads to the one after.
+before, and if it leads to the one after. Otherwise the first line of the refusal is for people, and the
+states are on the second.
 """
 
 from typing import Any, NamedTuple
@@ -41,8 +42,8 @@ def check_before(expect: str | None, state: str, path: str) -> None:
     before = parsed(expect).before
     if before is not None and before != state:
         raise StateConflict(
-            f"{path}: it is not what is expected (expected {before[:80]}, there is {state}): nothing was "
-            "changed. Read it again, or ask for a new preview"
+            f"{path} has changed since it was read or previewed. Nothing was written.\n"
+            f"Expected: {before[:80]}, there is: {state}. Read it again, or ask for a new preview."
         )
 
 
@@ -51,8 +52,8 @@ def check_after(expect: str | None, state: str, path: str) -> None:
     after = parsed(expect).after
     if after is not None and after != state:
         raise StateConflict(
-            f"{path}: the change would not come to what was previewed (expected {after[:80]}, would be "
-            f"{state}): nothing was changed. Ask for a new preview"
+            f"{path} would not become what was previewed. Nothing was written.\n"
+            f"Expected: {after[:80]}, it would be: {state}. Ask for a new preview."
         )
 
 

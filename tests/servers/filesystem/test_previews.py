@@ -150,7 +150,9 @@ def test_the_rest_of_a_long_preview_is_given_on_request(world: World) -> None:
     assert whole == f"--- a/long\n+++ b/long\n@@ -1,20000 +1 @@\n{removed}+x\n"
     (world.ws / "long").write_text("other")
     rest = {"dry_run": True, "preview_offset": offset, "expect": expect}
-    assert "not what is expected" in world.error("write_file", path="long", content="x\n", **rest)
+    assert "long has changed since it was read or previewed." in world.error(
+        "write_file", path="long", content="x\n", **rest
+    )
 
 
 def test_a_file_that_is_too_large_to_be_shown_is_replaced_as_it_was_seen(world: World) -> None:

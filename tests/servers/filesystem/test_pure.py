@@ -329,9 +329,13 @@ def test_a_change_that_is_not_the_expected_one_is_a_conflict() -> None:
     expectations.check_before("a..b", "a", "f")
     expectations.check_after("a..b", "b", "f")
     expectations.check_before(None, "x", "f")
-    with pytest.raises(StateConflict, match="expected a, there is c"):
+    people, hashes = (
+        "f has changed since it was read or previewed. Nothing was written.",
+        "Expected: a, there is: c",
+    )
+    with pytest.raises(StateConflict, match=rf"^{people}\n{hashes}"):
         expectations.check_before("a..b", "c", "f")
-    with pytest.raises(StateConflict, match="expected b, would be c"):
+    with pytest.raises(StateConflict, match=r"previewed. Nothing was written.\nExpected: b, it would be: c"):
         expectations.check_after("a..b", "c", "f")
 
 
