@@ -49,6 +49,8 @@ _MESSAGES = {
     "less_than_equal": "is too large; expected {le} or less",
     "string_pattern_mismatch": "does not fit; expected text that matches {pattern}",
     "string_too_short": "is empty; expected text",
+    "string_too_long": "is too long; expected at most {max_length} characters",
+    "too_short": "has too few entries; expected at least {min_length}",
     "too_long": "has too many entries; expected at most {max_length}",
     "missing": "is missing; it is required",
 }

@@ -1,5 +1,6 @@
 """Serves an MCP server over HTTP, until it is told to end."""
 
+import errno
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -8,6 +9,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 _BACKLOG = 2_048
+_REASONS = {
+    errno.EADDRINUSE: "{} is in use by another program; choose another --port",
+    errno.EADDRNOTAVAIL: "{} is no address of this machine; choose another --http HOST:PORT",
+}
 
 
 async def serve(app: "Starlette", name: str, host: str, port: int, goes_on_s: int | None = None) -> None:
@@ -20,10 +25,18 @@ async def serve(app: "Starlette", name: str, host: str, port: int, goes_on_s: in
     # an ACK.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
+        _bind(sock, host, port)
         sock.listen(_BACKLOG)  # before it says so: who reads the line connects at once
         shown = f"[{host}]" if ":" in host else host
         line = f"{name} listens on http://{shown}:{sock.getsockname()[1]}/mcp"
         print(line, file=sys.stderr, flush=True)  # noqa: T201
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=goes_on_s)
         await uvicorn.Server(config).serve(sockets=[sock])
+
+
+def _bind(sock: socket.socket, host: str, port: int) -> None:
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, "{} cannot be listened on: " + str(error.strerror or error))
+        raise OSError(reason.format(f"{host}:{port}")) from error

@@ -11,13 +11,15 @@ import resource
 import sys
 from pathlib import Path
 
+from mesh.servers.config_file import Unusable
 from mesh.servers.console_script import add_http, ending, listens_on, loading
 from mesh.servers.filesystem import confinement, ripgrep
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.root import Root
-from mesh.servers.filesystem.settings import FilesystemSettings, Unusable, loaded, of_folders, opened
+from mesh.servers.filesystem.settings import FilesystemSettings, checked, loaded, of_folders, opened
 from mesh.servers.filesystem.staging import clean
+from mesh.servers.version import VERSION  # noqa: F401 - while its file may still be read
 
 _OPEN_FILES = 16_384
 """One descriptor for each level of a tree that is walked, and some for each call."""
@@ -55,7 +57,7 @@ def _settings(options: argparse.Namespace) -> FilesystemSettings:
         return of_folders(options.folders, options.hide, options.freeze)
     settings = loaded(options.config)
     more = {"hide": settings.hide + options.hide, "freeze": settings.freeze + options.freeze}
-    return settings.model_copy(update=more)
+    return checked(settings.model_copy(update=more))
 
 
 def _prepared(settings: FilesystemSettings) -> list[Root]:

@@ -13,6 +13,7 @@ from mesh.servers.filesystem.dispatch import CallResult, Server
 from mesh.servers.filesystem.narrowing import narrowed_by_client
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.schemas import TOOLS
+from mesh.servers.version import VERSION
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server as McpServer
@@ -58,7 +59,7 @@ def build(server: Server, *, is_shared: bool) -> "McpServer[Any]":
             content=[types.TextContent(text=text)], is_error=answer.failed, _meta=meta
         )
 
-    mcp = McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+    mcp = McpServer(NAME, version=VERSION, on_list_tools=list_tools, on_call_tool=call_tool)
     if isinstance(get_tracer_provider(), ProxyTracerProvider):
         # Nobody collects spans, and to make them takes a tenth of the time of a call.
         mcp.middleware.clear()

@@ -5,14 +5,16 @@ Whatever is wrong with it is said at once, each problem on a line of its own, an
 
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
+from mesh.config.read_model import Problem
+from mesh.core.spelling import closest
+from mesh.servers.config_file import Unusable, listed, read_config, resolved, told_of_folders
 from mesh.servers.filesystem import opening
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.names import shown
@@ -22,19 +24,17 @@ from mesh.servers.filesystem.schemas import NAMES
 
 DEFAULT_PORT = 8091
 _MOST_PAGE = 64 << 20
-_MAX_FILE = 1 << 20
-
-
-class Unusable(Exception):
-    """The configuration has problems, which are listed."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _tools(value: Any) -> Any:
+    is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if not is_list and value != "*":
+        raise PydanticCustomError("pattern", 'is no list of tools; expected [read_file, …], or "*" for all')
+    return value
 
 
 class RootSettings(_Section):
@@ -42,7 +42,7 @@ class RootSettings(_Section):
 
     name: str = Field(min_length=1, max_length=100)
     path: str = Field(min_length=1)
-    allowed_tools: Literal["*"] | list[str] = "*"
+    allowed_tools: Annotated[Literal["*"] | list[str], BeforeValidator(_tools)] = "*"
 
 
 class FilesystemSettings(_Section):
@@ -58,58 +58,11 @@ class FilesystemSettings(_Section):
 
 def loaded(file: Path) -> FilesystemSettings:
     """The settings of a file; paths in it are relative to its folder. Raises `Unusable`."""
-    data = _data(file)
-    if not isinstance(data, dict):
-        raise Unusable([f"{file}: is no mapping; it needs at least roots: [{{name: …, path: …}}]"])
-    try:
-        settings = FilesystemSettings.model_validate(data)
-    except ValidationError as error:
-        raise Unusable([f"{file}: {_line(each)}" for each in error.errors()] + _others(file, data)) from None
-    if found := problems(settings, f"{file}: ", file.parent):
-        raise Unusable(found)
-    based = [each.model_copy(update={"path": str(_path(each, file.parent))}) for each in settings.roots]
+    settings = read_config(FilesystemSettings, file, lambda data: problems(data, file.parent))
+    based = [
+        each.model_copy(update={"path": str(resolved(file.parent, each.path))}) for each in settings.roots
+    ]
     return settings.model_copy(update={"roots": based})
-
-
-def _data(file: Path) -> Any:
-    try:
-        with file.open("rb") as opened_file:
-            raw = opened_file.read(_MAX_FILE + 1)
-        if len(raw) > _MAX_FILE:
-            raise Unusable([f"{file}: has more than {_MAX_FILE} bytes"])
-        return yaml.safe_load(raw.decode())
-    except OSError as error:
-        raise Unusable([f"{file}: {error.strerror}"]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unusable([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
-    except RecursionError:
-        raise Unusable([f"{file}: is not YAML that can be read: it is nested too deeply"]) from None
-
-
-def _others(file: Path, data: dict[str, Any]) -> list[str]:
-    """The problems of what can be read, where something else cannot: all problems come at once."""
-    roots = []
-    for each in _list(data, "roots"):
-        with suppress(ValidationError):
-            roots.append(RootSettings.model_validate(each))
-    found = FilesystemSettings.model_construct(
-        roots=roots, hide=_texts(data, "hide"), freeze=_texts(data, "freeze")
-    )
-    return problems(found, f"{file}: ", file.parent)
-
-
-def _texts(data: dict[str, Any], key: str) -> list[str]:
-    return [each for each in _list(data, key) if isinstance(each, str)]
-
-
-def _list(data: dict[str, Any], key: str) -> list[Any]:
-    found = data.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _line(error: Any) -> str:
-    place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in error["loc"]).lstrip(".")
-    return f"{place}: {error['msg']}"
 
 
 def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str]) -> FilesystemSettings:
@@ -120,52 +73,66 @@ def of_folders(folders: Sequence[str], hide: Sequence[str], freeze: Sequence[str
         RootSettings.model_construct(name=shown(Path(each).resolve().name) or "root", path=each)
         for each in folders
     ]
-    try:
-        settings = FilesystemSettings(roots=roots, hide=list(hide), freeze=list(freeze))
-    except ValidationError as error:
-        raise Unusable([_line(each) for each in error.errors()]) from None
-    if found := problems(settings, "", Path.cwd()):
+    return checked(FilesystemSettings(roots=roots, hide=list(hide), freeze=list(freeze)))
+
+
+def checked(settings: FilesystemSettings) -> FilesystemSettings:
+    """The settings with what the command line says. Raises `Unusable` with all that is wrong with them."""
+    data = settings.model_dump()
+    if found := told_of_folders(problems(data, Path.cwd()), data):
         raise Unusable(found)
     return settings
 
 
-def problems(settings: FilesystemSettings, source: str, base: Path) -> list[str]:
-    """Everything that is wrong with the settings, other than their form."""
-    found: list[str] = []
-    for root in settings.roots:
-        found += [f"{source}root {root.name!r}: {each}" for each in _of_root(root, base)]
-    names = [root.name for root in settings.roots]
-    found += [
-        f"{source}root {name!r}: {names.count(name)} roots have this name; name them with --config"
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
-    ]
-    for pattern in (*settings.hide, *settings.freeze):
-        with suppress(FileRefusal):
-            Patterns((pattern,))
+def problems(data: Any, base: Path) -> Iterator[Problem]:
+    """Everything that is wrong with the settings, other than their form, which may be wrong as well."""
+    for at, root in enumerate(listed(data, "roots")):
+        for key, why in _of_root(root, base) if isinstance(root, dict) else ():
+            yield ("roots", at, key), why
+    yield from _names(data)
+    for key in ("hide", "freeze"):
+        for at, pattern in enumerate(listed(data, key)):
+            if isinstance(pattern, str) and not _is_pattern(pattern):
+                yield (key, at), f"{pattern!r} is not a pattern of paths"
+
+
+def _names(data: Any) -> Iterator[Problem]:
+    """Names that a root before has, too."""
+    taken = set()
+    for at, root in enumerate(listed(data, "roots")):
+        name = root.get("name") if isinstance(root, dict) else None
+        if not isinstance(name, str):
             continue
-        found.append(f"{source}hide, freeze: {pattern!r} is not a pattern of paths")
-    return found
+        if name in taken:
+            yield ("roots", at, "name"), f"another root has the name {name!r}; give them different names"
+        taken.add(name)
 
 
-def _of_root(root: RootSettings, base: Path) -> list[str]:
-    found = []
-    path = _path(root, base)
-    if not root.path:
-        found.append("the path is empty")
-    elif not path.exists():
-        found.append(f"the path {root.path} does not exist")
-    elif not path.is_dir():
-        found.append(f"the path {root.path} is not a folder")
-    elif not os.access(path, os.R_OK | os.X_OK):
-        found.append(f"the path {root.path} cannot be read")
-    if root.allowed_tools != "*":
-        found += [f"there is no tool {name!r}" for name in root.allowed_tools if name not in NAMES]
-    return found
+def _is_pattern(pattern: str) -> bool:
+    try:
+        Patterns((pattern,))
+    except FileRefusal:
+        return False
+    return True
 
 
-def _path(root: RootSettings, base: Path) -> Path:
-    return base / Path(root.path).expanduser()
+def _of_root(root: dict[str, Any], base: Path) -> Iterator[tuple[str, str]]:
+    if isinstance(path := root.get("path"), str) and (why := _of_path(path, resolved(base, path))):
+        yield "path", why
+    for name in listed(root, "allowed_tools"):
+        if isinstance(name, str) and name not in NAMES:
+            hint = f"; did you mean {close}?" if (close := closest(name, NAMES)) else ""
+            yield "allowed_tools", f"there is no tool {name!r}{hint}"
+
+
+def _of_path(written: str, path: Path) -> str:
+    if not written:
+        return "the path is empty"
+    if not path.exists():
+        return f"the folder {written} does not exist"
+    if not path.is_dir():
+        return f"{written} is not a folder"
+    return "" if os.access(path, os.R_OK | os.X_OK) else f"the folder {written} cannot be read"
 
 
 def opened(settings: FilesystemSettings) -> list[Root]:

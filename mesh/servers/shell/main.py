@@ -14,9 +14,9 @@ from pathlib import Path
 
 import anyio
 
+from mesh.servers.config_file import Unusable
 from mesh.servers.console_script import add_http, ending, listens_on, loading
 from mesh.servers.filesystem.root import Root
-from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.shell.box import blanks_in
 from mesh.servers.shell.command_records import Records, default_folder
 from mesh.servers.shell.launching import Launcher
@@ -36,7 +36,15 @@ def main() -> None:
             commands = _commands(settings, opened(settings), launcher, Path(scratch))
         except Unusable as error:
             sys.exit("\n".join(f"mcp-shell: {line}" for line in error.problems))
+        _tell(commands.sandbox.kind)
         _serve(commands, listens_on(options, settings.host, settings.port))
+
+
+def _tell(sandbox: Kind) -> None:
+    """Says what confines commands, to whoever has started the server."""
+    without = "WARNING: no sandbox: commands can do all that this user can"
+    line = without if sandbox == "none" else f"sandbox: {sandbox}"
+    print(f"mcp-shell: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,7 +78,7 @@ def _settings(options: argparse.Namespace) -> ShellSettings:
     else:
         settings = loaded(options.config)
     lists = {name: getattr(settings, name) + getattr(options, name) for name in ("read", "hide", "freeze")}
-    return checked(settings.model_copy(update={**given, **lists}), "", Path.cwd())
+    return checked(settings.model_copy(update={**given, **lists}))
 
 
 def _commands(settings: ShellSettings, roots: list[Root], launcher: Launcher, scratch: Path) -> Commands:

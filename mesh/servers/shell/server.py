@@ -13,6 +13,7 @@ from mesh.servers.shell.http_clients import NotesEnd, until_over
 from mesh.servers.shell.launching import LauncherGone
 from mesh.servers.shell.request import DEFAULT_TIMEOUT_S, SCHEMA, TOOL, request_of
 from mesh.servers.shell.run_command import Commands
+from mesh.servers.version import VERSION
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -74,7 +75,7 @@ def build(commands: Commands) -> "McpServer[Any]":
             return await _result(commands, at_once, context, params)
         return _text("the client has gone, and the command was ended", is_error=True)
 
-    return McpServer(NAME, on_list_tools=list_tools, on_call_tool=call_tool)
+    return McpServer(NAME, version=VERSION, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 async def _result(

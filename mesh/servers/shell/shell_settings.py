@@ -4,16 +4,17 @@ Whatever is wrong with it is said at once, each problem on a line of its own, an
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from mesh.config.read_model import Problem
+from mesh.servers.config_file import Unusable, listed, read_config, resolved, told_of_folders
 from mesh.servers.filesystem import settings as of_files
 from mesh.servers.filesystem.names import shown
 from mesh.servers.filesystem.root import Root
-from mesh.servers.filesystem.settings import Unusable
 from mesh.servers.shell.box import SYSTEM
 from mesh.servers.shell.covered import FROZEN
 from mesh.servers.shell.order import CommandLimits
@@ -71,24 +72,8 @@ class ShellSettings(_Section):
 
 def loaded(file: Path) -> ShellSettings:
     """The settings of a file; paths in it are relative to its folder. Raises `Unusable`."""
-    try:
-        data = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise Unusable([f"{file}: {error.strerror}"]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unusable([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
-    if not isinstance(data, dict):
-        raise Unusable([f"{file}: is no mapping; it needs at least roots: [{{name: …, path: …}}]"])
-    try:
-        settings = ShellSettings.model_validate(data)
-    except ValidationError as error:
-        raise Unusable([f"{file}: {_line(each['loc'], each['msg'])}" for each in error.errors()]) from None
-    return checked(settings, f"{file}: ", file.parent)
-
-
-def _line(place: tuple[int | str, ...], message: str) -> str:
-    shown = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)
-    return f"{shown.lstrip('.')}: {message}"
+    settings = read_config(ShellSettings, file, lambda data: _problems(data, file.parent))
+    return _based(settings, file.parent)
 
 
 def roots_of(folders: list[str]) -> list[ShellRoot]:
@@ -100,27 +85,34 @@ def roots_of(folders: list[str]) -> list[ShellRoot]:
     ]
 
 
-def checked(settings: ShellSettings, source: str, base: Path) -> ShellSettings:
-    """The settings with paths that are absolute. Raises `Unusable` with all that is wrong with them."""
-    found = of_files.problems(_of_files(settings), source, base)
-    for root in settings.roots:
-        found += [f"{source}root {root.name!r}: {each}" for each in _of_root(base, root.path)]
-    found += [
-        f"{source}read: the path {path} does not exist"
-        for path in settings.read
-        if not _absolute(base, path).exists()
-    ]
-    found += [
-        f"{source}env: {name} sounds like a secret, and commands inherit none"
-        for name in settings.env
-        if is_secret(name)
-    ]
-    if found:
+def checked(settings: ShellSettings) -> ShellSettings:
+    """The settings with what the command line says. Raises `Unusable` with all that is wrong with them."""
+    data = settings.model_dump()
+    if found := told_of_folders(_problems(data, Path.cwd()), data):
         raise Unusable(found)
+    return _based(settings, Path.cwd())
+
+
+def _based(settings: ShellSettings, base: Path) -> ShellSettings:
+    """The settings with paths that are absolute."""
     roots = [each.model_copy(update={"path": str(_absolute(base, each.path))}) for each in settings.roots]
     read = [str(_absolute(base, path)) for path in settings.read]
     state = str(_absolute(base, settings.state)) if settings.state else ""
     return settings.model_copy(update={"roots": roots, "read": read, "state": state})
+
+
+def _problems(data: Any, base: Path) -> Iterator[Problem]:
+    yield from of_files.problems(data, base)
+    for at, root in enumerate(listed(data, "roots")):
+        if isinstance(root, dict) and isinstance(path := root.get("path"), str) and _is_of_system(base, path):
+            what = "contains, or is, a part of the system, which commands must not write"
+            yield ("roots", at, "path"), f"the folder {path} {what}"
+    for at, path in enumerate(listed(data, "read")):
+        if isinstance(path, str) and not _absolute(base, path).exists():
+            yield ("read", at), f"the path {path} does not exist"
+    for at, name in enumerate(listed(data, "env")):
+        if isinstance(name, str) and is_secret(name):
+            yield ("env", at), f"{name} sounds like a secret, and commands inherit none"
 
 
 def opened(settings: ShellSettings) -> list[Root]:
@@ -133,12 +125,12 @@ def _of_files(settings: ShellSettings) -> of_files.FilesystemSettings:
     return of_files.FilesystemSettings(roots=roots, hide=settings.hide, freeze=[*settings.freeze, FROZEN])
 
 
-def _of_root(base: Path, path: str) -> list[str]:
+def _is_of_system(base: Path, path: str) -> bool:
     where = os.path.realpath(_absolute(base, path))
-    if any(f"{each}/".startswith(f"{where.rstrip('/')}/") or where.startswith(f"{each}/") for each in _NEVER):
-        return [f"the path {path} contains, or is, a part of the system, which commands must not write"]
-    return []
+    return any(
+        f"{each}/".startswith(f"{where.rstrip('/')}/") or where.startswith(f"{each}/") for each in _NEVER
+    )
 
 
 def _absolute(base: Path, path: str) -> Path:
-    return (base / Path(path).expanduser()).absolute()
+    return resolved(base, path).absolute()

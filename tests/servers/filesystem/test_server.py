@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -146,14 +147,14 @@ hide: ["[z-a]"]
     )
     said = refused("--config", str(config))
     for problem in (
-        "porto: Extra inputs are not permitted",
-        "root 'a': the path ./missing does not exist",
-        "root 'a': the path ./file is not a folder",
-        "there is no tool 'rite_file'",
+        "files.yaml:3: porto: unknown key; did you mean port?",
+        "files.yaml:5: roots[0].path: the folder ./missing does not exist",
+        "files.yaml:6: roots[1].path: ./file is not a folder",
+        "roots[1].allowed_tools: there is no tool 'rite_file'; did you mean write_file?",
         "there is no tool 'all'",
-        "root 'a': 2 roots have this name",
-        "roots[2].allowed_tools",
-        "hide, freeze: '[z-a]' is not a pattern of paths",
+        "roots[1].name: another root has the name 'a'; give them different names\n",
+        "roots[2].allowed_tools: is no list of tools; expected",
+        "files.yaml:8: hide[0]: '[z-a]' is not a pattern of paths",
     ):
         assert problem in said
     assert all(line.startswith("mcp-filesystem: ") for line in said.splitlines())
@@ -162,11 +163,11 @@ hide: ["[z-a]"]
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("roots: [", "is not YAML"),
-        ("[]", "is no mapping"),
-        ("port: 1", "roots: Field required"),
-        ("roots: []", "roots: List should have at least 1 item"),
-        ("port: 99999\nroots: [{name: a, path: .}]", "port: Input should be less than or equal to 65535"),
+        ("roots: [", "c.yaml:2: not valid YAML"),
+        ("[]", "expected keys at the top level"),
+        ("port: 1", "c.yaml:1: roots: is missing; it is required"),
+        ("roots: []", "roots: has too few entries"),
+        ("port: 99999\nroots: [{name: a, path: .}]", "c.yaml:1: port: is too large; expected 65535 or less"),
         ("max_full_read_size: 0\nroots: [{name: a, path: .}]", "max_full_read_size: "),
     ],
 )
@@ -180,8 +181,8 @@ def test_a_command_line_that_says_too_little_or_too_much_is_refused(tmp_path: Pa
     (tmp_path / "b/src").mkdir(parents=True)
     assert "give folders, or --config FILE" in refused()
     assert "give folders, or --config FILE" in refused(str(tmp_path), "--config", "x")
-    assert "the path nothing does not exist" in refused("nothing", cwd=tmp_path)
-    assert "2 roots have this name" in refused("a/src", "b/src", cwd=tmp_path)
+    assert "root 'nothing': the folder nothing does not exist" in refused("nothing", cwd=tmp_path)
+    assert "give them different names in a file, with" in refused("a/src", "b/src", cwd=tmp_path)
     assert "No such file or directory" in refused("--config", "nothing.yaml", cwd=tmp_path)
     assert "is not HOST:PORT" in refused("a", "--http", "nowhere", cwd=tmp_path)
     assert (
@@ -198,11 +199,23 @@ def test_a_command_line_that_says_too_little_or_too_much_is_refused(tmp_path: Pa
 
 def test_what_can_be_typed_by_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
     assert "root 'root': the path is empty" in refused("", cwd=Path("/"))
-    assert "nested too deeply" in refused("--config", _file(tmp_path, "roots: " + "[" * 100_000))
-    assert "is not YAML" in refused("--config", _file(tmp_path, "a: \xe9\n"))
-    assert "more than 1048576 bytes" in refused("--config", "/dev/zero")
+    assert "nested deeper" in refused("--config", _file(tmp_path, "roots: " + "[" * 100_000))
+    assert "not UTF-8 text" in refused("--config", _file(tmp_path, "a: \xe9\n"))
+    assert "over 1,048,576 bytes" in refused("--config", "/dev/zero")
     assert "stdin and stdout are no pipes" in refused(str(tmp_path), stdin=subprocess.DEVNULL)
-    assert "Cannot assign requested address" in refused(str(tmp_path), "--http", "203.0.113.1:80")
+    assert "203.0.113.1:80 is no address of" in refused(str(tmp_path), "--http", "203.0.113.1:80")
+
+
+def test_a_pattern_of_the_command_line_is_checked_beside_a_file_too(tmp_path: Path) -> None:
+    config = _file(tmp_path, "roots: [{name: a, path: .}]")
+    assert "--hide: '[z-a]' is not a pattern of paths" in refused("--config", config, "--hide", "[z-a]")
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = refused(str(tmp_path), "--http", at)
+    assert said == f"mcp-filesystem: {at} is in use by another program; choose another --port\n"
 
 
 def _file(folder: Path, content: str) -> str:

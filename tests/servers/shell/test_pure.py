@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given as on
 from hypothesis import strategies as st
 
-from mesh.servers.filesystem.settings import Unusable
+from mesh.servers.config_file import Unusable
 from mesh.servers.shell.box import Blanks, Box, Covered
 from mesh.servers.shell.bubblewrap import wrapped
 from mesh.servers.shell.order import CommandLimits, End, Order, Restriction, end_of, order_of
@@ -124,20 +124,26 @@ def test_what_is_hidden_is_mounted_last() -> None:
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("roots: []", ["roots: List should have at least 1 item"]),
-        ("roots: [{name: a, path: .}]\nsandbox: docker", ["sandbox: Input should be 'auto', 'bubblewrap'"]),
+        ("roots: []", ["shell.yaml:1: roots: has too few entries; expected at least 1"]),
+        ("roots: [{name: a, path: .}]\nsandbox: docker", ["shell.yaml:2: sandbox: is none of"]),
         (
             "roots: [{name: a, path: nowhere}]\nread: [gone]",
             ["nowhere does not", "gone does not"],
         ),
-        ("roots: [{name: a, path: .}, {name: a, path: .}]", ["2 roots have this name"]),
-        ("roots: [{name: a, path: .}]\nenv: [GH_TOKEN]", ["env: GH_TOKEN sounds like a secret"]),
+        (
+            "roots: [{name: a, path: .}, {name: a, path: .}]",
+            ["roots[1].name: another root has the name 'a'; give"],
+        ),
+        ("roots: [{name: a, path: .}]\nenv: [GH_TOKEN]", ["env[0]: GH_TOKEN sounds like a secret"]),
         ("roots: [{name: a, path: /}]", ["contains, or is, a part of the system"]),
         ("roots: [{name: a, path: /usr/lib}]", ["contains, or is, a part of the system"]),
         ("roots: [{name: a, path: .}]\nhide: ['[z-a]']", ["'[z-a]' is not a pattern"]),
-        ("roots: [{name: a, path: .}]\nlimits: {memory: 1}", ["limits.memory: Input should be greater"]),
-        ("[]", ["is no mapping"]),
-        ("{", ["is not YAML"]),
+        (
+            "roots: [{name: a, path: .}]\nlimits: {memory: 1}",
+            ["limits.memory: is too small"],
+        ),
+        ("[]", ["shell.yaml:1: expected keys at the top level, such as roots: [{name"]),
+        ("\n{", ["shell.yaml:3: not valid YAML"]),
     ],
 )
 def test_what_is_wrong_with_the_configuration_is_said_at_once(
@@ -161,7 +167,7 @@ def test_paths_of_the_configuration_are_relative_to_its_folder(tmp_path: Path) -
 def test_a_folder_whose_path_is_no_text_is_a_root(tmp_path: Path) -> None:
     folder = tmp_path / "bad\udcff"
     folder.mkdir()
-    settings = checked(ShellSettings.model_construct(roots=roots_of([str(folder)])), "", tmp_path)
+    settings = checked(ShellSettings.model_construct(roots=roots_of([str(folder)])))
     for root in opened(settings):
         assert (root.name, root.where) == ("bad\\xff", os.path.realpath(folder))
         os.close(root.folder)

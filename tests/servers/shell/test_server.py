@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.worlds.tool_servers import Spec
 needs_bound = pytest.mark.skipif(
     not process_limit.is_possible(), reason="nothing bounds the number of processes here"
 )
+WARNING = "WARNING: no sandbox: commands can do all that this user can"
 SERVER = [sys.executable, "-m", "mesh.servers.shell.main"]
 
 
@@ -177,7 +179,7 @@ async def listed(*arguments: str) -> dict[str, Any]:
         command=SERVER[0], args=[*SERVER[1:], *arguments], env=dict(os.environ)
     )
     async with stdio_client(parameters) as streams, ClientSession(*streams) as client:
-        await client.initialize()
+        assert (await client.initialize()).server_info.version == version("mesh")
         (tool,) = (await client.list_tools()).tools
         found: dict[str, Any] = tool.model_dump(by_alias=True, exclude_none=True)
         return found
@@ -269,13 +271,15 @@ def test_it_refuses_to_start_with_what_it_cannot_use(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def serving(*arguments: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A server that speaks HTTP: its URL, and its process."""
+async def serving(kind: Kind, *arguments: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A server that speaks HTTP: its URL, and its process. It has said what its sandbox is."""
     process = await asyncio.create_subprocess_exec(
-        *SERVER, *arguments, "--http", "127.0.0.1:0", stderr=subprocess.PIPE
+        *SERVER, *arguments, "--sandbox", kind, "--http", "127.0.0.1:0", stderr=subprocess.PIPE
     )
     try:
         assert process.stderr is not None
+        line = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
+        assert line == f"mcp-shell: {WARNING if kind == 'none' else 'sandbox: ' + kind}\n"
         line = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
         found = re.search(r"http://\S+/mcp", line)
         assert found, line
@@ -286,12 +290,17 @@ async def serving(*arguments: str) -> AsyncIterator[tuple[str, asyncio.subproces
 
 
 async def test_over_http_it_answers_and_says_how_it_is(tmp_path: Path, kind: Kind) -> None:
-    async with serving(str(tmp_path), "--sandbox", kind) as (url, _):
+    async with serving(kind, str(tmp_path)) as (url, _):
         async with httpx.AsyncClient() as http:
             health = await http.get(url.replace("/mcp", "/health"))
         assert (health.status_code, health.json()) == (200, {"status": "ok", "sandbox": kind})
         async with session(url=url, command="", args=[]) as client:
             assert (await run(client, "echo over HTTP"))["stdout"] == "over HTTP\n"
+
+
+async def test_without_a_sandbox_it_warns_when_it_starts(tmp_path: Path) -> None:
+    async with serving("none", str(tmp_path)) as (url, _), httpx.AsyncClient() as http:
+        assert (await http.get(url.replace("/mcp", "/health"))).json()["sandbox"] == "none"
 
 
 async def test_when_the_server_is_killed_its_commands_end(tmp_path: Path, kind: Kind) -> None:

@@ -67,7 +67,7 @@ def below(process: asyncio.subprocess.Process) -> set[psutil.Process]:
 
 @pytest.mark.parametrize("protocol", [SESSIONS, SINGLE])
 async def test_the_command_of_a_client_that_vanishes_ends(tmp_path: Path, kind: Kind, protocol: str) -> None:
-    async with serving(str(tmp_path), "--sandbox", kind) as (url, process), httpx.AsyncClient() as http:
+    async with serving(kind, str(tmp_path)) as (url, process), httpx.AsyncClient() as http:
         before = below(process)
         client = Client(http, url, protocol)
         await client.begin()
@@ -80,7 +80,7 @@ async def test_the_command_of_a_client_that_vanishes_ends(tmp_path: Path, kind: 
 
 
 async def test_the_commands_of_a_session_end_with_it(tmp_path: Path, kind: Kind) -> None:
-    async with serving(str(tmp_path), "--sandbox", kind) as (url, process), httpx.AsyncClient() as http:
+    async with serving(kind, str(tmp_path)) as (url, process), httpx.AsyncClient() as http:
         before = below(process)
         client = Client(http, url, SESSIONS)
         await client.begin()
