@@ -19,7 +19,7 @@ from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.root import Root
 from mesh.servers.filesystem.settings import FilesystemSettings, checked, loaded, of_folders, opened
 from mesh.servers.filesystem.staging import clean
-from mesh.servers.version import VERSION  # noqa: F401 - while its file may still be read
+from mesh.servers.server_version import VERSION  # noqa: F401 - while its file may still be read
 
 _OPEN_FILES = 16_384
 """One descriptor for each level of a tree that is walked, and some for each call."""

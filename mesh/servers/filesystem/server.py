@@ -13,7 +13,7 @@ from mesh.servers.filesystem.dispatch import CallResult, Server
 from mesh.servers.filesystem.narrowing import narrowed_by_client
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.schemas import TOOLS
-from mesh.servers.version import VERSION
+from mesh.servers.server_version import VERSION
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server as McpServer
