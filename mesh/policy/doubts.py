@@ -9,7 +9,8 @@ from mesh.policy.wrappers import assigned, changes_encoding, is_harmless, progra
 
 _OPAQUE = names(
     ". alias at batch bind chroot compgen complete compopt enable entr eval expect fc firejail flock let "
-    "nsenter parallel runuser script setpriv sg shopt source strace su systemd-run trap unshare watch"
+    "nsenter parallel pkexec prlimit runuser script setpriv sg shopt source strace su systemd-run "
+    "trap unshare watch"
 )
 """Commands that run a text, another command, or what a later command is to be."""
 

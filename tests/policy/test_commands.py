@@ -111,6 +111,7 @@ def test_each_simple_command_is_a_part(text: str, expected: list[str]) -> None:
         "for LC_ALL in zh_CN.gbk; do pytest; done",
         ": ${LC_ALL:=zh_CN.gbk}; pytest",
         "unset LC_ALL; pytest",
+        "prlimit git push",
         "set -a; args='; git push'; make test",
         "set -eo allexport; args='; git push'; make test",
         "RANDOM='x[$(git push)]'",
