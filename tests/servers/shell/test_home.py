@@ -46,8 +46,8 @@ async def said(client: McpSession, command: str) -> str:
 
 
 def content(home: Path) -> dict[str, str]:
-    found = [path for path in home.rglob("*") if path.is_file() and "work" not in path.parts]
-    return {str(path.relative_to(home)): path.read_text() for path in found}
+    found = {path.relative_to(home): path for path in home.rglob("*") if path.is_file()}
+    return {str(name): path.read_text() for name, path in found.items() if name.parts[0] != "work"}
 
 
 async def test_without_read_nothing_of_the_home_is_readable_but_a_root_in_it(home: Path, kind: Kind) -> None:
