@@ -49,6 +49,7 @@ _STOP, _LEAVE = "\x03", "\x04"
 _PAGES = {" ": "more", "q": "back"}
 _KEY_NAMES = {" ": "space"}
 _LEAST_PAGE = 5
+_EDITS = "{what} (Enter: approve, Ctrl-C: back): "
 _ADDS = "the rule that is added {scope} (Enter: {enter}, Ctrl-C: back): "
 _ENDS = "until when, such as 2030-01-31 18:00 (Enter alone: for good, Ctrl-C: back): "
 _SKIPPED = "the person skipped the question"
@@ -231,7 +232,7 @@ class InteractiveTerminal:
 
     async def _changed(self, text: str, what: str) -> str | None:
         if not self._editor:
-            return await self._line(f"{what}: ", text)
+            return await self._line(_EDITS.format(what=what), text)
         try:
             return await asyncio.to_thread(edited, self._editor, text)
         except EditorFailed as problem:

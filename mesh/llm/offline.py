@@ -22,7 +22,7 @@ from mesh.llm.models import OFFLINE_NAME
 from mesh.llm.offline_address import addressed
 from mesh.llm.offline_answer import answer_for
 from mesh.llm.offline_fill import fill
-from mesh.llm.offline_words import choose, properties, read
+from mesh.llm.offline_words import choose, properties, read, singular
 from mesh.llm.port import LlmRequest
 
 MOST_ROWS = 50
@@ -162,7 +162,7 @@ def _rows(name: str, rows: list[Any]) -> str:
     lines = [f"- {_row(row)}" for row in rows[:MOST_ROWS]]
     if len(rows) > MOST_ROWS:
         lines.append(f"… and {len(rows) - MOST_ROWS} more")
-    return f"{len(rows)} {name}\n" + "\n".join(lines)
+    return f"{len(rows)} {singular(name) if len(rows) == 1 else name}\n" + "\n".join(lines)
 
 
 def _row(row: Any) -> str:

@@ -94,7 +94,7 @@ def test_a_tool_of_another_agent_runs_there_with_the_arguments_that_were_edited_
         screen.asked("[a] approve  [r] reject  [e] edit arguments")
         assert "? agent b asks: add (a) wants to run" in screen.text
         screen.press("e")
-        screen.wait('arguments: {"n": 3}')
+        screen.wait('arguments (Enter: approve, Ctrl-C: back): {"n": 3}')
         screen.press("\x7f\x7f4}\r")
         screen.wait("→ add of agent b approved with edited arguments", "Done.")
     assert pair.b.mesh.ledger.lines == ["add 4"]

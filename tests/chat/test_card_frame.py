@@ -105,7 +105,9 @@ def test_a_sign_of_a_change_is_there_only_in_a_hunk_of_a_diff(it: ApprovalRequir
 
 @given(asked())
 def test_only_what_the_approval_allows_can_be_remembered(it: ApprovalRequired) -> None:
-    offered = {scope for scope, key in REMEMBER_KEYS.items() if key in keys(it, False)}
+    meaning = keys(it, False)
+    words = {"conversation": "approve for this conversation", "always": "approve always"}
+    offered = {scope for scope, key in REMEMBER_KEYS.items() if meaning.get(key) == words[scope]}
     allowed = {"none": set(), "conversation": {"conversation"}, "always": {"conversation", "always"}}
     assert offered == (set() if it.suggested_rule is None else allowed[it.remember])
 

@@ -168,16 +168,22 @@ def test_arguments_are_edited_in_the_line_until_they_are_json_that_the_mesh_take
         screen.wait('  "n": 3')
         screen.asked()
         screen.press("e")
-        screen.wait('arguments: {"n": 3}')
+        screen.wait('arguments (Enter: approve, Ctrl-C: back): {"n": 3}')
         screen.press("\x7f\r")
         screen.wait("✗ this is not JSON")
         # The line that is wrong stands on the screen too: only the last line takes keys.
-        screen.wait_until(lambda: screen.text.rpartition("\n")[2] == 'arguments: {"n": 3')
+        screen.wait_until(
+            lambda: screen.text.rpartition("\n")[2] == 'arguments (Enter: approve, Ctrl-C: back): {"n": 3'
+        )
         screen.press('\x7f"four"}\r')
         screen.wait("four", "integer")  # why the mesh refuses it
         screen.asked()
         screen.press("e")  # it goes on with what was refused
-        screen.wait_until(lambda: screen.text.rpartition("\n")[2] == 'arguments: {"n": "four"}')
+        screen.wait_until(
+            lambda: (
+                screen.text.rpartition("\n")[2] == 'arguments (Enter: approve, Ctrl-C: back): {"n": "four"}'
+            )
+        )
         screen.press("\x7f" * 7 + "4}\r")
         screen.wait("approved with edited arguments", "✓ add(n=4)", "Added.")
     assert mesh.mesh.ledger.lines == ["add 4"]

@@ -61,9 +61,9 @@ async def test_the_shipped_pipeline_looks_asks_and_looks_again(tmp_path: Path) -
         assert waits["paused_node_path"] == [1]
         assert waits["session_state"] == {"before": "resources_list: no resources"}
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
-        assert body["result"]["response"].startswith("resources_list: 1 resources\n- web-1 (")
+        assert body["result"]["response"].startswith("resources_list: 1 resource\n- web-1 (")
         _, body = await mesh.say(body["conversation"]["id"], "list all resources")
-        assert body["result"]["response"].startswith("resources_list: 1 resources\n- web-1 (")
+        assert body["result"]["response"].startswith("resources_list: 1 resource\n- web-1 (")
 
 
 def test_the_index_names_every_example() -> None:

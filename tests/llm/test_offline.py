@@ -234,6 +234,7 @@ def results(*each: Result) -> tuple[Message, ...]:
             "tool: 2 resources\n- a (id 1, value 3)\n- b (id 2, value 4)",
         ),
         ('{"count":0,"resources":[]}', "tool: no resources"),
+        ('{"count":1,"entries":[{"name":"a"}]}', "tool: 1 entry\n- a"),
         ('{"id":"1","name":"x","value":2}', "tool: id 1, name x, value 2"),
         ("plain words", "tool: plain words"),
         ("", "tool: done, without a result"),
