@@ -123,6 +123,18 @@ async def test_each_part_of_a_command_has_its_verdict_and_only_what_may_be_is_re
     assert edits.ran == [command]
 
 
+async def test_a_change_that_changes_nothing_and_asks_by_default_is_told_as_that(stage: OpenStage) -> None:
+    same = calls(("write_file", {"path": "a.py", "content": BEFORE}))
+    live, person = await stage(
+        Spoken(same, says("Done.")), "name: coder\nllm: {model: scripted}\npolicy: {}\n"
+    )
+    Edits(**{"a.py": BEFORE}).offered_by(live)
+    await person.say("go")
+    await person.sees_cards(1)
+    await expect(person.cards.locator(".reason")).to_contain_text("Asks by default: ")
+    await expect(person.cards.locator(".files")).to_have_text("a.py nothing would change")
+
+
 async def test_what_was_cut_is_loaded_on_request(stage: OpenStage) -> None:
     content = "".join(f"line {number} of many\n" for number in range(6_000))
     write = calls(("write_file", {"path": "long.txt", "content": content}))

@@ -14,10 +14,16 @@ import { markedLine } from "./marked.js";
 const VERDICT = { allowed: ["✓", "allowed"], ask: ["?", "asks"], denied: ["✗", "denied"] };
 const MOST_PARTS = 100;
 
+/** @param {string} agent */
+const byDefault = (agent) => (agent ? `${agent} says that it asks by default` : "Asks by default");
+
+/** @type {(agent: string, rule: string) => unknown} */
+const byRule = (agent, rule) => html`${agent ? `${agent} says that its rule` : "Rule"} <code>${exact.visible(rule) || "(no name)"}</code> asks`;
+
 /** @param {{approval: Approval, agent: string}} props */
 export const Reason = ({ approval: { rule = "", why = "", parts = [] }, agent }) => html`
   ${(rule || why) && html`
-    <p class="reason">${agent ? `${agent} says that its rule` : "Rule"} <code>${exact.visible(rule) || "(no name)"}</code> asks${why && `: ${exact.visible(why)}`}</p>
+    <p class="reason">${rule === "default" ? byDefault(agent) : byRule(agent, rule)}${why && `: ${exact.visible(why)}`}</p>
   `}
   ${parts.length > 0 && html`
     <ul class="parts" aria-label="Parts of the command">${parts.slice(0, MOST_PARTS).map(({ words, verdict, rule: by }) => {

@@ -77,6 +77,7 @@ export class Preview extends Component {
     const { files = [] } = this.props.preview;
     return html`<ul class="files">${files.map(({ path, added = 0, removed = 0, before = "", after = "" }) => {
       const [hasBefore, hasAfter] = [before, after].map((state) => !NO_FILE.includes(state));
+      if (before && before === after) return html`<li><code>${markedLine(path)}</code> <span class="badge">nothing would change</span></li>`;
       const what = hasAfter && !hasBefore ? "new" : hasBefore && !hasAfter ? "removed" : "";
       return html`<li><code>${markedLine(path)}</code> <span class="plus">+${added}</span> <span class="minus">−${removed}</span>${what && html` <span class="badge">${what}</span>`}</li>`;
     })}</ul>`;
