@@ -122,7 +122,7 @@ def keys(asked: ApprovalRequired, has_token: bool) -> dict[str, str]:
     if kind.needs_token:
         meaning = {**({"a": "send the token"} if has_token else {}), "r": "reject"}
     if "a" in meaning:
-        remember = {REMEMBER_KEYS[scope]: f"approve {SCOPES[scope]}" for scope in scopes_of(asked)}
+        remember = {REMEMBER_KEYS[scope]: SCOPES[scope] for scope in scopes_of(asked)}
         meaning = {"a": meaning["a"], **remember, **meaning}
     if kind.edits_arguments:
         what = "answer" if kind.edits_output else "arguments"

@@ -106,7 +106,7 @@ def test_a_sign_of_a_change_is_there_only_in_a_hunk_of_a_diff(it: ApprovalRequir
 @given(asked())
 def test_only_what_the_approval_allows_can_be_remembered(it: ApprovalRequired) -> None:
     meaning = keys(it, False)
-    words = {"conversation": "approve for this conversation", "always": "approve always"}
+    words = {"conversation": "for this conversation", "always": "always"}
     offered = {scope for scope, key in REMEMBER_KEYS.items() if meaning.get(key) == words[scope]}
     allowed = {"none": set(), "conversation": {"conversation"}, "always": {"conversation", "always"}}
     assert offered == (set() if it.suggested_rule is None else allowed[it.remember])

@@ -154,8 +154,8 @@ class Terminal:
             check=False,
         )
         assert ended.returncode == 0, (line, ended)
-        # The commands of mesh tell people more on stderr, such as whose key it is that goes to stdout, or which
-        # sandbox holds.
+        # The commands of mesh tell people more on stderr, such as whose key it is that goes to stdout, or
+        # which sandbox holds.
         tells_more = "bin/mesh" in line or "bin/mcp-shell" in line
         assert ended.stderr == "" or tells_more, (line, ended)
         return ended.stdout

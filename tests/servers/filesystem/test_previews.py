@@ -104,7 +104,7 @@ def test_the_hash_of_a_read_is_what_a_change_may_expect(world: World) -> None:
     assert done["before"] == expect
     answer = world.server.answer("write_file", {"path": "a", "content": "y", "expect": expect}, _stop())
     assert answer.conflict
-    assert "nothing was changed" in answer.value
+    assert "Nothing was written." in answer.value
     assert world.call("write_file", path="z", content="y", expect="absent")["before"] == "absent"
     assert "there is" in world.error("write_file", path="z", content="y", expect="absent")
     assert world.call("remove_file", path="z", expect=sha("y"))["removed"]
