@@ -16,6 +16,8 @@
     S11 a verdict of a policy of 200 rules, with and without a shell command
     S12 `mcp-filesystem` beside the server of npm, which is downloaded once, and beside ripgrep
     S13 a command in each sandbox of mcp-shell
+    S14 a thousand agents of one turn, by a map node and by a model that starts them, beside LangGraph,
+        openai-agents and ADK, which are downloaded once
     up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.
@@ -47,6 +49,7 @@ from bench.files import files
 from bench.harmful_tools import harmful_tools
 from bench.live import live
 from bench.load import Load
+from bench.many_agents import many_agents
 from bench.python_tools import s10
 from bench.replicas import replicas
 from bench.shell_commands import shell_commands
@@ -205,6 +208,8 @@ def main() -> None:
             answers(bench)
             replicas(bench, Path(scratch))
             harmful_tools(bench, Path(scratch))
+        if bench.wants("S14"):
+            many_agents(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -43,8 +43,9 @@ class World:
         tree: dict[str, object] | None = None,
         rules: dict[str, object] | None = None,
         others: Sequence[dict[str, object]] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """``others`` are the configs of further agents in the same mesh."""
+        """``others`` are the configs of further agents in the same mesh, ``env`` more of its environment."""
         self.port = free_port()
         self._latency_s = latency_s
         self._folder = folder
@@ -64,8 +65,9 @@ class World:
         self._script = folder / "script.yaml"
         self._script.write_text(yaml.safe_dump(rules or TOOL_CALLS))
         self._is_scripted = with_tools or rules is not None
-        env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
-        self.mesh = MeshProcess(folder / "mesh", config, env, [_written(folder, each) for each in others])
+        own = {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
+        more = [_written(folder, each) for each in others]
+        self.mesh = MeshProcess(folder / "mesh", config, {**own, **(env or {})}, more)
         self._stub: subprocess.Popen[bytes] | None = None
 
     def restart_model(self, latency_s: float) -> None:
@@ -113,9 +115,12 @@ def running(
     tree: dict[str, object] | None = None,
     rules: dict[str, object] | None = None,
     others: Sequence[dict[str, object]] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[World, float]]:
     """A world that is up, and the seconds that the mesh took for it."""
-    world = World(folder, latency_s=latency_s, with_tools=with_tools, tree=tree, rules=rules, others=others)
+    world = World(
+        folder, latency_s=latency_s, with_tools=with_tools, tree=tree, rules=rules, others=others, env=env
+    )
     with ExitStack() as stack:
         stack.callback(world._stop_model)
         world._start_model()

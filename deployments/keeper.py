@@ -22,7 +22,16 @@ from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.files import FilePushStore
 from mesh.push.sender import WebhookSender
-from mesh.tree.turn import Ack, Decisions, ReserveReply
+from mesh.tree.turn import (
+    Ack,
+    Activation,
+    Decisions,
+    ReserveReply,
+    Restarted,
+    SlotReply,
+    SlotRequest,
+    StartReply,
+)
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -56,16 +65,24 @@ class KeeperActor(Actor):
     async def follow(self, request: Follow) -> FollowedEvents:
         return await self._keeper.follow(request)
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
-        return await self._recorder.append(conversation_id, turn, run, events)
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
+        return await self._recorder.append(activation, events)
 
     async def reserve(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+        self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
-        return await self._recorder.reserve(conversation_id, turn, run, events, request)
+        return await self._recorder.reserve(activation, events, request)
 
-    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
-        return await self._recorder.lose(conversation_id, turn, run, at)
+    async def start(
+        self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
+    ) -> StartReply:
+        return await self._recorder.start(activation, events, scopes, asker)
+
+    async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
+        return await self._recorder.slots(activation, request)
+
+    async def restart(self, lost: Activation) -> Restarted:
+        return await self._recorder.restart(lost)
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         return await self._recorder.remaining(conversation_id, scopes, on_limit)
@@ -76,8 +93,8 @@ class KeeperActor(Actor):
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         return await self._recorder.denial(conversation_id, call)
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
-        return await self._recorder.decisions(conversation_id, turn, run, after)
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
+        return await self._recorder.decisions(activation, after)
 
     async def ready(self) -> None:
         """Returns once the shard is open."""

@@ -7,14 +7,14 @@ from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.remote import RemoteNode, RemoteRecorder, as_one, replicas_of
 from deployments.services import NODE
-from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.llm.routing import provider_for
 from mesh.policy.grants import Grant
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
-from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, UnsettledCall
 
 
 class NodeActor(Actor):
@@ -25,7 +25,7 @@ class NodeActor(Actor):
         config = blueprint.config()
         planned = next(planned for planned in all_nodes(config) if planned.path == path)
         sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
-        environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path).run)
+        environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path))
         self._node = ReadyNode(build_node(config, planned, environment), RemoteRecorder(blueprint))
         self._node.begin()
         leaves = blueprint.leaves or not planned.node.replicas
@@ -35,6 +35,10 @@ class NodeActor(Actor):
     async def run(self, turn: PassInput) -> PassOutput:
         with self._idle:
             return await self._node.run(turn)
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        with self._idle:
+            return await self._node.hear(activation, news, is_durable)
 
     async def problems(self, call: ToolCall) -> str:
         with self._idle:

@@ -24,7 +24,7 @@ from mesh.config import kept_versions
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
-from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
+from mesh.core.events import AgentTold, AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
@@ -36,7 +36,21 @@ from mesh.mcp.replicas import ReplicatedSession
 from mesh.policy.book_file import FileGrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
+from mesh.tree.turn import (
+    AbandonedTask,
+    Ack,
+    Activation,
+    Decisions,
+    Hearing,
+    PassInput,
+    PassOutput,
+    ReserveReply,
+    Restarted,
+    SlotReply,
+    SlotRequest,
+    StartReply,
+    UnsettledCall,
+)
 
 _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
@@ -117,19 +131,29 @@ class RemoteRecorder:
         self._blueprint = blueprint
         self._keepers = [keeper_stub(blueprint, shard) for shard in range(blueprint.keepers)]
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
-        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
-        return await keeper.append(conversation_id, turn, run, events)
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
+        keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
+        return await keeper.append(activation, events)
 
     async def reserve(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+        self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
-        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
-        return await keeper.reserve(conversation_id, turn, run, events, request)
+        keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
+        return await keeper.reserve(activation, events, request)
 
-    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
-        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
-        return await keeper.lose(conversation_id, turn, run, at)
+    async def start(
+        self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
+    ) -> StartReply:
+        keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
+        return await keeper.start(activation, events, scopes, asker)
+
+    async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
+        keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
+        return await keeper.slots(activation, request)
+
+    async def restart(self, lost: Activation) -> Restarted:
+        keeper = self._keepers[self._blueprint.shard_of(lost.conversation_id)]
+        return await keeper.restart(lost)
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
@@ -143,21 +167,38 @@ class RemoteRecorder:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.denial(conversation_id, call)
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
-        keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
-        return await keeper.decisions(conversation_id, turn, run, after)
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
+        keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
+        return await keeper.decisions(activation, after)
 
 
 class RemoteNode:
     """`NodeService` by calls to the actors of one node, its replicas in turn."""
 
     def __init__(self, blueprint: Blueprint, path: str) -> None:
+        self._carriers: dict[Activation, NodeService] = {}
         replicas = max(1, blueprint.nodes[path].replicas)
         self._replicas = [node_stub(blueprint, path, replica) for replica in range(replicas)]
         self._calls = count()
 
+    async def __call__(self, turn: PassInput) -> PassOutput:
+        """`RunNode`."""
+        return await self.run(turn)
+
     async def run(self, turn: PassInput) -> PassOutput:
-        return await self._next().run(turn)
+        carrier = self._carriers[turn.activation] = self._next()
+        try:
+            return await carrier.run(turn)
+        finally:
+            if self._carriers.get(turn.activation) is carrier:
+                del self._carriers[turn.activation]
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        # The other replicas know nothing of this run.
+        carrier = self._carriers.get(activation)
+        if carrier is None:
+            raise Unavailable(f"nothing was called at {activation.at}")
+        return await carrier.hear(activation, news, is_durable)
 
     async def problems(self, call: ToolCall) -> str:
         try:

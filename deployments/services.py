@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from deployments.rpc import FOREVER, CallTerms, Service
-from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.verdict import Verdict
 from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
@@ -17,7 +17,7 @@ from mesh.keeper.requests import Follow, Request, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.progress import Progress
 from mesh.policy.grants import Grant
-from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, Recorder, UnsettledCall
 
 
 class KeeperService(Recorder, Protocol):
@@ -40,6 +40,10 @@ class NodeService(Protocol):
     """A node of the tree, as its parent and the keepers see it. For other methods than `run` see `Tree`."""
 
     async def run(self, turn: PassInput) -> PassOutput:
+        """See `RunNode`."""
+        ...
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
         """See `RunNode`."""
         ...
 
@@ -75,7 +79,9 @@ KEEPER = Service(
         # A pass waits for these; when the keeper does not answer for so long, the pass is interrupted.
         KeeperService.append: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.reserve: CallTerms(repeat_for_s=FOREVER, within_s=30),
-        KeeperService.lose: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.start: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.slots: CallTerms(repeat_for_s=FOREVER, within_s=30),
+        KeeperService.restart: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.remaining: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.grants: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.denial: CallTerms(repeat_for_s=FOREVER, within_s=30),
@@ -87,6 +93,7 @@ NODE = Service(
     NodeService,
     {
         NodeService.run: CallTerms(cancels=True),
+        NodeService.hear: CallTerms(cancels=True, end_within_s=1),  # bounded by `mesh.tree.nodes_below`
         NodeService.problems: CallTerms(),
         NodeService.verdict: CallTerms(),
         NodeService.preview: CallTerms(),

@@ -11,8 +11,8 @@ from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (
-    "run configure trees budgets check-answers approvals tools write-a-tool python-agents add-a-provider "
-    "clients a2a events operate troubleshoot"
+    "run configure trees budgets check-answers approvals tools write-a-tool python-agents python "
+    "add-a-provider clients a2a events operate troubleshoot"
 )
 
 project = "mesh"

@@ -29,6 +29,7 @@ from mesh.config.model import (
     ModelParameters,
     ModelPrice,
     ServerOptions,
+    Spawn,
     TurnBudget,
     Validator,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "ModelPrice",
     "ServerOptions",
     "Settings",
+    "Spawn",
     "TurnBudget",
     "Validator",
 ]

@@ -25,6 +25,7 @@ from mesh.core.approvals import Decision, kind_of
 from mesh.core.errors import MeshError
 from mesh.core.events import ApprovalRequired, Spend
 from mesh.core.places import ROOT
+from mesh.display.approvals import asker_of
 from mesh.display.text import clean
 from mesh.journal.portable import read_lines
 
@@ -292,4 +293,5 @@ def _error(problem: MeshError) -> Notice:
 
 def _waiting_notice(asked: ApprovalRequired) -> Notice:
     wanted, what = kind_of(asked).wanted, clean(asked.description[:_MAX_DESCRIPTION])
-    return Notice(f"waits for {wanted} {clean(asked.uuid)}: {what}", "ask")
+    who = asker_of(asked) if asked.place.agent.is_started else ""  # of which there may be many
+    return Notice(f"{who and f'{who} '}waits for {wanted} {clean(asked.uuid)}: {what}", "ask")

@@ -6,6 +6,7 @@ the whole text, so each text is printed once and completely. If several nodes pr
 the text of one is printed to its end before that of the next.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -16,6 +17,7 @@ from mesh.core.approvals import kind_of
 from mesh.core.concealed import calls_shown
 from mesh.core.events import (
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -28,6 +30,7 @@ from mesh.core.events import (
     LlmLost,
     NodeCompleted,
     NodeStarted,
+    NodeStatus,
     Paused,
     Spend,
     TextDelta,
@@ -46,6 +49,7 @@ from mesh.display import spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
 from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered
+from mesh.display.started_agents import StartedAgents, about, handle_of
 from mesh.display.text import as_json, call, clean, duration, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
 
@@ -59,6 +63,11 @@ _DECIDED: dict[Choice, str] = {
     "answer": "answered",
 }
 _WITH_TOKEN: dict[Choice, str] = {**_DECIDED, "approve": "sent", "reject": "not sent"}
+_AGENT_ENDS: dict[NodeStatus, tuple[str, str, Tone]] = {
+    "completed": ("✓", "is done", "good"),
+    "failed": ("✗", "failed", "bad"),
+    "deleted": ("⊘", "is deleted", "dim"),
+}
 _MAX_RESULT = 80
 _MAX_NOTE = 300
 
@@ -166,6 +175,9 @@ class Transcript:
         self._ready: dict[str, dict[str, str]] = {}
         self._texts: set[str] = set()
         self._labels: dict[Place, str] = {}
+        self._calls_of: Counter[str] = Counter()  # of called agents, by path
+        self._agents = StartedAgents()
+        self._starts: list[AgentStarted] = []  # told when it is known how many are started together
         self._spend: dict[Place, Spend] = {}
         self._traces: set[str] = set()
         self._validations = Validations()
@@ -193,7 +205,35 @@ class Transcript:
     def see(self, event: AnyEvent) -> list[TranscriptPart]:
         """Takes the next event and returns what is to be printed."""
         self.seq, self.turn = event.seq or self.seq, event.turn or self.turn
-        return [*self._parts_of(event)]
+        if isinstance(event, AgentStarted) and event.by:
+            self._agents.learn(event)
+            self._note_name(event)
+            self._starts.append(event)
+            return []
+        starts, self._starts = self._starts, []
+        begun = [part for start in starts for part in self._agent_begun(start)]
+        if self._agents.folds(event):
+            return [*begun, *self._happened_in_folded(event)]
+        return [*begun, *self._parts_of(event)]
+
+    def _agent_begun(self, start: AgentStarted) -> Iterator[TranscriptPart]:
+        if not self._agents.folds(start):
+            yield CallStatus(self._node(start.step), start.step, about(start), "▸", "", "dim")
+        elif words := self._agents.told(start):
+            yield Notice(f"· {words}")
+
+    def _happened_in_folded(self, event: AnyEvent) -> Iterator[TranscriptPart]:
+        match event:
+            case ToolIntent() | ToolResult() | Validation():
+                self.outcome = None
+                if not isinstance(event, ToolIntent):
+                    self._drop_pending(event.step)
+            case NodeCompleted():
+                self._drop_pending_below(event.place)
+                if words := self._agents.told(event):
+                    yield Notice(f"· {words}")
+            case _:
+                pass
 
     def _parts_of(self, event: AnyEvent) -> Iterator[TranscriptPart]:
         match event:
@@ -211,7 +251,7 @@ class Transcript:
             case ToolIntent() | ToolResult() | ApprovalRequired() | ApprovalResolved():
                 yield from self._call_changed(event)
             case AgentStarted() | NodeStarted():
-                self._names[event.place.path] = event.name
+                self._note_name(event)
             case NodeCompleted():
                 yield from self._node_completed(event)
             case Paused():
@@ -219,15 +259,24 @@ class Transcript:
                 self.outcome = event
             case Completed() | Error():
                 yield from self._turn_ended(event)
-            case LimitReached() | LlmLost() | Spend() | ToolProgress() | Trace() | CutOff():
+            case AgentTold() | LimitReached() | LlmLost() | Spend() | ToolProgress() | Trace() | CutOff():
                 yield from self._noted(event)
             case _:
                 pass
 
+    def _note_name(self, event: AgentStarted | NodeStarted) -> None:
+        if not event.place.is_fork:  # its path is that of its node
+            self._names[event.place.path] = event.name
+
     def _noted(
-        self, event: LimitReached | LlmLost | Spend | ToolProgress | Trace | CutOff
+        self, event: AgentTold | LimitReached | LlmLost | Spend | ToolProgress | Trace | CutOff
     ) -> Iterator[TranscriptPart]:
         match event:
+            case AgentTold():
+                by = f" by {one_line(event.by, 40)}" if event.by else ""
+                what = "is stopped" if event.stops else "is told"
+                note = f"{what}{by}: {one_line(event.text, _MAX_RESULT)}"
+                yield CallStatus(self._node(event.step), event.step, note, "▸", "", "dim")
             case LimitReached():
                 whose = "this turn" if event.scope == ROOT.text else self._label(Place(event.scope))
                 yield Notice(f"⚠ {spending_limits.limit_reached(event, whose)}", "ask")
@@ -329,13 +378,22 @@ class Transcript:
 
     def _node_completed(self, event: NodeCompleted) -> Iterator[TranscriptPart]:
         for step, stream in self._streams.items():
-            stream.done |= StepKey(step).place == event.place
+            stream.done |= event.place.contains(StepKey(step).place)
+        self._drop_pending_below(event.place)
         yield from self._print_texts()
-        if event.status == "failed":
-            yield Notice(f"✗ {self._node(event.step)}: {one_line(event.text, _MAX_NOTE)}", "bad")
-        else:
+        if event.status == "completed":
             yield from self._passed(event.place, event.text)
+        if event.place.is_started:
+            yield self._agent_ended(event)
+        elif event.status == "failed":
+            yield Notice(f"✗ {self._node(event.step)}: {one_line(event.text, _MAX_NOTE)}", "bad")
         yield from _in_spite_of(event.invalid)
+
+    def _agent_ended(self, event: NodeCompleted) -> CallStatus:
+        took, why = duration(event.duration_ms), one_line(event.text, _MAX_RESULT)
+        mark, note, tone = _AGENT_ENDS[event.status]
+        said = took if event.status == "completed" else f"{took}  {why}"
+        return CallStatus(self._node(event.step), event.step, note, mark, said, tone)
 
     def _turn_ended(self, event: Completed | Error) -> Iterator[TranscriptPart]:
         yield from self._print_all_texts()
@@ -358,6 +416,12 @@ class Transcript:
 
     def _drop_pending(self, step: str) -> None:
         self.pending = {uuid: asked for uuid, asked in self.pending.items() if asked.step != step}
+
+    def _drop_pending_below(self, place: Place) -> None:
+        """What has ended waits for nobody."""
+        if self.pending:
+            kept = {uuid: asked for uuid, asked in self.pending.items() if not place.contains(asked.place)}
+            self.pending = kept
 
     def _stream(self, step: str) -> _StepText:
         return self._streams.setdefault(step, _StepText())
@@ -393,9 +457,13 @@ class Transcript:
         return label if place.agent == ROOT else f"{label} in {self._label(place.agent)}"
 
     def _label_of_call(self, place: Place) -> str:
-        """Returns the name of a called agent, numbered if it was called before in this turn."""
+        """Returns the name of a called agent, numbered if it was called before in this turn, or the handle of
+        a started one."""
+        if place.is_started:
+            return handle_of(place)
         if place not in self._labels:
-            calls = 1 + sum(one.path == place.path for one in self._labels)
+            self._calls_of[place.path] += 1
+            calls = self._calls_of[place.path]
             name = one_line(self._names.get(place.path, place.path), 40)
             self._labels[place] = f"{name} ({calls})" if calls > 1 else name
         return self._labels[place]

@@ -23,12 +23,13 @@ def check(
     """
     with errors_as_lines():
         from mesh.access.exposure import warnings
+        from mesh.cli.preflight import refused_python
         from mesh.config.policy_examples import example_problems, never_deciding
         from mesh.core.errors import ConfigError
         from mesh.tree.plan import all_nodes, likely_mistakes, other_agents
 
         agent = loaded(config)
-        if wrong := example_problems(agent):
+        if wrong := [*example_problems(agent), *refused_python(agent)]:
             raise ConfigError(wrong)
         servers = ", ".join(server.name for server in agent.servers) or "none"
         agents = [other.name for other in other_agents(agent)]

@@ -42,6 +42,9 @@ def log(
         bool,
         typer.Option("--actions", help="Print what each agent did and what it cost, as JSON lines."),
     ] = False,
+    shows_all: Annotated[
+        bool, typer.Option("--all", help="Show each of many started agents, instead of counting them.")
+    ] = False,
     url: UrlOption = None,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
@@ -62,7 +65,7 @@ def log(
         source = JournalSource(conversation, url, data_dir, config)
         if as_json and as_actions:
             raise typer.BadParameter("--json and --actions are two forms of the log: choose one")
-        output = _output_for(source, as_json, as_actions)
+        output = _output_for(source, as_json, as_actions, folds=not shows_all)
         try:
             if source.url is None:
                 _of_file(source, conversation, output, follow)
@@ -118,7 +121,7 @@ def _is_over(batch: "Sequence[LogEntry]") -> bool:
     return any(isinstance(entry.event, ConversationCompleted) for entry in batch)
 
 
-def _output_for(source: JournalSource, as_json: bool, as_actions: bool) -> "LogOutput":
+def _output_for(source: JournalSource, as_json: bool, as_actions: bool, *, folds: bool) -> "LogOutput":
     from rich.console import Console
 
     from mesh.core.actions import ActionLog
@@ -137,6 +140,7 @@ def _output_for(source: JournalSource, as_json: bool, as_actions: bool) -> "LogO
         sys.stdout.reconfigure(errors="replace")  # a question mark is better than no log
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
     if source.config is None:
-        return TextOutput(console, NodeNames(), Prices())
+        return TextOutput(console, NodeNames(), Prices(), folds=folds)
     known = {planned.path: planned.node.name for planned in all_nodes(source.config)}
-    return TextOutput(console, NodeNames(known, source.config.digest), Prices(source.config.llm.prices))
+    names = NodeNames(known, source.config.digest)
+    return TextOutput(console, names, Prices(source.config.llm.prices), folds=folds)

@@ -4,11 +4,13 @@ Each check yields problems that begin as those of a config do ("file:line: key: 
 report all of them at once.
 """
 
+import asyncio
 import errno
 import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mesh.config.model import Config
@@ -30,7 +32,8 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
 
 def obstacles_here(agent: Config, env: Mapping[str, str]) -> list[str]:
     """Returns everything that would keep an agent from starting in this process."""
-    return [*_unusable_data(agent, env), *missing_programs(agent), *_missing_key(agent, env)]
+    machine = [*missing_programs(agent), *refused_python(agent)]
+    return [*_unusable_data(agent, env), *machine, *_missing_key(agent, env)]
 
 
 def missing_programs(config: Config) -> Iterator[str]:
@@ -44,6 +47,22 @@ def missing_programs(config: Config) -> Iterator[str]:
         loc = ("mcp", "command") if own < 0 else ("mcp_servers", own, "command")
         where = config.location(*loc)
         yield f"{where}: no program {server.command} on PATH; install it, or write its full path"
+
+
+def refused_python(config: Config) -> Iterator[str]:
+    """Yields the nodes that run Python code, if no sandbox holds for it on this machine."""
+    nodes = [loc for loc, node in config.nodes() if node.python]
+    if nodes and (problem := _why_no_python()):
+        for loc in nodes:
+            yield f"{config.location(*loc, 'python')}: no code can be run here: {problem}"
+
+
+def _why_no_python() -> str:
+    from mesh.python.proven import why_refused
+
+    # In a thread, because an event loop may run in this one.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(why_refused())).result()
 
 
 def _port_taken(config: Config) -> Iterator[str]:

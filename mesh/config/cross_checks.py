@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from mesh.config.policy_checks import policy_checks
 from mesh.config.problem_texts import spelled
 from mesh.config.yaml_tree import Loc
+from mesh.core.places import FORK
 
 Problem = tuple[Loc, str]
 
 MAX_TREE_DEPTH = 32
 MAX_TREE_NODES = 500
 
-_CHILDREN = ("sequential", "parallel", "loop")
+_CHILDREN = ("sequential", "parallel", "loop", "map")
 _KEYS_OF: dict[str, tuple[str, ...]] = {
     "agents": (*_CHILDREN, "llm"),
     "model": ("llm",),
@@ -33,13 +34,17 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "can_complete_task": ("llm",),
     "can_return_to_user": ("llm",),
     "offer_agents": ("llm",),
+    "spawn": ("llm",),
+    "python": ("llm",),
     "a2a": ("llm",),
     "tools": ("llm",),
     "tool": ("tool",),
     "args": ("tool",),
     "max_iterations": ("loop",),
-    "approvals": ("parallel", "loop"),
-    "on_error": ("parallel",),
+    "over": ("map",),
+    "most": ("map",),
+    "approvals": ("parallel", "loop", "map"),
+    "on_error": ("parallel", "map"),
     "url": ("a2a",),
     "key": ("a2a",),
     "card_url": ("a2a",),
@@ -48,8 +53,21 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
 """The types of node that may have a key. A key that is not listed goes with all of them."""
 _TYPES = {kind for kinds in _KEYS_OF.values() for kind in kinds}
 
+_REQUIRED = {
+    "a2a": ("url", "an a2a node needs the URL of its agent"),
+    "tool": ("tool", "a tool node needs the name of its tool"),
+    "map": ("over", "a map node needs the key of the session state whose items it takes"),
+}
+"""The key that a type of node needs, and what for."""
+
 BUILT_IN_TOOLS = ("ask_user", "exit_loop", "complete_task", "return_to_user", "use_agent")
 """The names of the tools that the mesh itself gives to models."""
+SPAWN_TOOLS = ("spawn", "fork", "wait", "tell", "stop")
+"""Those that it gives to nodes with ``spawn``, which alone may have no other tools of these names."""
+PYTHON_TOOL = "python"
+"""The one that it gives to nodes with ``python: true``, likewise."""
+
+_RENAME = "give the agent another name"
 
 _UNUSABLE = {
     "command": ("headers",),
@@ -138,6 +156,8 @@ def _references(at: "_At", callable_names: set[Any]) -> Iterator[Problem]:
             yield loc, _no_such_agent(callable_names)
         elif name in seen:
             yield loc, "the same agent twice; remove one of them"
+        elif key := _giver_of(at.node, name):
+            yield loc, f"is the name of a tool that {key} gives to this node; {_RENAME}"
         seen.add(name)
 
 
@@ -204,13 +224,14 @@ def _over(count: int, bound: Any) -> bool:
 
 
 class _At(NamedTuple):
-    """A node with its location, its depth from 1 in its agent, and whether a loop is above it there.
-    ``is_callable``: it is the root of an agent that others may call."""
+    """A node with its location, its depth from 1 in its agent, and whether a loop, or a map, is above it
+    there. ``is_callable``: it is the root of an agent that others may call."""
 
     loc: Loc
     node: dict[str, Any]
     depth: int = 1
     in_loop: bool = False
+    in_map: bool = False
     is_callable: bool = False
 
 
@@ -231,7 +252,8 @@ def _walk(at: _At) -> Iterator[_At]:
         if kind == "llm":
             yield from _walk(_At(loc, child, is_callable=True))
         else:
-            yield from _walk(_At(loc, child, at.depth + 1, at.in_loop or kind == "loop"))
+            in_loop, in_map = at.in_loop or kind == "loop", at.in_map or kind == "map"
+            yield from _walk(_At(loc, child, at.depth + 1, in_loop, in_map))
 
 
 def _node(at: _At) -> Iterator[Problem]:
@@ -248,16 +270,64 @@ def _node(at: _At) -> Iterator[Problem]:
             yield (*loc, key), f"does not go with type: {kind}; expected type: {' or '.join(kinds)}"
     if kind in _CHILDREN and node.get("agents", []) == []:
         yield (*loc, "agents"), f"is missing; a {kind} node needs at least one child"
-    if kind == "a2a" and "url" not in node:
-        yield (*loc, "url"), "is missing; an a2a node needs the URL of its agent"
-    if kind == "tool" and "tool" not in node:
-        yield (*loc, "tool"), "is missing; a tool node needs the name of its tool"
+    for of, (key, why) in _REQUIRED.items():
+        if kind == of and node.get(key) is None:
+            yield (*loc, key), f"is missing; {why}"
     if "input_schema" in node and not at.is_callable:
         yield (*loc, "input_schema"), "only an agent that others call has one; see agents:"
     if node.get("can_exit_loop") is True and not at.in_loop:
         yield (*loc, "can_exit_loop"), "no loop is around this node; expected a parent of type: loop"
-    if kind == "parallel":
-        yield from _shared_keys(loc, node)
+    yield from _of_type(kind, loc, node)
+
+
+def _of_type(kind: str, loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
+    match kind:
+        case "parallel":
+            yield from _shared_keys(loc, node)
+        case "map":
+            yield from _one_child(loc, node)
+        case "llm":
+            yield from _own_tools(loc, node)
+
+
+def _one_child(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
+    agents = node.get("agents")
+    if isinstance(agents, list) and len(agents) > 1:
+        what = "a map node has one child, which runs once for each item"
+        yield (*loc, "agents", 1), f"{what}; put several into one node of type: sequential"
+
+
+def _spawn(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
+    """What a node starts, which must be something."""
+    spawn = node["spawn"]
+    if spawn is None:
+        yield (*loc, "spawn"), "is nothing; expected its keys, such as {fork: true}, or {} for the defaults"
+    elif isinstance(spawn, dict) and spawn.get("fork", False) is False and node.get("agents", []) == []:
+        yield (
+            (*loc, "spawn"),
+            "starts nothing; expected agents: in this node, with those that it may start, or fork: true",
+        )
+
+
+def _own_tools(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
+    """What a node starts, and its agents that are named like a tool which the mesh gives to it."""
+    if "spawn" in node:
+        yield from _spawn(loc, node)
+    for agent_loc, agent in _entries(node.get("agents"), (*loc, "agents")):
+        if agent.get("type") != "agent" and (key := _giver_of(node, agent.get("name"))):
+            yield (*agent_loc, "name"), f"is the name of a tool that {key} gives to {_of(node)}; {_RENAME}"
+
+
+def _giver_of(node: dict[str, Any], name: Any) -> str:
+    """The key by which a node gets a tool of this name; empty if there is none."""
+    if name in SPAWN_TOOLS and "spawn" in node:
+        return "spawn"
+    return "python" if name == PYTHON_TOOL and node.get("python") is True else ""
+
+
+def _of(node: dict[str, Any]) -> str:
+    name = node.get("name")
+    return name if isinstance(name, str) else "this node"
 
 
 def _callable_agent(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
@@ -267,6 +337,8 @@ def _callable_agent(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
         return
     if name in BUILT_IN_TOOLS or name.startswith("a2a_"):
         yield (*loc, "name"), "is the name of a tool; expected another one"
+    elif name == FORK:
+        yield (*loc, "name"), "stands for an agent that forks itself; expected another name"
     elif not name[:1].isalpha():
         yield (*loc, "name"), "does not begin with a letter; the name of an agent that others call has to"
 
@@ -277,7 +349,7 @@ def _shared_keys(loc: Loc, node: dict[str, Any]) -> Iterator[Problem]:
     for child_loc, child in _entries(node.get("agents"), (*loc, "agents")):
         branch: set[str] = set()
         for below in _walk(_At(child_loc, child)):
-            key = None if below.is_callable else below.node.get("output_key")
+            key = None if below.is_callable or below.in_map else below.node.get("output_key")
             if isinstance(key, str) and key in written:
                 yield (*below.loc, "output_key"), "another branch of the parallel node writes the same key"
             elif isinstance(key, str):

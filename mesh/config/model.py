@@ -55,7 +55,7 @@ DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", 
 OWN_SERVERS = ("mcp-filesystem", "mcp-shell", "mcp-resources")
 """The programs of tool servers that come with mesh."""
 Resources = dict[Text, Annotated[float, Field(ge=0)]]
-NodeType = Literal["llm", "sequential", "parallel", "loop", "a2a", "tool", "agent"]
+NodeType = Literal["llm", "sequential", "parallel", "loop", "map", "a2a", "tool", "agent"]
 
 
 class ModelPrice(ConfigSection):
@@ -190,12 +190,15 @@ class A2aAgent(ConfigSection):
 
 class Budget(ConfigSection):
     """What one run of a node and everything below it may use; None for no limit. ``max_time_s`` does not
-    count the time in which people are waited for."""
+    count the time in which people are waited for. ``max_agents`` counts the agents that are started in it,
+    over its life; with None a started agent may have `OF_STARTED_AGENT`, a turn `OF_TURN`
+    (`mesh.core.agent_limits`)."""
 
     max_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     max_total_tokens: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     max_llm_calls: Count | None = None
     max_time_s: Seconds | None = None
+    max_agents: Count | None = None
 
 
 class TurnBudget(Budget):
@@ -214,7 +217,7 @@ class TurnBudget(Budget):
 
 
 class ExitCondition(ConfigSection):
-    """What says, after each round of a loop, whether that was the last: a ``check`` (a function or a
+    """What says, after each iteration of a loop, whether that was the last: a ``check`` (a function or a
     read-only tool), a ``schema`` that the response fits, or an ``agent``; one of them."""
 
     check: ToolName | None = None
@@ -231,14 +234,28 @@ class Validator(ConfigSection):
     person: Literal[True] | None = None
 
 
+class Spawn(ConfigSection):
+    """What an llm node may start, to work beside it: its ``agents``, by the tool ``spawn``, and with ``fork``
+    copies of itself, by the tool ``fork``. With ``review`` ask, a person agrees to each of these calls first.
+    ``unwaited`` says what becomes of agents that still work when the model answers in text: they are waited
+    for and reported to it, or deleted."""
+
+    fork: bool = False
+    review: Literal["none", "ask"] = "none"
+    unwaited: Literal["report", "delete"] = "report"
+
+
 class AgentNode(ConfigSection):
     """A node of the agent's tree, or an agent that others may call. `mesh.config.cross_checks` says which key
     goes with which type.
 
-    ``agents`` are the children of a sequential, parallel or loop node. Those of an llm node are the agents
-    that it may call: names of `Config.agents` (a name is short for a node of type ``agent``), or nodes that
-    are written here. ``input_schema`` is what a caller has to give to an agent; None means a ``task``.
+    ``agents`` are the children of a sequential, parallel or loop node, and the one child of a map. Those of
+    an llm node are the agents that it may call: names of `Config.agents` (a name is short for a node of type
+    ``agent``), or nodes that are written here. ``input_schema`` is what a caller has to give to an agent;
+    None means a ``task``.
     ``offer_agents`` offers each agent as a tool of its own, or one tool ``use_agent`` for all.
+    ``spawn`` lets it start them, to work beside it. ``python`` gives it the tool ``python``, which runs code
+    in a sandbox.
     ``can_complete_task`` and ``can_return_to_user`` give it the tools ``complete_task`` and
     ``return_to_user``. ``budget`` bounds one run of it and everything below it. ``destructive``: a person is
     asked before each message to the agent of an a2a node, and before an agent that can be called starts.
@@ -247,13 +264,18 @@ class AgentNode(ConfigSection):
     The first validator that objects speaks to the model, which answers again, at most ``max_runs`` times in
     all; then ``on_invalid`` says what follows: the node fails, the answer is accepted and marked, or a person
     is asked. With ``show_drafts`` clients see answers before they have passed. ``exit_when`` ends a loop
-    after a round.
+    after an iteration.
+
+    A map runs its child once for each item of the list that ``over`` names, a key of the session state, all
+    at the same time, and fails if there are more than ``most``. ``on_error`` says whether it, or a parallel
+    node, fails with a child or goes on without it.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
     ``can_ask_user`` gives it the tool ``ask_user``. ``approvals`` says whether destructive tools below a
-    parallel or a loop ask first or run at once (``inline``); None inherits it from the parallel or loop
-    around the node, and is ``inline`` where there is none, but ``ask`` in an agent that checks answers.
+    parallel, a loop or a map ask first or run at once (``inline``). None is ``ask`` for a map. For the others
+    it inherits from the nearest of these around the node, and is ``inline`` where there is none, but ``ask``
+    in an agent that checks answers.
     ``policy`` tightens that of the agent, here and below. ``replicas`` is the number of actors; with 0 an
     actor is made on the first use. ``resources`` are what each of them requests of Ray, such as ``num_cpus``.
     ``timeout_s`` None means that only the turn's own bound applies.
@@ -277,10 +299,14 @@ class AgentNode(ConfigSection):
     can_complete_task: bool = False
     can_return_to_user: bool = False
     offer_agents: Literal["tools", "use_agent"] = "tools"
+    spawn: Spawn | None = None
+    python: bool = False
     input_schema: dict[str, Any] | None = None
     budget: Budget = Budget()
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     exit_when: ExitCondition | None = None
+    over: Identifier | None = None
+    most: Annotated[int, Field(ge=1, le=10_000)] = 100
     url: Url | None = None
     key: ApiKey = ""
     card_url: Url | None = None
@@ -358,9 +384,15 @@ class Limits(ConfigSection):
     - ``max_tools_bytes``: names, descriptions and schemas of the tools that one node shows its model.
     - ``max_body_bytes``: an HTTP request. ``max_message_bytes``: one message of a person.
     - ``max_result_bytes``: what is kept of one tool result.
+    - ``agents_at_once``: agents of a turn that were started, items of a ``map`` included, and that run at the
+      same time; the next ones are queued.
     - ``turn_timeout_s``: a turn, not counting the time that it waits for a person.
     - ``tool_timeout_s``: one tool call, whatever its server allows.
     - ``tool_memory_bytes``: what a tool server in a subprocess and its children have in memory.
+    - ``python_time_s``: the code of one call of ``python``, not counting the time that it waits for forks;
+      ``python_cpu_s``: its processor time. ``python_memory_bytes``, ``python_scratch_bytes``: what it has in
+      memory, and in its folder. ``python_output_bytes``: what is kept of what it writes.
+      ``python_processes``: calls whose code runs at the same time, in one process of a node.
     - ``max_queue_per_conversation``: messages that wait until the turns before theirs have ended.
     - ``max_ongoing_requests``: requests that one gateway works on. ``max_queued_requests``: requests that
       wait for a gateway; the next one gets a 503.
@@ -377,9 +409,16 @@ class Limits(ConfigSection):
     max_body_bytes: Bytes = 1024 * 1024
     max_message_bytes: Bytes = 256 * 1024
     max_result_bytes: Bytes = 64 * 1024
+    agents_at_once: Annotated[int, Field(ge=1, le=100_000)] = 32
     turn_timeout_s: Seconds = 3600
     tool_timeout_s: Seconds = 600
     tool_memory_bytes: Annotated[int, Field(ge=128 << 20, le=1 << 40)] = 2 << 30
+    python_time_s: Seconds = 60
+    python_cpu_s: Annotated[int, Field(ge=1, le=86_400)] = 30
+    python_memory_bytes: Annotated[int, Field(ge=64 << 20, le=1 << 40)] = 512 << 20
+    python_scratch_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 64 << 20
+    python_output_bytes: Bytes = 64 * 1024
+    python_processes: Annotated[int, Field(ge=1, le=1000)] = 16
     max_queue_per_conversation: Count = 100
     max_ongoing_requests: Count = 4000
     max_queued_requests: Count = 2000

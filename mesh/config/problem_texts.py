@@ -42,6 +42,10 @@ _NOT_FOUND = object()
 """In place of a value whose location is none in the file: pydantic names the choices of a union, too."""
 _FEW = 4
 """Keys of a section that are all told to somebody who wrote no section at all."""
+_FEW_HOMES = 2
+"""Sections that have a key, which are told to somebody who wrote it elsewhere."""
+_CLOSE = 0.8
+"""How close a known key has to be, to be meant more probably than the same key of another section."""
 _LISTS = ("list_type", "tuple_type", "sequence_str", "is_instance_of")
 _MESSAGES = {
     "greater_than": "is too small; expected more than {gt}",
@@ -75,7 +79,7 @@ def problems_of(
         if loc and loc[-1] == "[key]":
             yield loc[:-2], "a key is empty; expected a name"
         elif error["type"] == "extra_forbidden":
-            yield loc, _unknown(str(loc[-1]), known_keys(model, loc[:-1]))
+            yield loc, _unknown(str(loc[-1]), known_keys(model, loc[:-1]), _homes(model, loc))
         else:
             keys = known_keys(model, loc) if error["type"] == "model_type" else []
             yield loc, _message(error, _value(data, loc)) + _few(keys)
@@ -84,7 +88,7 @@ def problems_of(
 def _message(error: Mapping[str, Any], value: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in _MESSAGES:
-        return _MESSAGES[kind].format(**_readable(context))
+        return _MESSAGES[kind].format(**_readable(context)) + _braces(context, value)
     if kind == "literal_error":
         return _no_choice(context["expected"], value)
     if kind in _EXPECTED:
@@ -118,6 +122,13 @@ def _no_choice(expected: str, value: Any) -> str:
     return f"is none of the choices; expected {expected}"
 
 
+def _braces(context: Mapping[str, Any], value: Any) -> str:
+    """For a name that is written like a placeholder."""
+    name = value[1:-1] if isinstance(value, str) and value[:1] + value[-1:] == "{}" else ""
+    fits = name and re.search(str(context.get("pattern", "")), name)
+    return f" (without the braces: {name})" if fits else ""
+
+
 def _readable(context: Mapping[str, Any]) -> dict[str, Any]:
     return {key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()}
 
@@ -132,7 +143,10 @@ def _hint(kind: str, value: Any) -> str:
     return ""
 
 
-def _unknown(key: str, known: list[str]) -> str:
+def _unknown(key: str, known: list[str], homes: Sequence[str]) -> str:
+    """``homes`` are the sections that have this very key."""
+    if 0 < len(homes) <= _FEW_HOMES and not closest(key, known, _CLOSE):
+        return f"unknown key; it is a key of {' and '.join(homes)}"
     if close := closest(key, known):
         return f"unknown key; did you mean {close}?"
     return f"unknown key; expected one of: {', '.join(known)}" if known else "unknown key"
@@ -151,6 +165,25 @@ def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
     """Returns the keys that the section at a location may have, as the file spells them."""
     section = next(_sections(model, loc), None)
     return list(_fields(section)) if section else []
+
+
+def _homes(model: type[BaseModel], loc: Loc) -> list[str]:
+    """The sections other than that of a location which have its last key, by the keys that lead to them."""
+    found = {name for name, section in _all_sections(model, set()) if str(loc[-1]) in _fields(section)}
+    return sorted(found - {str(loc[-2]) if len(loc) > 1 else ""})
+
+
+def _all_sections(
+    model: type[BaseModel], seen: set[type[BaseModel]]
+) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yields the sections below a model that stand there once, not in a list, each with the key that leads to
+    it."""
+    seen.add(model)
+    for name, field in _fields(model).items():
+        for section in _sections(field.annotation, ()):
+            yield name, section
+            if section not in seen:
+                yield from _all_sections(section, seen)
 
 
 def _sections(annotation: Any, loc: Loc) -> Iterator[type[BaseModel]]:

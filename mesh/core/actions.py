@@ -1,8 +1,9 @@
 """The actions of a conversation's agents, one after the other, for audits and cost sheets. Pure.
 
-A run of an agent is a turn (the root agent) or a call of it. Each action belongs to one run, which has a
-trace id of its own; ``parent_trace`` is that of the run that called it. What an action cost is said once, at
-its model call, so that the costs of all actions add up to what was spent (`mesh.core.spending`).
+A run of an agent is a turn (the root agent), or a call or a start of it. Each action belongs to one run,
+which has a trace id of its own; ``parent_trace`` is that of the run that called or started it. What an action
+cost is said once, at its model call, so that the costs of all actions add up to what was spent
+(`mesh.core.spending`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from mesh.core.events import (
     LlmCall,
     LlmLost,
     LlmSettled,
+    NodeCompleted,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -67,6 +69,7 @@ class _Run:
         self.trace = trace
         self.parent = parent
         self.calls = 0
+        self.below: dict[str, _Run] = {}  # of the agents that it called or started, by place, until they end
 
     def action(self, event: AnyEvent, action: ActionName, turn: int, **data: Any) -> AgentAction:
         return AgentAction(
@@ -111,7 +114,7 @@ class ActionLog:
             case UserMessage():
                 yield self._opened(event)
             case AgentStarted():
-                yield from self._called(event)
+                yield from self._begun(event)
             case LlmCall():
                 yield self._model_call(event)
             case LlmLost():
@@ -124,6 +127,10 @@ class ActionLog:
                 yield from self._result(event)
             case Validation():
                 yield from self._validation(event)
+            case NodeCompleted() if event.place.is_started:
+                how = {"result": _cut(event.text), "is_error": event.status != "completed"}
+                how["deleted"] = event.status == "deleted" or None
+                yield from self._completed(event, event.place, event.forced, how)
             case Completed() | Error():
                 yield from self._closed(event)
             case _:
@@ -135,14 +142,28 @@ class ActionLog:
             known.clear()
         return self._run(ROOT).action(event, "agent_start", 0, input=_cut(event.text), by=event.by)
 
-    def _called(self, event: AgentStarted) -> Iterator[AgentAction]:
-        place, call = event.place, event.place.call
-        if call is None:  # no place of a call: nobody called it
+    def _begun(self, event: AgentStarted) -> Iterator[AgentAction]:
+        place, call = event.place, event.place.begun_in
+        if call is None:  # an item of a map, which is a part of the agent around it
             return
-        self._agents[call.text] = place
-        run, arguments = self._run(place), self._arguments(call.text)
+        arguments: dict[str, Any] | None
+        if place.is_started:
+            arguments, more = (
+                {"task": _cut(event.task)},
+                {"title": event.title, "by": event.by, "id": event.id},
+            )
+        else:
+            self._agents[call.text] = place
+            arguments, more = self._arguments(call.text), {}
+        run = self._run(place)
         yield self._run(call.place.agent).action(
-            event, "agent_call", self._number(call), agent=event.name, arguments=arguments, trace=run.trace
+            event,
+            "agent_call",
+            self._number(call),
+            agent=event.name,
+            arguments=arguments,
+            trace=run.trace,
+            **more,
         )
         yield run.action(event, "agent_start", 0, type=event.kind, input=arguments)
 
@@ -230,11 +251,12 @@ class ActionLog:
     ) -> Iterator[AgentAction]:
         """A run ends, and with it those below it that have not answered."""
         run = self._run(place)
-        below = [other for other in self._runs.values() if other is not run and place.contains(other.place)]
-        for other in sorted(below, key=lambda other: -other.place.depth):
+        for other in _all_below(run):
             yield other.action(event, "agent_complete", other.calls, ended_with_caller=True)
-        for ended in (*below, run):
-            del self._runs[ended.place.text]
+            del self._runs[other.place.text]
+        del self._runs[place.text]
+        if (call := place.begun_in) is not None:
+            self._run(call.place.agent).below.pop(place.text, None)
         if forced:
             yield run.action(event, "forced_complete", run.calls, limit=forced)
         yield run.action(event, "agent_complete", run.calls, **how, forced=forced)
@@ -243,10 +265,13 @@ class ActionLog:
         """The run of the agent at this place. It is made where the journal has not told of it, as a journal
         of which a part is missing does not."""
         if place.text not in self._runs:
-            call, turn = place.call, self._turn
-            parent = self._run(call.place.agent).trace if call else ""
+            call, turn = place.begun_in, self._turn
+            parent = self._run(call.place.agent) if call else None
             name = place.called_agents[-1] if call else self._root
-            self._runs[place.text] = _Run(place, name, self._trace(place, turn), parent)
+            run = _Run(place, name, self._trace(place, turn), parent.trace if parent else "")
+            self._runs[place.text] = run
+            if parent:
+                parent.below[place.text] = run
         return self._runs[place.text]
 
     def _trace(self, place: Place, turn: int) -> str:
@@ -274,6 +299,13 @@ def actions(
     log.learn(known)
     for event in known:
         yield from log.add(event)
+
+
+def _all_below(run: _Run) -> Iterator[_Run]:
+    """The runs below one, each after those below it."""
+    for below in run.below.values():
+        yield from _all_below(below)
+        yield below
 
 
 def action_lines(found: Iterable[AgentAction]) -> bytes:

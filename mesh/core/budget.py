@@ -22,12 +22,13 @@ Theory of operation
     one last answer: that call has to fit into the same budget.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
+from mesh.core.amounts import NOTHING, Amount, reported
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import (
     AnyEvent,
@@ -41,18 +42,22 @@ from mesh.core.events import (
     LlmSettled,
     NodeCompleted,
     Paused,
-    Spend,
     SpentElsewhere,
     ToolIntent,
     ToolResult,
     UserMessage,
     Validation,
 )
+from mesh.core.overlay import Overlay
 from mesh.core.places import ROOT, Place, StepKey
+from mesh.core.reservations import OpenReservations, bound_of
 
 LimitName = Literal[
     "max_cost_usd", "max_total_tokens", "max_llm_calls", "max_time_s", "max_conversation_cost_usd"
 ]
+BudgetKey = LimitName | Literal["max_agents"]
+"""A limit of a budget. `max_agents` bounds no model calls, and nothing is reserved for it: see
+`mesh.core.agent_limits`."""
 OnLimit = Literal["answer", "stop", "fail", "ask"]
 
 NUSD = 1_000_000_000
@@ -61,8 +66,6 @@ LEAST_OUTPUT = 256
 """A call that can be granted fewer tokens for its answer than this, and than it asked for, is not made."""
 _MOST_RAISE = 1_000_000_000
 """What a person may allow in addition at most, in the units of the limit: as much as a config may."""
-_MOST_REPORTED = 10**18
-"""What one event counts as at most: a provider or an imported journal may say anything."""
 _CONVERSATION = ""
 """The scope of the whole conversation, over all its turns."""
 _RATIO_MARGIN = 1.1
@@ -87,26 +90,6 @@ _COUNTED = (
 many, cost it nothing."""
 
 
-class Amount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Cost in 10⁻⁹ USD, tokens, and model calls."""
-
-    nusd: int = 0
-    tokens: int = 0
-    calls: int = 0
-
-    def __add__(self, other: "Amount") -> "Amount":
-        return Amount(self.nusd + other.nusd, self.tokens + other.tokens, self.calls + other.calls)
-
-    def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(self.nusd - other.nusd, self.tokens - other.tokens, self.calls - other.calls)
-
-    def __bool__(self) -> bool:
-        return self != NOTHING
-
-
-NOTHING = Amount()
-
-
 class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of one run of a node: ``place`` is where it runs; None means no limit."""
 
@@ -116,6 +99,12 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
     max_calls: int | None = None
     max_time_s: float | None = None
     max_conversation_nusd: int | None = None
+    max_agents: int | None = None
+
+    @property
+    def bounds_calls(self) -> bool:
+        """Whether it limits what model calls may use."""
+        return bool(limits_in(self))
 
     @property
     def is_money(self) -> bool:
@@ -140,22 +129,26 @@ class BudgetUse:
     """What a conversation has spent, by scope. Read it freely; change it only by `apply`."""
 
     def __init__(self) -> None:
-        self.uses: dict[str, Use] = {}  # of the newest turn, by place; and of the conversation
-        self.open: dict[tuple[str, int], LlmReserved] = {}  # by step and attempt
-        self._attempts: dict[str, int] = {}  # the newest attempt of each step that has an open one
-        self._given_up: set[tuple[str, int]] = set()  # open ones that nobody makes any more
+        self.uses: MutableMapping[str, Use] = {}  # of the newest turn, by place; and of the conversation
+        self.open = OpenReservations()
         self.turn_open = False
         self.run = 0  # the newest pass that is known of
         self.overrun = NOTHING
-        self.raised: dict[tuple[str, str], float] = {}  # by scope and limit: what people allowed in addition
-        self.refused: set[tuple[str, str]] = set()  # where people did not allow more
-        self.warned: set[tuple[str, str]] = set()
-        self.tokens_per_byte: dict[str, float] = {}  # the most that a model has charged for a byte of input
-        self._asked: dict[str, ApprovalRequired] = {}
+        # By scope and limit: what people allowed in addition, where they did not, where the model was told.
+        self.raised: MutableMapping[tuple[str, str], float] = {}
+        self.refused: MutableMapping[tuple[str, str], None] = {}
+        self.warned: MutableMapping[tuple[str, str], None] = {}
+        self.tokens_per_byte: MutableMapping[str, float] = {}  # the most a model has charged for one of input
+        self._asked: MutableMapping[str, ApprovalRequired] = {}
+        self._times_asked: MutableMapping[
+            tuple[str, str], int
+        ] = {}  # those of ``_asked``, by scope and limit
         self._unreserved_nusd = 0
-        # Times as events write them: they are read only where a limit of time asks for them.
-        self._started: dict[str, str] = {}
-        self._pauses: list[tuple[str, str]] = []
+        # When each run began, as events write it, and how long people had been waited for by then. Times are
+        # read only where somebody was waited for, or a limit of time asks for them.
+        self._started: MutableMapping[str, tuple[str, float]] = {}
+        self._waited_s = 0.0
+        self._paused_at: str | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BudgetUse) and vars(self) == vars(other)
@@ -176,39 +169,41 @@ class BudgetUse:
         """What would be spent after these events, which are not durable yet: this one stays as it is."""
         after = BudgetUse()
         for name, value in vars(self).items():
-            setattr(after, name, value.copy() if isinstance(value, dict | set | list) else value)
+            setattr(after, name, Overlay(value) if isinstance(value, dict) else value)
+        after.open = self.open.overlaid()
         for event in events:
             after.apply(event)
         return after
 
     def is_asked(self, scope: str, limit: str) -> bool:
         """Whether a person is being asked to raise this limit."""
-        return any(asked.node == scope and limit in asked.tool_args for asked in self._asked.values())
+        return (scope, limit) in self._times_asked
 
     def unsettled(self, place: str, run: int) -> Amount:
         """The bounds of calls below a place whose answers are lost to the pass ``run``."""
-        if not self.turn_open:
-            return self.use(place).held
-        lost = (reserved for reserved in self.open.values() if not self._is_live(reserved, run))
-        return _sum(_bound(each) for each in lost if place in _scopes_of(each))
+        return self.open.lost(place, run) if self.turn_open else self.use(place).held
 
     def in_flight(self, place: Place, run: int) -> list[LlmReserved]:
-        """The calls that the pass ``run`` may be making at a place and below it."""
-        below = (each for each in self.open.values() if place in each.place.scopes)
-        return [reserved for reserved in below if self._is_live(reserved, run)]
+        """The calls that the pass ``run`` may be making at a place and below it. Runs that began in it in
+        the place of lost ones have greater numbers, and what those have lost is given up."""
+        return self.open.live(place.text, run)
 
-    def _is_live(self, reserved: LlmReserved, run: int) -> bool:
-        """Whether the pass ``run`` may be making this call."""
-        is_newest = reserved.run == run and self._attempts[reserved.step] == reserved.attempt
-        return is_newest and (reserved.step, reserved.attempt) not in self._given_up
+    def was_warned(self, scope: str, limit: str, step: str) -> bool:
+        """Whether a model was told of a limit. What a lost attempt of this step was to tell, its model may
+        never have read."""
+        lost = (each for reserved in self.open.of_step(step) for each in reserved.warned)
+        return (scope, limit) in self.warned and (scope, limit) not in lost
 
     def time_s(self, place: str, now: str) -> float:
         """The seconds since the run at a place began, without those in which people were waited for. The root
         begins with the turn, any other run with its first model call."""
-        at, started = _seconds(now), _seconds(self._started.get(place, now))
-        waited = sum(
-            max(0.0, _seconds(until or now) - max(_seconds(since), started)) for since, until in self._pauses
-        )
+        at = _seconds(now)
+        if place not in self._started:
+            return 0.0
+        began, waited_before = self._started[place]
+        started, waited = _seconds(began), self._waited_s - waited_before
+        if self._paused_at is not None:
+            waited += max(0.0, at - max(_seconds(self._paused_at), started))
         return at - started - waited
 
     def apply(self, event: AnyEvent) -> None:
@@ -223,22 +218,20 @@ class BudgetUse:
             case ToolResult():
                 self._returned(event)
             case NodeCompleted():
-                self._give_up(event.step)
+                self.open.end(event.step)
             case Validation():
                 self._resume(event)
-                self._give_up(event.step)
+                self.open.end(event.step)
             case ToolIntent():
-                self.run = max(self.run, event.run)
                 self._resume(event)
             case Paused():
                 self.run = max(self.run, event.run)
                 self._resume(event)  # it went on, and only paused again
-                self._pauses.append((event.time, ""))
+                self._paused_at = event.time
             case ApprovalRequired() | ApprovalResolved():
                 self._decide(event)
             case Completed() | Error():
-                self.open.clear()  # what they held stays, as unsettled
-                self._given_up.clear()
+                self.open = OpenReservations()  # what they held stays, as unsettled
                 self.turn_open = False
             case _:
                 pass
@@ -249,68 +242,60 @@ class BudgetUse:
                 self._reserve(event)
             case LlmCall():
                 self._answered(event)
-            case LlmSettled() if (event.step, event.attempt) in self.open:
-                self._settle(event, event.attempt, _amount(event.cost_nusd, event.tokens, event.calls))
-            case LlmLost() if (event.step, event.attempt) in self.open:
-                self._given_up.add((event.step, event.attempt))
-            case _:
-                pass  # nothing was reserved for it, or it is settled already
+            case LlmSettled():
+                self._settle(event, event.attempt, reported(event.cost_nusd, event.tokens, event.calls))
+            case LlmLost():
+                self.open.lose(event.step, event.attempt)
 
     def _answered(self, event: LlmCall) -> None:
-        if (event.step, event.attempt) not in self.open:  # a call without a budget
-            self._unreserved_nusd += _amount(event.cost_nusd).nusd
-            return
         usage = event.usage
-        reserved = self._settle(
-            event, event.attempt, _amount(event.cost_nusd, max(0, usage.input) + max(0, usage.output), 1)
-        )
-        if reserved.input_bytes > 0:
-            ratio = _amount(0, usage.input).tokens / reserved.input_bytes
+        spent = reported(event.cost_nusd, max(0, usage.input) + max(0, usage.output), 1)
+        reserved = self._settle(event, event.attempt, spent)
+        if reserved is None:  # a call without a budget
+            self._unreserved_nusd += reported(event.cost_nusd).nusd
+        elif reserved.input_bytes > 0:
+            ratio = reported(0, usage.input).tokens / reserved.input_bytes
             self.tokens_per_byte[event.model] = max(ratio, self.tokens_per_byte.get(event.model, 0.0))
 
     def _returned(self, event: ToolResult) -> None:
         self._resume(event)
-        self._give_up(event.step)
+        self.open.end(event.step)
         if event.spent is not None:
             self._add_elsewhere(event, event.spent)
 
-    def _give_up(self, ended: str) -> None:
-        """Nobody makes the calls any more that a run reserved which has ended: a node, by its place, or a
-        called agent, by its call. Whoever waits for them to turn out cheaper would wait in vain."""
-        for key, reserved in self.open.items():
-            if any(place.text == ended or place.call == StepKey(ended) for place in reserved.place.scopes):
-                self._given_up.add(key)
-
     def _add_elsewhere(self, event: ToolResult, elsewhere: SpentElsewhere) -> None:
         """What another agent has spent, for which nothing was reserved."""
-        spent = _amount(elsewhere.cost_nusd, elsewhere.tokens, elsewhere.llm_calls)
+        spent = reported(elsewhere.cost_nusd, elsewhere.tokens, elsewhere.llm_calls)
         for place in _scopes_of(event):
             self._add(place, spent, NOTHING)
 
     def _open_turn(self, event: UserMessage) -> None:
         self.turn_open = True
         self.uses = {_CONVERSATION: self.use(_CONVERSATION)}
-        self.open, self._attempts, self._given_up = {}, {}, set()
+        self.open = OpenReservations()
         lasts = "max_conversation_cost_usd"  # what people allowed there, they allowed for all turns
         self.raised = {key: more for key, more in self.raised.items() if key[1] == lasts}
-        self.refused, self.warned = set(), set()
-        self._asked, self._pauses = {}, []
-        self._started = {ROOT.text: event.time}
+        self.refused, self.warned = {}, {}
+        self._asked, self._times_asked = {}, {}
+        self._waited_s, self._paused_at = 0.0, None
+        self._started = {ROOT.text: (event.time, 0.0)}
 
     def _reserve(self, event: LlmReserved) -> None:
-        self.run = max(self.run, event.run)
+        self.run = max(self.run, event.pass_run or event.run)
         self._resume(event)
-        self.open[event.step, event.attempt] = event
-        self._attempts[event.step] = event.attempt
+        self.open.add(event)
+        bound = bound_of(event)
         for place in _scopes_of(event):
-            self._started.setdefault(place, event.time)
-            self._add(place, NOTHING, _bound(event))
-        self.warned |= {(scope, limit) for scope, limit in event.warned}
+            self._started.setdefault(place, (event.time, self._waited_s))
+            self._add(place, NOTHING, bound)
+        for each in event.warned:
+            self.warned[each] = None
 
-    def _settle(self, event: AnyEvent, attempt: int, spent: Amount) -> LlmReserved:
-        reserved = self.open.pop((event.step, attempt))
-        self._given_up.discard((event.step, attempt))
-        bound = _bound(reserved)
+    def _settle(self, event: AnyEvent, attempt: int, spent: Amount) -> LlmReserved | None:
+        reserved = self.open.settle(event.step, attempt)
+        if reserved is None:  # nothing was reserved for it, or it is settled already
+            return None
+        bound = bound_of(reserved)
         if spent.calls and not spent.tokens:  # the provider did not say what it charges
             spent = bound
         for place in _scopes_of(event):
@@ -329,22 +314,38 @@ class BudgetUse:
             self._raise(event)
         elif APPROVAL_KINDS[event.kind].raises_limit and StepKey(event.step).is_limit:
             # Not what another agent asks in one of its own steps: that raises a limit of its own.
+            self._forget(event.uuid)
             self._asked[event.uuid] = event
+            for limit in event.tool_args:
+                self._times_asked[event.node, limit] = self._times_asked.get((event.node, limit), 0) + 1
+
+    def _forget(self, uuid: str) -> ApprovalRequired | None:
+        """A person is not asked any more; returns what was asked."""
+        asked = self._asked.pop(uuid, None)
+        if asked is None:
+            return None
+        for limit in asked.tool_args:
+            key = (asked.node, limit)
+            self._times_asked[key] -= 1
+            if not self._times_asked[key]:
+                del self._times_asked[key]
+        return asked
 
     def _resume(self, event: AnyEvent) -> None:
         """The turn goes on, if it was paused."""
-        if self._pauses and not self._pauses[-1][1]:
-            self._pauses[-1] = (self._pauses[-1][0], event.time)
+        if self._paused_at is not None:
+            self._waited_s += max(0.0, _seconds(event.time) - _seconds(self._paused_at))
+            self._paused_at = None
 
     def _raise(self, event: ApprovalResolved) -> None:
-        asked = self._asked.pop(event.uuid, None)
+        asked = self._forget(event.uuid)
         if asked is None:
             return
         given = asked.tool_args if event.edited_args is None else event.edited_args
         for limit, more in given.items():
             key = (asked.node, limit)
             if event.choice != "approve":
-                self.refused.add(key)
+                self.refused[key] = None
             elif _is_raise(more):  # an imported journal may say anything
                 self.raised[key] = self.raised.get(key, 0) + more
 
@@ -390,7 +391,11 @@ class Granted(msgspec.Struct, frozen=True, tag=True):
 
 
 class MustWait(msgspec.Struct, frozen=True, tag=True):
-    """It fits only if calls in flight turn out cheaper than their bounds."""
+    """It fits only if calls in flight turn out cheaper than their bounds. ``limit`` is the first that they
+    leave no room in, ``scope`` the place at whose run it is measured."""
+
+    limit: LimitName
+    scope: str
 
 
 class Reached(msgspec.Struct, frozen=True, tag=True):
@@ -423,7 +428,7 @@ def admitted(budget_use: BudgetUse, request: CallRequest, run: int, now: str) ->
     if reached is not None:
         return reached
     if short is not None and request.waits:
-        return MustWait()
+        return MustWait(short.limit, short.scope)
     if short is not None:
         return Reached(short.limit, short.scope, short.shown(short.used_now), short.shown(short.allowed))
     warned = _to_warn(budget_use, request, run, now)
@@ -516,7 +521,8 @@ def _rooms(budget_use: BudgetUse, request: CallRequest, run: int, now: str) -> I
         now_, least = use.total, use.spent + lost
         whole = budget_use.conversation
         in_flight = use.held - lost
-        time_ms = round(budget_use.time_s(scope.place, now) * 1000)
+        is_timed = scope.max_time_s is not None
+        time_ms = round(budget_use.time_s(scope.place, now) * 1000) if is_timed else 0
         for limit, allowed, used_now, used_at_least in (
             ("max_cost_usd", scope.max_nusd, now_.nusd, least.nusd),
             ("max_total_tokens", scope.max_tokens, now_.tokens, least.tokens),
@@ -557,14 +563,12 @@ def _to_warn(budget_use: BudgetUse, request: CallRequest, run: int, now: str) ->
     """The scopes and limits of which the model is to be told now, each once."""
     if request.warn_at is None:
         return ()
-    # What a lost attempt of this step was to tell, its model may never have read.
-    lost = (reserved.warned for reserved in budget_use.open.values() if reserved.step == request.step)
-    told = budget_use.warned - {each for warned in lost for each in warned}
     # ``warn_at`` is a part of the whole limit, which only a last answer may use: hence ``forced``.
     return tuple(
         (room.scope, room.limit)
         for room in _rooms(budget_use, msgspec.structs.replace(request, forced="-"), run, now)
-        if room.used_at_least >= room.allowed * request.warn_at and (room.scope, room.limit) not in told
+        if room.used_at_least >= room.allowed * request.warn_at
+        and not budget_use.was_warned(room.scope, room.limit, request.step)
     )
 
 
@@ -614,7 +618,7 @@ def _needed(limit: LimitName, request: CallRequest) -> float:
 
 
 def limits_in(scope: Scope) -> dict[LimitName, float]:
-    """The limits of a scope, by the keys of a budget, in their units."""
+    """The limits of a scope for model calls, by the keys of a budget, in their units."""
     limits: dict[LimitName, float | None] = {
         "max_cost_usd": None if scope.max_nusd is None else scope.max_nusd / NUSD,
         "max_total_tokens": scope.max_tokens,
@@ -625,56 +629,6 @@ def limits_in(scope: Scope) -> dict[LimitName, float]:
         ),
     }
     return {limit: value for limit, value in limits.items() if value is not None}
-
-
-def spend_of(use: BudgetUse, scope: Scope, run: int, now: str) -> Spend:
-    """What a run has used of its limits, for watchers."""
-    limits = limits_in(scope)
-    whole = use.use(scope.place)
-    unsettled = use.unsettled(scope.place, run)
-    raised: dict[str, float] = {
-        limit: value + use.raised.get((scope.place, limit), 0) for limit, value in limits.items()
-    }
-
-    def shown(amount: Amount) -> dict[str, float]:
-        return {limit: value for limit, value in _by_limit(amount).items() if limit in limits}
-
-    spent = shown(whole.spent)
-    if "max_time_s" in limits:
-        spent["max_time_s"] = round(use.time_s(scope.place, now), 3)
-    if "max_conversation_cost_usd" in limits:
-        spent["max_conversation_cost_usd"] = use.conversation.spent.nusd / NUSD
-    return Spend(
-        step=scope.place,
-        limits=dict(raised),
-        spent=spent,
-        unsettled=shown(unsettled),
-        reserved=shown(whole.held - unsettled),
-    )
-
-
-def turn_spend(
-    events: Iterable[AnyEvent], limits: Mapping[str, Mapping[str, float]], now: str
-) -> list[Spend]:
-    """What the newest turn has used of its limits, and after it the runs in it that have limits of their own.
-    ``limits`` are those of the agent, by node path; those of the request tighten the turn's."""
-    use, asked = BudgetUse(), dict[str, float]()
-    for event in events:
-        use.apply(event)
-        if isinstance(event, UserMessage):
-            asked = event.budget
-    of_turn = scope_of(ROOT.text, tightest(limits.get(ROOT.path, {}), asked))
-    runs = {place: limits.get(Place(place).path) for place in sorted(use.uses) if place != ROOT.text}
-    scopes = [of_turn, *(scope_of(place, own) for place, own in runs.items() if own)]
-    return [spend_of(use, scope, use.run, now) for scope in scopes]
-
-
-def _by_limit(amount: Amount) -> dict[str, float]:
-    return {
-        "max_cost_usd": amount.nusd / NUSD,
-        "max_total_tokens": amount.tokens,
-        "max_llm_calls": amount.calls,
-    }
 
 
 def problem_of_raise(asked: ApprovalRequired, edited: Mapping[str, object]) -> str:
@@ -731,27 +685,12 @@ def scope_of(place: str, limits: Mapping[str, float]) -> Scope:
         max_calls=units("max_llm_calls"),
         max_time_s=limits.get("max_time_s"),
         max_conversation_nusd=units("max_conversation_cost_usd"),
+        max_agents=int(limits["max_agents"]) if "max_agents" in limits else None,
     )
-
-
-def _bound(reserved: LlmReserved) -> Amount:
-    return _amount(reserved.nusd, reserved.tokens, 1)
-
-
-def _amount(nusd: int | None, tokens: int = 0, calls: int = 0) -> Amount:
-    """What was reported, as far as it can be: a provider or an imported journal may say anything."""
-    return Amount(*(min(max(0, each), _MOST_REPORTED) for each in (nusd or 0, tokens, calls)))
 
 
 def _scopes_of(event: AnyEvent) -> list[str]:
     return [_CONVERSATION, *(place.text for place in event.place.scopes)]
-
-
-def _sum(amounts: Iterable[Amount]) -> Amount:
-    total = NOTHING
-    for amount in amounts:
-        total += amount
-    return total
 
 
 def _price(tokens: int, nusd_per_million: int) -> int:

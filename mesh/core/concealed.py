@@ -14,7 +14,19 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from mesh.core.events import AnyEvent, LlmCall, NodeCompleted, ToolCall, ToolIntent, ToolResult, Validation
+from mesh.core.events import (
+    AgentsReported,
+    AgentStarted,
+    AgentTold,
+    AnyEvent,
+    CodeStep,
+    LlmCall,
+    NodeCompleted,
+    ToolCall,
+    ToolIntent,
+    ToolResult,
+    Validation,
+)
 from mesh.core.messages import ANSWERING_TOOLS
 
 _ENDING_TOOLS = (*ANSWERING_TOOLS, "exit_loop")
@@ -50,6 +62,12 @@ def _emptied(event: AnyEvent) -> dict[str, Any]:
     match event:
         case LlmCall():
             return {"text": "", "tool_calls": tuple(map(_bare, event.tool_calls)), "not_offered": ()}
+        case AgentStarted():
+            return {"title": "", "task": "", "metadata": {}}
+        case AgentsReported() | AgentTold():
+            return {"text": ""}
+        case CodeStep():
+            return {"asked": "", "answer": ""}
         case ToolIntent():
             return {"arguments": {}, "found": None}
         case ToolResult():

@@ -21,16 +21,16 @@ Theory of operation
     or the turn, completes with.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Literal
 
 import msgspec
 
-from mesh.core.approvals import APPROVAL_KINDS
+from mesh.core.agent_limits import AgentsStarted
 from mesh.core.budget import BudgetUse
-from mesh.core.concealed import hides_arguments
 from mesh.core.events import (
-    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -40,41 +40,22 @@ from mesh.core.events import (
     ConversationCompleted,
     ConversationCreated,
     Error,
-    LimitReached,
     LlmCall,
-    LlmLost,
-    LlmReserved,
-    LlmSettled,
     NodeCompleted,
     Paused,
+    StepEvent,
     ToolCall,
     ToolIntent,
     ToolResult,
     UserMessage,
-    Validation,
 )
-from mesh.core.history import NOT_REACHED, NOT_RUN, call_of, messages_of
+from mesh.core.history import NOT_REACHED, NOT_RUN, messages_of
 from mesh.core.messages import Assistant, Message, User
-from mesh.core.places import ROOT, Place, StepKey
+from mesh.core.open_steps import STEP_EVENTS, OpenSteps
+from mesh.core.places import ROOT, Place
 from mesh.core.spending import Sum
 
 ConversationStatus = Literal["active", "waiting_approval", "completed"]
-StepEvent = (
-    AgentStarted
-    | LlmReserved
-    | LlmCall
-    | LlmSettled
-    | LlmLost
-    | LimitReached
-    | ToolIntent
-    | ToolResult
-    | Validation
-    | ApprovalRequired
-    | ApprovalResolved
-    | NodeCompleted
-)
-
-_STEP_EVENTS = get_args(StepEvent)
 _MOST_ARTIFACTS = 100
 
 
@@ -136,24 +117,18 @@ class Conversation:
         self.by = ""
         self.traceparent = ""
         self.budget_use = BudgetUse()
+        self.agents_started = AgentsStarted()
         # What an agent returned to the user: the open turn ends by it.
         self.returned: ToolResult | None = None
         self.paused = False
         self.state: dict[str, str] = {}
         self.llm_calls = 0  # of the newest turn
         self.spent = Sum()  # of all turns
-        self.steps: list[StepEvent] = []
-        # Of the open turn, so that an event costs the same however many came before it: the claims of each
-        # step, its result, the validations, what was asked and what was decided.
-        self.claims: dict[str, list[ToolIntent]] = {}
-        self.results: dict[str, ToolResult] = {}
-        self.validated: set[str] = set()
-        self.decisions: list[ApprovalResolved] = []
-        self._questions: list[ApprovalRequired] = []
         self.history: list[Message] = []
         self.messages: list[MessageView] = []
         self.asked: set[str] = set()
         self.decided: dict[str, ApprovalResolved] = {}
+        self._open = OpenSteps(self.decided)
         self.granted: list[tuple[ApprovalRequired, ApprovalResolved]] = []
         self._shown: dict[str, int] = {}  # approval -> the event at which a client was told of it
         self.requests: dict[str, KeyedRequest] = {}
@@ -164,75 +139,96 @@ class Conversation:
     def status(self) -> ConversationStatus:
         if self.is_completed:
             return "completed"
-        return "waiting_approval" if self.pending else "active"
+        return "waiting_approval" if self.is_waiting else "active"
+
+    @property
+    def steps(self) -> list[StepEvent]:
+        """The events of the steps of the open turn."""
+        return self._open.events
+
+    @property
+    def claims(self) -> Mapping[str, Sequence[ToolIntent]]:
+        """The claims of the open turn, by step."""
+        return self._open.claims
+
+    @property
+    def results(self) -> Mapping[str, ToolResult]:
+        """The results of the open turn, by step."""
+        return self._open.results
 
     @property
     def pending(self) -> list[ApprovalRequired]:
         """The approvals that wait for a person, oldest first. A completed node waits for nothing, and neither
-        does a turn that an agent has answered."""
-        if self.returned is not None:
-            return []
-        asked = self._unanswered
-        done = self._done if asked else set()
-        return [e for e in asked if not _is_inside(e, done)] if done else asked
+        does a turn that an agent has answered. What can do without the list asks one of the next ones: there
+        may be very many."""
+        return self._open.approvals.pending if self.is_waiting else []
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an approval is pending."""
+        return self.returned is None and bool(self._open.approvals)
+
+    @property
+    def oldest_pending(self) -> ApprovalRequired | None:
+        """The first of `pending`."""
+        return self._open.approvals.oldest if self.is_waiting else None
+
+    @property
+    def first_deadline(self) -> str:
+        """When the first pending approval expires; empty if none does."""
+        return self._open.approvals.first_deadline if self.is_waiting else ""
+
+    @property
+    def asking(self) -> tuple[str, ...]:
+        """For which agents an approval is pending that a grant may cover: see `PendingApprovals.asking`."""
+        return self._open.approvals.asking if self.is_waiting else ()
+
+    def pending_approval(self, uuid: str) -> ApprovalRequired | None:
+        """The pending approval with this uuid, if it is one."""
+        return self._open.approvals.get(uuid) if self.is_waiting else None
+
+    def times_asked(self, step: str) -> int:
+        """How many approvals a step has asked for in the open turn."""
+        return self._open.approvals.times_asked(step)
+
+    def decisions_after(self, seq: int) -> list[ApprovalResolved]:
+        """The decisions of the open turn after an event."""
+        decisions = self._open.decisions
+        return decisions[bisect_right(decisions, seq, key=attrgetter("seq")) :]
 
     def has_ended(self, place: Place) -> bool:
         """Whether a node has completed, or a called agent has answered, at a place or around it."""
-        return not self._done.isdisjoint(place.scopes)
+        return self._open.has_ended(place)
 
-    @property
-    def _done(self) -> set[Place]:
-        """The places of the completed nodes, and of the called agents that have answered."""
-        done = {e.place for e in self.steps if isinstance(e, NodeCompleted)}
-        called = [e.place for e in self.steps if isinstance(e, AgentStarted)]
-        done |= {place for place in called if place.call and self._is_answered(place.call.text)}
-        return done
-
-    def _is_answered(self, call: str) -> bool:
-        """Whether the agent that a step called has answered: a tool call has its result then, a validation
-        its verdict."""
-        return call in self.results or call in self.validated
-
-    @property
-    def _unanswered(self) -> list[ApprovalRequired]:
-        if not self.turn_open:
-            return []
-        return [e for e in self._questions if e.uuid not in self.decided and e.step not in self.results]
+    def within(self, place: Place) -> list[StepEvent]:
+        """Of the `outcomes`, those at a place and below it. Costs what they are, whatever else happened in
+        the turn."""
+        return self._open.within(place)
 
     def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
         """Whether there is a decision after event ``since`` that its step has not acted on, neither in the
         journal nor in the ``more`` events that are about to follow."""
-        done = self._done
-        for index, event in enumerate(self.steps):
-            if isinstance(event, ApprovalResolved) and event.seq > since and not _is_inside(event, done):
-                later = (*self.steps[index + 1 :], *more)
-                if not any(e.step == event.step and not isinstance(e, ApprovalResolved) for e in later):
-                    return True
-        return False
+        return self._open.has_news(since, more)
 
     @property
     def remote_approvals(self) -> list[ApprovalRequired]:
         """The approvals of this turn that other agents wait for, those inside of completed nodes included."""
-        return [asked for asked in self._unanswered if asked.remote_task_id]
+        return [asked for asked in self._open.approvals.unanswered if asked.remote_task_id]
 
     @property
     def unsettled(self) -> list[tuple[ToolIntent, ToolCall | None]]:
         """The claims of MCP tools in this turn that nothing has followed, each with the model's call."""
-        if not self.turn_open:
-            return []
-        last = {e.step: e for e in self.steps if not isinstance(e, ApprovalResolved)}
-        claimed = [e for e in last.values() if isinstance(e, ToolIntent) and e.session]
-        return [(intent, call_of(self.steps, intent)) for intent in claimed]
+        return self._open.unsettled
 
     @property
     def needs_token(self) -> bool:
         """Whether an approval waits for a caller with a bearer token."""
-        return any(APPROVAL_KINDS[asked.kind].needs_token for asked in self.pending)
+        return self.is_waiting and self._open.approvals.needs_token
 
     @property
     def needs_pass(self) -> bool:
         """Whether a pass over the tree can bring the open turn on without a person."""
-        return self.turn_open and (self.returned is not None or not (self.paused and self.pending))
+        return self.turn_open and (self.returned is not None or not (self.paused and self.is_waiting))
 
     @property
     def session_state(self) -> dict[str, str]:
@@ -247,10 +243,7 @@ class Conversation:
     @property
     def outcomes(self) -> list[StepEvent]:
         """The step events that a pass needs: all but those inside of completed nodes."""
-        done = self._done
-        if not done:
-            return self.steps
-        return [e for e in self.steps if not _is_inside(e, done)]
+        return self._open.outcomes
 
     def has(self, event: AnyEvent) -> bool:
         """Whether an event with this key has been applied in the open turn."""
@@ -259,7 +252,10 @@ class Conversation:
     def answered_at(self, key: str) -> int:
         """The ``seq`` at which the request with this Idempotency-Key was answered; 0: it has not been."""
         taken = self.requests[key]
-        return taken.answered or next((seq for seq in self.pauses if seq > taken.seq), 0)
+        if taken.answered:
+            return taken.answered
+        later = bisect_right(self.pauses, taken.seq)
+        return self.pauses[later] if later < len(self.pauses) else 0
 
     def was_shown(self, uuid: str, by: int) -> bool:
         """Whether a client had been told of this approval by event ``by``."""
@@ -271,6 +267,7 @@ class Conversation:
         self._seen.add(event.key)
         self.spent.add(event)
         self.budget_use.apply(event)
+        self.agents_started.apply(event)
         if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
             self.updated_at = event.time or self.updated_at
         match event:
@@ -284,13 +281,11 @@ class Conversation:
                 self.is_completed = True
             case Paused():
                 self.paused = self.turn_open
-                if (
-                    self.pending
-                ):  # else all of it was decided meanwhile, so that the turn goes on and nobody was answered
+                if self.is_waiting:  # else all of it was decided meanwhile, and nobody was answered
                     self.pauses.append(event.seq)
             case ApprovalShown():
                 self._answered(event)
-            case _ if isinstance(event, _STEP_EVENTS):
+            case _ if isinstance(event, STEP_EVENTS):
                 self._stepped(event)
             case _:
                 pass
@@ -334,41 +329,32 @@ class Conversation:
         self.history += [User(self.user_message), *said]
         if isinstance(event, Completed):
             self.state |= event.state
-        self.turn_open, self.steps, self.last_answer = False, [], event
-        self.claims, self.results, self.decisions, self._questions = {}, {}, [], []
-        self.validated = set()
+        self.turn_open, self._open, self.last_answer = False, OpenSteps(self.decided), event
         self._seen.clear()
         self.pauses.append(event.seq)
 
     def _stepped(self, event: StepEvent) -> None:
         if not self.turn_open:
             return
-        self.steps.append(event)
+        self._open.add(event)
         self.llm_calls += isinstance(event, LlmCall)
         self.paused = False
         match event:
             case LlmCall(text=text, draft=False) if text and event.place == ROOT:
                 self._say("assistant", text, event)
-            case Validation():
-                self.validated.add(event.step)
             case ToolResult():
-                if not event.concealed:
+                if event.artifacts and not event.concealed:
                     self.artifacts = (*self.artifacts, *event.artifacts)[:_MOST_ARTIFACTS]
                 if event.ends_turn and self.returned is None:  # of two, the first in the journal counts
                     self.returned = event
-                self.results[event.step] = event
                 told = self._tool_call_view(event)
                 self._say("tool", told.result or "", event, told)
-            case ToolIntent():
-                self.claims.setdefault(event.step, []).append(event)
             case ApprovalRequired():
                 self.asked.add(event.uuid)
-                self._questions.append(event)
             case ApprovalResolved():
                 self.decided[event.uuid] = event
-                self.decisions.append(event)
                 if event.grant is not None:
-                    asked = [asked for asked in self._questions if asked.uuid == event.uuid]
+                    asked = self._open.approvals.questions(event.uuid)
                     # What another agent asked is remembered there: its rules allow nothing here.
                     self.granted += [(one, event) for one in asked if one.remote_question is None]
                 if event.choice == "answer":
@@ -387,20 +373,11 @@ class Conversation:
     def _tool_call_view(self, event: ToolResult) -> ToolCallView:
         if event.concealed:
             return ToolCallView(event.tool, {}, "", event.is_error)
-        call = call_of(self.steps, event)
-        arguments = call.arguments if call and not self._is_draft(event) else {}
+        call = self._open.call_of(event)
+        arguments = call.arguments if call and not self._open.hides_arguments(event) else {}
         if claims := self.claims.get(event.step):
             arguments = claims[-1].arguments
         return ToolCallView(event.tool, arguments, event.shown or event.content, event.is_error)
-
-    def _is_draft(self, event: ToolResult) -> bool:
-        """Whether the call may be an answer that had to pass: no client is to see it as the model wrote it.
-        What passed, which may be another one, is the content of the result."""
-        asked_by = StepKey(event.step).asked_by.text
-        return any(
-            isinstance(e, LlmCall) and e.step == asked_by and hides_arguments(e, event.tool)
-            for e in self.steps
-        )
 
     def _remember(self, key: str, body_hash: str, seq: int) -> None:
         if key:
@@ -422,11 +399,3 @@ def fold(events: Iterable[AnyEvent]) -> Conversation:
     for event in events:
         conversation.apply(event)
     return conversation
-
-
-def _is_inside(event: StepEvent, done: set[Place]) -> bool:
-    """Whether an event belongs to a completed node and is not the completion of the outermost one."""
-    place = event.place
-    if not isinstance(event, NodeCompleted) and place in done:
-        return True
-    return any(outer in done for outer in place.enclosing)

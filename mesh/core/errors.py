@@ -8,7 +8,8 @@
     │  ├─ Conflict            the thing is in a state that does not allow it
     │  └─ TooLarge            it is over a bound
     ├─ Unavailable            send the same again after `retry_after_s`
-    │  └─ TooManyRequests     too much of the same waits already
+    │  ├─ TooManyRequests     too much of the same waits already
+    │  └─ NodeLost            a node was begun anew for so long that nobody waits for it any more
     ├─ LlmError               a model call failed for good (retries are spent); ends the turn
     ├─ ToolSessionError       a tool call has no outcome; `may_have_run` says what is known
     │  └─ CallRevoked         its claim does not hold any more: it did not run; claim it anew, or leave it
@@ -70,6 +71,10 @@ class Unavailable(MeshError):
 
 class TooManyRequests(Unavailable):
     """Not now, because too much of the same waits already."""
+
+
+class NodeLost(Unavailable):
+    """A node of the tree was lost again and again, for as long as anybody waits for it."""
 
 
 class LlmError(MeshError):

@@ -13,6 +13,10 @@ Which event depends on which, in one turn (an arrow points to what must be journ
     user_message <- llm_call <- approval_required <- approval_resolved <- tool_intent <- tool_result
                        ^------------------------------------------------------------------ llm_call
     llm_call <- agent_started <- what the called agent does <- tool_result
+    llm_call <- agent_started <- what the started agent does <- node_completed; <- tool_result, of the spawn
+    llm_call <- agent_told, of an agent below <- llm_call of the agent; <- tool_result, of the tell
+    node_completed, of a started agent <- tool_result, of the wait; <- agents_reported <- llm_call
+    code_step <- tool_result, of the python call
     llm_call <- validation, of the validator at position 0 <- validation, at position 1 <- llm_call
     llm_reserved <- llm_call | llm_settled | llm_lost; limit_reached depends on what it counts
     node_completed closes a node below the root and depends on all that happened in it.
@@ -33,6 +37,10 @@ from mesh.core.verdict import Part, Remember
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
+NodeStatus = Literal["completed", "failed", "deleted"]
+StartedBy = Literal["", "spawn", "fork", "map", "python", "tool"]
+"""What started an agent: a model by one of these tools, a map node, the code of a ``python`` call, or a tool
+of a Python file. Empty: nothing started it, it was called."""
 ValidatorKind = Literal["schema", "check", "agent", "person"]
 DecisionProtocol = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
@@ -205,13 +213,26 @@ class NodeStarted(Event, frozen=True):
 
 
 class AgentStarted(Event, frozen=True):
-    """An agent was called; its place is the ``step``, which names the call (`Place.call`). What the agent
-    answers is the `ToolResult` of the call. ``agent_path`` are the names of the agents from the root agent
-    down to this one."""
+    """An agent began; its place is the ``step``. ``agent_path`` are the names of the agents from the root
+    agent down to this one.
+
+    ``by`` is empty for an agent that was called as a tool: the place names the call (`Place.call`), and what
+    the agent answers is the result of that. Otherwise it says what started it, which goes on beside it
+    (`Place.started_in`), or that it is an item of a map; its end is the `NodeCompleted` at its place. ``id``
+    is that of `mesh.core.ids.agent_id`, ``task`` what it was told, ``title`` a few words about it for people,
+    ``metadata`` whatever the code that started it wants to find again. ``budget`` are the limits that its
+    start gave it, which tighten those that it has by the config.
+    """
 
     name: str
     kind: str
     agent_path: tuple[str, ...] = ()
+    id: str = ""
+    title: str = ""
+    task: str = ""
+    metadata: dict[str, str] = {}
+    by: StartedBy = ""
+    budget: dict[str, float] = {}
 
 
 class TextDelta(Event, frozen=True):
@@ -257,7 +278,8 @@ class LlmCall(Event, frozen=True):
     the reservation that it settles. ``forced`` names the limit for which it had to be the last one.
     ``draft``: its answer is checked before it counts, and no client is shown it before that; what passed is
     what its node or the turn completes with. ``not_offered`` are the tools that a draft calls although there
-    are none of these names.
+    are none of these names. ``heard`` are the ids of what the agent was told (`AgentTold`) that is new in its
+    input, in this order.
     """
 
     model: str
@@ -271,14 +293,16 @@ class LlmCall(Event, frozen=True):
     forced: str = ""
     draft: bool = False
     not_offered: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
 
 
 class LlmReserved(Event, frozen=True):
     """The keeper granted a model call under a budget, before it was made: at most ``tokens`` in all, of which
     ``max_output`` for the answer, at most ``nusd`` (10⁻⁹ USD). The `LlmCall` or `LlmSettled` of the same step
-    and ``attempt`` settles it; while nothing does, the bound counts. ``run`` is the pass that may make the
-    call, ``input_bytes`` the size of what the model is sent. ``forced`` as in `LlmCall`. ``warned`` are the
-    limits (place of the run, key of the budget) of which the model is told with this call."""
+    and ``attempt`` settles it; while nothing does, the bound counts. ``run`` is the run that may make the
+    call, ``pass_run`` that of the whole pass if it is another; ``input_bytes`` is the size of what the model
+    is sent. ``forced`` as in `LlmCall`. ``warned`` are the limits (place of the run, key of the budget) of
+    which the model is told with this call."""
 
     run: int
     tokens: int
@@ -288,6 +312,7 @@ class LlmReserved(Event, frozen=True):
     attempt: int = 0
     forced: str = ""
     warned: tuple[tuple[str, str], ...] = ()
+    pass_run: int = 0
 
     @property
     def key(self) -> str:
@@ -401,6 +426,7 @@ class ToolResult(Event, frozen=True):
     ``artifacts`` are files that the tool returned: the model is told that there are some, the client gets
     them. ``forced``: the limit for which a called agent had to answer before it was done. ``ends_turn``:
     its content is the answer of the turn, which ends here. ``spent`` is set for calls of other agents.
+    ``told`` are the places of the started agents of whose end it tells the model.
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
     claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent. ``found``: the
     outcome is known from a check alone. ``shown`` is what clients are told in place of a ``content`` that
@@ -423,6 +449,52 @@ class ToolResult(Event, frozen=True):
     shown: str = ""
     rule: str = ""
     denied: bool = False
+    told: tuple[str, ...] = ()
+
+
+class CodeStep(Event, frozen=True):
+    """What running code has asked of its node, and what it was answered: the code of a ``python`` call, or of
+    a tool of a Python file. The ``step`` is the tool call, ``number`` counts from 0. Both are JSON. When the
+    code runs again, it asks the same and gets the same."""
+
+    number: int
+    asked: str
+    answer: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|CodeStep|{self.number}"
+
+
+class AgentsReported(Event, frozen=True):
+    """A model answered in text while agents that it had started still worked, or before it knew what they
+    brought: it is asked once more, with the ``text``. The ``step`` is the model call; ``told`` as in
+    `ToolResult`."""
+
+    text: str
+    told: tuple[str, ...] = ()
+
+
+class AgentTold(Event, frozen=True):
+    """A started agent was told something while it works. The ``step`` is the place of the agent. ``id``
+    identifies it: it is the step of the tool call by which a node above told it; ``by`` is the name of that
+    node. The model of the agent reads it in its next call (`LlmCall.heard`). If it ``stops`` the agent, it
+    is for the node that started it, which deletes it; the ``text`` is the reason."""
+
+    id: str
+    text: str
+    by: str = ""
+    stops: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.step}|AgentTold|{self.id}"
+
+    @property
+    def addressee(self) -> Place:
+        """The place of the node that acts on it."""
+        starter = self.place.started_in if self.stops else None
+        return starter.place if starter else self.place
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -508,7 +580,8 @@ class ApprovalResolved(Event, frozen=True):
 
 
 class NodeCompleted(Event, frozen=True):
-    """A node below the root has ended and does not run again. ``text`` is its response, or what went wrong.
+    """A node below the root, or a started agent, has ended and does not run again. ``text`` is its response,
+    what went wrong, or why it was ``deleted``.
 
     ``state`` is what it wrote into the session state. ``exits``: it ends the loop around it. ``ends_agent``:
     it ends the agent that it is a part of. ``forced``: the limit for which it had to end. ``output`` and
@@ -516,7 +589,7 @@ class NodeCompleted(Event, frozen=True):
     """
 
     name: str
-    status: Literal["completed", "failed"] = "completed"
+    status: NodeStatus = "completed"
     text: str = ""
     state: dict[str, str] = {}
     exits: bool = False
@@ -600,11 +673,8 @@ class ToolProgress(Event, frozen=True):
 Live = NodeStarted | Spend | TextDelta | ToolCallDelta | ToolProgress | Trace | CutOff
 """Events for watchers; they are never journaled."""
 
-AnyEvent = (
-    Live
-    | ConversationCreated
-    | UserMessage
-    | AgentStarted
+StepEvent = (
+    AgentStarted
     | LlmReserved
     | LlmCall
     | LlmSettled
@@ -612,10 +682,21 @@ AnyEvent = (
     | LimitReached
     | ToolIntent
     | ToolResult
+    | CodeStep
+    | AgentsReported
+    | AgentTold
     | Validation
     | ApprovalRequired
     | ApprovalResolved
     | NodeCompleted
+)
+"""Events about the steps of the open turn."""
+
+AnyEvent = (
+    Live
+    | ConversationCreated
+    | UserMessage
+    | StepEvent
     | Paused
     | ApprovalShown
     | Completed

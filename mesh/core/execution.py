@@ -15,6 +15,14 @@ _TRACEPARENT = re.compile(
 )
 
 
+class RecordedQuestion(msgspec.Struct, frozen=True):
+    """What running code has asked of its node before, and what it was answered, both as JSON: see
+    `CodeStep`."""
+
+    asked: str
+    answer: str
+
+
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a call stands.
 
@@ -31,6 +39,8 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     ``spent`` and ``left`` are amounts by the key of their budget (``max_cost_usd``, …), empty where there is
     no budget. Model calls whose cost is not known yet count with their bounds.
+
+    ``recorded`` is what the tool has asked in earlier runs of this call: see `mesh.tools.asking`.
     """
 
     idempotency_key: str
@@ -42,6 +52,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     spent: Mapping[str, int | float] = {}
     left: Mapping[str, int | float] = {}
     traceparent: str = ""
+    recorded: tuple[RecordedQuestion, ...] = ()
 
 
 def step_id(conversation_id: str, turn: int, step: str) -> str:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from mesh.core.events import (
+    AgentsReported,
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalResolved,
     LlmCall,
@@ -28,8 +30,10 @@ def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_R
     """The messages between the node at a place and its model, as the next model call takes them.
 
     Every tool call gets a result, as providers require; the result of a call that was not run is ``not_run``.
-    An answer that a validator objected to is followed by the objection.
+    An answer that a validator objected to is followed by the objection, one that came before the node's
+    agents had ended by what they brought. What the node was told comes before the call that heard it.
     """
+    told = {e.id: e for e in steps if isinstance(e, AgentTold) and e.place == place}
     results = {e.step: e for e in steps if isinstance(e, ToolResult)}
     without = {e.step: NOT_KNOWN for e in steps if isinstance(e, ToolIntent)}
     without |= {
@@ -40,17 +44,23 @@ def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_R
     for event in steps:
         if not isinstance(event, LlmCall) or event.place != place:
             continue
+        messages += [news_message(told[id]) for id in event.heard if id in told]
         messages.append(Assistant(event.text, event.tool_calls))
         if not event.tool_calls and (objection := objections.get(event.step)):
             messages.append(User(objection))
         if event.tool_calls:
             steps_of = [StepKey(event.step).tool_call(j).text for j in range(len(event.tool_calls))]
-            told = [
+            answered = [
                 _result(call, results.get(step), without.get(step, not_run))
                 for call, step in zip(event.tool_calls, steps_of, strict=True)
             ]
-            messages.append(Results(tuple(told)))
+            messages.append(Results(tuple(answered)))
     return messages
+
+
+def news_message(told: AgentTold) -> User:
+    """What an agent was told while it works, as its model reads it."""
+    return User(f"[{told.by or 'The agent that started you'} tells you, while you work:]\n{told.text}")
 
 
 def _objections(steps: Sequence[AnyEvent]) -> dict[str, str]:
@@ -61,6 +71,8 @@ def _objections(steps: Sequence[AnyEvent]) -> dict[str, str]:
         match event:
             case Validation(valid=False, feedback=feedback) if answer:
                 found.setdefault(answer.text, feedback)
+            case AgentsReported():
+                found[event.step] = event.text
             case ApprovalResolved(edited_args=dict()) if answer:
                 found[answer.text] = _REPLACED
             case _:
@@ -72,17 +84,3 @@ def _result(call: ToolCall, outcome: ToolResult | None, without: str) -> Result:
     if outcome is None:
         return Result(call.id, call.name, without, is_error=True)
     return Result(call.id, call.name, outcome.content, outcome.is_error)
-
-
-def call_of(steps: Sequence[AnyEvent], outcome: ToolResult | ToolIntent) -> ToolCall | None:
-    """The model's call that this claim or result belongs to, if it is among the steps."""
-    return next(
-        (
-            call
-            for event in reversed(steps)
-            if isinstance(event, LlmCall) and event.place == outcome.place
-            for index, call in enumerate(event.tool_calls)
-            if StepKey(event.step).tool_call(index).text == outcome.step
-        ),
-        None,
-    )

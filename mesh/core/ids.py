@@ -1,13 +1,17 @@
-"""Ids of conversations and approvals, and the shard that owns them.
+"""Ids of conversations, approvals and agents, and the shard that owns them.
 
-The uuid of an approval ends in the same eight hex digits as the id of its conversation. So a request that has
-only the uuid (from a link in a mail, say) finds the keeper without an index.
+The uuid of an approval, and the id of an agent, end in the same eight hex digits as the id of their
+conversation. So a request that has only the uuid (from a link in a mail, say) finds the keeper without an
+index.
 """
 
 import hmac
 import re
 import uuid
 import zlib
+from hashlib import sha256
+
+from mesh.core.places import ROOT, Place
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SESSION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -43,6 +47,14 @@ def id_for_key(secret: bytes, idempotency_key: str, caller: str) -> str:
 def approval_id(conversation_id: str) -> str:
     """A new approval's uuid, in the shard of its conversation."""
     return new_id()[:-8] + id_suffix(conversation_id)
+
+
+def agent_id(conversation_id: str, turn: int, place: Place) -> str:
+    """The id of the agent at a place, always the same one: that of the root is its conversation's."""
+    if place == ROOT:
+        return conversation_id
+    digest = sha256(f"{conversation_id}|{turn}|{place.text}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))[:-8] + id_suffix(conversation_id)
 
 
 def id_suffix(some_id: str) -> str:

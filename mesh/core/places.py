@@ -5,8 +5,12 @@
                 0.2#3.1        the second child of that one, which is a loop's child in iteration 3
                 0.1.search@3-0   the agent search, called by the node 0.1 in its step 0.1/tool/3.0
                 0.1.critic@v3-1  the agent critic, in the step 0.1/validation/3.1
+                0.1.search@3-0-1 the second agent that the step 0.1/tool/3.0 started, which is a search
+                0.1.self@3-0-1   the same, but a fork: it is the node 0.1 once more
+                0.2.0#7          the seventh item of a map
     node path   0.2.1          the node that is there, whatever the iteration: it names the node's actor
                 search.2       the third child of the agent search, wherever it was called
+                0.1            also of a fork of this node, at 0.1.self@3-0-1
     step key    0.2/llm/1      the second model call of the node
                 0.2/tool/1.0   the first tool call of the answer to it
                 0.2/tool/0.0   or the call of a tool node, which has no model
@@ -26,7 +30,11 @@ import msgspec
 
 _INDEX = re.compile(r"\.(\d+)(?=[.#]|$)")
 _ITERATION = re.compile(r"#(\d+)")
-_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(v?)(\d+)-(\d+)")
+_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(v?)(\d+)-(\d+)(?:-(\d+))?")
+
+FORK = "self"
+"""Stands for the name of the agent in the place of a fork. No agent of a config has this name."""
+_FORK_PART = f"{FORK}@"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -38,10 +46,14 @@ class Place(msgspec.Struct, frozen=True):
     def path(self) -> str:
         """The node path: the place without iterations, from the root of the agent that it belongs to.
 
-        >>> Place("0.2#3.1").path, Place("0.1.search@3-0.2#1").path
-        ('0.2.1', 'search.2')
+        A fork is the node that it was forked from.
+
+        >>> Place("0.2#3.1").path, Place("0.1.search@3-0.2#1").path, Place("0.1.self@3-0-1").path
+        ('0.2.1', 'search.2', '0.1')
         """
         text = self.text
+        if _FORK_PART in text:
+            text = ".".join(part for part in text.split(".") if not part.startswith(_FORK_PART))
         if "@" in text:
             above, _, below = text.rpartition("@")
             text = f"{above.rpartition('.')[2]}{''.join(below.partition('.')[1:])}"
@@ -81,21 +93,21 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def called_agents(self) -> list[str]:
-        """The names of the called agents that it lies in, the outermost first.
+        """The names of the called and started agents that it lies in, the outermost first.
 
-        >>> Place("0.1.search@3-0.2.web@0-1").called_agents
+        >>> Place("0.1.search@3-0.2.web@0-1-4").called_agents
         ['search', 'web']
         """
         return [name for name, *_ in _CALLED.findall(self.text)] if "@" in self.text else []
 
     @property
     def depth(self) -> int:
-        """How many agents call each other down to this place: 1 in the root agent."""
+        """How many agents call or start each other down to this place: 1 in the root agent."""
         return 1 + self.text.count("@")
 
     @property
     def agent(self) -> "Place":
-        """The place of the agent that it lies in: the root, or that of a called agent.
+        """The place of the agent that it lies in: the root, or that of a called or started agent.
 
         >>> Place("0.1.search@3-0.2#1").agent.text
         '0.1.search@3-0'
@@ -107,7 +119,8 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def in_tree(self) -> "Place":
-        """The place in the tree of the root agent: of a called agent, that of the node whose call led to it.
+        """The place in the tree of the root agent: of a called or started agent, that of the node whose call
+        led to it.
 
         >>> Place("0.1.search@3-0.2").in_tree.text
         '0.1'
@@ -122,11 +135,59 @@ class Place(msgspec.Struct, frozen=True):
         >>> Place("0.1.search@3-0").call.text, Place("0.1.critic@v3-1").call.text
         ('0.1/tool/3.0', '0.1/validation/3.1')
         """
-        caller, _, last = self.text.rpartition(".")
-        found = _CALLED.fullmatch(last)
-        if found is None:
+        found = self._beginning_of_agent
+        if found is None or found[5]:
             return None
-        return StepKey(f"{caller}/{'validation' if found[2] else 'tool'}/{found[3]}.{found[4]}")
+        return StepKey(f"{self._above}/{'validation' if found[2] else 'tool'}/{found[3]}.{found[4]}")
+
+    @property
+    def started_in(self) -> "StepKey | None":
+        """The tool call that started the agent whose place this is; None if it is not the place of a started
+        agent.
+
+        >>> Place("0.1.search@3-0-1").started_in.text, Place("0.1.search@3-0").started_in
+        ('0.1/tool/3.0', None)
+        """
+        found = self._beginning_of_agent
+        if found is None or not found[5]:
+            return None
+        return StepKey(f"{self._above}/tool/{found[3]}.{found[4]}")
+
+    @property
+    def begun_in(self) -> "StepKey | None":
+        """The step that called or started the agent whose place this is: see `call` and `started_in`."""
+        return self.call or self.started_in
+
+    @property
+    def is_started(self) -> bool:
+        """Whether this is the place of a started agent, be it a fork."""
+        return self.started_in is not None
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether this is the place of a fork.
+
+        >>> Place("0.1.self@3-0-1").is_fork, Place("0.1.self@3-0-1.web@0-0").is_fork
+        (True, False)
+        """
+        return self.text.rpartition(".")[2].startswith(_FORK_PART)
+
+    @property
+    def _above(self) -> str:
+        return self.text.rpartition(".")[0]
+
+    @property
+    def _beginning_of_agent(self) -> "re.Match[str] | None":
+        last = self.text.rpartition(".")[2]
+        return _CALLED.fullmatch(last) if "@" in last else None
+
+    def below(self, outer: "Place") -> str:
+        """How it is written as seen from a place around it, which names it there.
+
+        >>> Place("0.1.search@3-0-1.2").below(Place("0.1"))
+        'search@3-0-1.2'
+        """
+        return self.text.removeprefix(f"{outer.text}.")
 
     def child(self, index: int, iteration: int = 0) -> "Place":
         """The place of a child, in an iteration if this is a loop.
@@ -266,6 +327,22 @@ class StepKey(msgspec.Struct, frozen=True):
         caller, step, call = self.text.split("/", 2)
         mark = "v" if step == "validation" else ""
         return Place(f"{caller}.{name}@{mark}{call.replace('.', '-')}")
+
+    def started_agent(self, name: str, index: int) -> Place:
+        """The place of the agent at a position, from 0, among those that this tool call starts.
+
+        >>> StepKey("0.1/tool/3.0").started_agent("search", 1).text
+        '0.1.search@3-0-1'
+        """
+        return Place(f"{self.called_agent(name).text}-{index}")
+
+    def fork(self, index: int) -> Place:
+        """The place of the fork at a position, from 0, among those that this tool call starts.
+
+        >>> StepKey("0.1/tool/3.0").fork(1).text
+        '0.1.self@3-0-1'
+        """
+        return self.started_agent(FORK, index)
 
 
 ROOT = Place("0")

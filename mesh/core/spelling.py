@@ -4,15 +4,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def closest(word: str, known: Iterable[str]) -> str:
+def closest(word: str, known: Iterable[str], least: float = 0.6) -> str:
     """Returns the known name that a misspelt one was probably meant to be; an empty text if none is close.
+    ``least`` is how close it has to be, from 0 to 1.
 
     >>> closest("prot", ["prompt", "port"]), closest("is_knwn", ["is_known"]), closest("x", ["port"])
     ('port', 'is_known', '')
     """
     names = sorted(known)
     swapped = [name for name in names if sorted(name) == sorted(word)]
-    return next(iter(swapped or get_close_matches(word, names, n=1)), "")
+    return next(iter(swapped or get_close_matches(word, names, n=1, cutoff=least)), "")
 
 
 def meant(word: str, known: Iterable[str]) -> str:

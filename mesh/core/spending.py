@@ -17,6 +17,7 @@ from mesh.core.events import (
     Completed,
     LlmCall,
     LlmSettled,
+    NodeCompleted,
     SpentElsewhere,
     ToolResult,
     UserMessage,
@@ -31,14 +32,14 @@ _NUSD = 10**9
 _MOST = 10**15
 """What a sum is shown as at most: an imported journal may hold numbers that JSON readers cannot."""
 _UNKNOWN = "unknown"
-_COUNTED = (LlmCall, LlmSettled, UserMessage, AgentStarted, ToolResult, Completed)
+_COUNTED = (LlmCall, LlmSettled, UserMessage, AgentStarted, ToolResult, NodeCompleted, Completed)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """A sum. ``total_tokens`` are more than the others together where a call was settled without its answer.
     ``unpriced_calls`` are those whose cost is not known and not in ``cost_usd``, among them calls of other
     agents that do not say what they spent. ``time_ms`` is how long the model calls took. ``runs`` counts
-    turns and calls of agents, ``forced`` those that a limit ended."""
+    turns, and calls and starts of agents, ``forced`` those that a limit ended."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -53,8 +54,8 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpentByAgent(Spent, frozen=True, kw_only=True):
-    """What one agent has spent itself, without the agents that it called. ``agent_path`` are the names of the
-    agents from the root agent down to it."""
+    """What one agent has spent itself, without the agents that it called or started. ``agent_path`` are the
+    names of the agents from the root agent down to it."""
 
     agent_path: tuple[str, ...]
 
@@ -233,8 +234,10 @@ def _amounts(event: AnyEvent, cost_of: CostOf) -> dict[str, int]:
             }
         case LlmSettled():
             return {"calls": event.calls, "total_tokens": event.tokens, "cost_nusd": event.cost_nusd}
-        case UserMessage() | AgentStarted():
+        case UserMessage():
             return {"runs": 1}
+        case AgentStarted():
+            return {} if event.by == "map" else {"runs": 1}
         case ToolResult(spent=SpentElsewhere() as elsewhere):
             cost = elsewhere.cost_nusd
             return {
@@ -245,6 +248,8 @@ def _amounts(event: AnyEvent, cost_of: CostOf) -> dict[str, int]:
                 "unpriced_calls": int(cost is None),
             }
         case ToolResult() | Completed() if event.forced:
+            return {"forced": 1}
+        case NodeCompleted() if event.forced and event.place.is_started:
             return {"forced": 1}
         case _:
             return {}

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mesh.core.budget import Amount
+from mesh.core.amounts import Amount
 from mesh.core.conversation import Conversation, ConversationStatus, MessageView
 from mesh.core.events import (
     ApprovalKindName,
@@ -183,7 +183,7 @@ def view(conversation: Conversation) -> ConversationView:
 
 def summary(conversation: Conversation) -> ConversationSummary:
     """The conversation as a list shows it."""
-    pending, turn = conversation.pending, turn_view(conversation)
+    oldest, turn = conversation.oldest_pending, turn_view(conversation)
     first = next((message.content for message in conversation.messages if message.role == "user"), "")
     return ConversationSummary(
         id=conversation.id,
@@ -192,7 +192,7 @@ def summary(conversation: Conversation) -> ConversationSummary:
         created_at=conversation.created_at,
         updated_at=conversation.updated_at,
         title=first[:_TITLE],
-        pending_approval=pending_approval(conversation.id, pending[0]) if pending else None,
+        pending_approval=pending_approval(conversation.id, oldest) if oldest else None,
         turn_state=turn.state if turn else None,
         context_id=conversation.context_id,
     )
@@ -204,7 +204,7 @@ def turn_view(conversation: Conversation) -> TurnView | None:
     if not number:
         return None
     if conversation.turn_open:
-        if not conversation.pending:
+        if not conversation.is_waiting:
             return TurnView(number, "working", since)
         return TurnView(number, "auth_required" if conversation.needs_token else "waiting_approval", since)
     match conversation.last_answer:
@@ -223,7 +223,7 @@ def completed_view(end: Completed, number: int, artifacts: tuple[Artifact, ...] 
 
 
 def _pipeline_state(conversation: Conversation) -> PipelineState | None:
-    asked = next(iter(conversation.pending), None)
+    asked = conversation.oldest_pending
     if asked is None or asked.place == ROOT:
         return None
     return PipelineState(

@@ -6,6 +6,7 @@ from typing import Any
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import ApprovalRequired
+from mesh.display.started_agents import handle_of
 from mesh.display.text import as_json, clean, one_line
 
 _MAX_NAME = 60
@@ -65,10 +66,12 @@ def callers_of(asked: ApprovalRequired) -> str:
 
 def asker_of(asked: ApprovalRequired) -> str:
     """Returns the name of the node that asks; empty if the approval does not say it. If a called agent asks
-    and the node is not its root, returns the agent's name as well."""
+    and the node is not its root, returns the agent's name as well. A started agent has its handle in place of
+    its name, as others of that name may ask, too."""
     node = one_line(asked.asked_by, _MAX_NAME)
     agent = one_line(asked.agent_path[-1], _MAX_NAME) if asked.agent_path else ""
-    return f"{node} of {agent}" if node and agent and node != agent else node or agent
+    shown = handle_of(asked.place.agent) if asked.place.agent.is_started else agent
+    return f"{node} of {shown}" if node and agent and node != agent else shown if agent else node
 
 
 def subject_of(asked: ApprovalRequired | None) -> str:

@@ -8,6 +8,7 @@ _NAMES = {
     "max_total_tokens": "tokens",
     "max_llm_calls": "model calls",
     "max_time_s": "time",
+    "max_agents": "started agents",
     "max_conversation_cost_usd": "cost of the conversation",
 }
 _THEN = {"answer": "one last answer", "stop": "it stops here", "fail": "it fails"}

@@ -79,6 +79,7 @@ _Calls = Annotated[int, Meta(ge=1, le=1_000_000, description="model calls")]
 _Seconds = Annotated[
     float, Meta(gt=0, le=86_400, description="time, without the time that it waits for people")
 ]
+_Agents = Annotated[int, Meta(ge=1, le=1_000_000, description="agents that are started, over the whole turn")]
 
 
 class RequestBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +89,7 @@ class RequestBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_total_tokens: _Tokens | UnsetType = UNSET
     max_llm_calls: _Calls | UnsetType = UNSET
     max_time_s: _Seconds | UnsetType = UNSET
+    max_agents: _Agents | UnsetType = UNSET
 
 
 class MessageRequest(msgspec.Struct, frozen=True):

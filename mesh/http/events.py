@@ -13,10 +13,10 @@ from starlette.routing import Route
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
 from mesh.core.actions import action_lines, actions
-from mesh.core.budget import turn_spend
 from mesh.core.errors import BadRequest
 from mesh.core.events import NAMES, AnyEvent, Spend, decode, now
 from mesh.core.ids import SESSION_IDS, is_session_id
+from mesh.core.spend_of_runs import turn_spend
 from mesh.core.spending import RunSpend, SpendReport, TurnSpend, root_agent, spend_report
 from mesh.http.backend import Backend
 from mesh.http.body_types import TreeBody

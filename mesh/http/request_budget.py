@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from mesh.config.model import Budget, Config
 from mesh.config.problem_texts import problems_of, spelled
+from mesh.core.agent_limits import OF_TURN
 from mesh.core.errors import BadRequest
 from mesh.tree.configured_limits import MONEY, limits_of, limits_of_turn, unpriced_models
 
@@ -18,7 +19,7 @@ class RequestBudgets:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._own = limits_of_turn(config)
+        self._own = {"max_agents": OF_TURN, **limits_of_turn(config)}
 
     def limits_in(self, body: dict[str, Any]) -> dict[str, float]:
         """The limits that a body sets for its turn, by key; none without a ``budget``. Raises `BadRequest`

@@ -27,8 +27,9 @@ class MemoryJournal:
             raise WrongSequence(
                 f"conversation {append.conversation_id} is at {len(journal)}, not {append.after}"
             )
-        self._journals[append.conversation_id] = [*journal, *append.events]
-        return len(journal) + len(append.events)
+        journal += append.events
+        self._journals[append.conversation_id] = journal
+        return len(journal)
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:
         return list(self._journals.get(conversation_id, ()))

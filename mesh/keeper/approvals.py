@@ -6,7 +6,7 @@ several decisions about one approval the first counts, and what can be decided h
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -53,9 +53,9 @@ class Approvals:
         self._covered = covered
         self._expiry = Schedule(self._expire, "not_expired")
 
-    def expire_at(self, conversation_id: str, deadlines: list[str]) -> None:
-        """Remembers when approvals of a conversation expire."""
-        for when in deadlines:
+    def expire_at(self, conversation_id: str, when: str) -> None:
+        """Remembers when the first approvals of a conversation expire; empty: none does."""
+        if when:
             self._expiry.note(when, conversation_id)
 
     async def close(self) -> None:
@@ -169,9 +169,7 @@ class Approvals:
         """Journals decisions if all of these approvals are still pending. False if another decision won."""
         # `only_if` is asked under the lock of the conversation's appends: of two decisions only one finds the
         # approval pending.
-        won = await loaded.append(
-            resolved, only_if=lambda: all(each in loaded.conversation.pending for each in asked)
-        )
+        won = await loaded.append(resolved, only_if=lambda: _are_pending(loaded.conversation, asked))
         if won:
             failpoint("approval.resolved")
             if any(each.grant is not None for each in resolved):
@@ -179,11 +177,15 @@ class Approvals:
             self._driver.start(loaded)
         return won
 
-    async def approve_covered(self, conversation_id: str) -> None:
-        """Approves what waits in a conversation and what is remembered covers. Raises `Unavailable`."""
+    async def approve_covered(self, conversation_id: str, uuids: Collection[str] | None = None) -> None:
+        """Approves what waits in a conversation and what is remembered covers; of these approvals, if some
+        are given. Raises `Unavailable`."""
         loaded = await self._get(conversation_id)
+        conversation = loaded.conversation
+        found = None if uuids is None else [conversation.pending_approval(uuid) for uuid in uuids]
         with loaded.in_use():
-            await self._approve_covered(loaded)
+            waiting = conversation.pending if found is None else [asked for asked in found if asked]
+            await self._approve_covered(loaded, waiting)
 
     async def _remember(self, loaded: LoadedConversation, resolved: Sequence[ApprovalResolved]) -> None:
         """Keeps what decisions leave behind, and approves what waits and is covered by it: here at once, so
@@ -192,13 +194,13 @@ class Approvals:
         failpoint("approval.remembered")
         self._covered.look()
         try:
-            await self._approve_covered(loaded)
+            await self._approve_covered(loaded, loaded.conversation.pending)
         except Unavailable as problem:
             _log.warning("event=not_covered %s %s", loaded.label, fields(message=problem))
             self._covered.check(loaded.conversation.id)
 
-    async def _approve_covered(self, loaded: LoadedConversation) -> None:
-        for asked in loaded.conversation.pending:
+    async def _approve_covered(self, loaded: LoadedConversation, waiting: Sequence[ApprovalRequired]) -> None:
+        for asked in waiting:
             if await self._grants.cover(loaded.conversation, asked):
                 granted = ApprovalResolved(
                     turn=asked.turn, step=asked.step, uuid=asked.uuid, choice="approve", by=GRANTED
@@ -208,11 +210,7 @@ class Approvals:
     async def _expire(self, conversation_id: str) -> None:
         """Rejects the approvals of a conversation whose time has run out."""
         loaded = await self._get(conversation_id)
-        # The conversation may have been unreadable when its keeper started: its other deadlines are not known
-        # yet, and its turn was not resumed.
-        self.expire_at(
-            conversation_id, [a.expires_at for a in loaded.conversation.pending if a.expires_at > now()]
-        )
+        # The conversation may have been unreadable when its keeper started: its turn was not resumed then.
         if loaded.needs_pass:
             self._driver.start(loaded)
         for asked in loaded.conversation.pending:
@@ -226,18 +224,21 @@ class Approvals:
                     reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
                 )
                 await self._resolve(loaded, [asked], [resolved])
+        self.expire_at(conversation_id, loaded.conversation.first_deadline)
 
 
 def _still_wanted(conversation: Conversation, decisions: Sequence[Decision]) -> list[Decision]:
-    pending = {asked.uuid for asked in conversation.pending}
-    return [each for each in decisions if not each.if_pending or each.uuid in pending]
+    return [each for each in decisions if not each.if_pending or conversation.pending_approval(each.uuid)]
+
+
+def _are_pending(conversation: Conversation, asked: Sequence[ApprovalRequired]) -> bool:
+    return all(conversation.pending_approval(each.uuid) == each for each in asked)
 
 
 def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
     """The approval to decide. Raises `NotFound`, or `Conflict` if it is resolved already."""
-    for asked in conversation.pending:
-        if asked.uuid == uuid:
-            return asked
+    if asked := conversation.pending_approval(uuid):
+        return asked
     if uuid in conversation.asked:
         raise Conflict(_why_not(conversation, uuid))
     raise NotFound(f"there is no approval {uuid[:64]!r} in conversation {conversation.id}")

@@ -34,35 +34,43 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import Place, StepKey
-from mesh.tree.turn import Ack, ReserveReply
+from mesh.tree.turn import Ack, Activation, ReserveReply
 
 
 class Admission:
-    """The decision about the call that pass ``run`` asks for. `LoadedConversation.append` calls it under its
-    lock, with the events that are new; it returns those to be appended after them, in the same write. Then
-    `grant` is the reply; None if the call has to wait."""
+    """The decision about the call that a run asks for, in the pass with the run ``pass_run``.
+    `LoadedConversation.append` calls it under its lock, with the events that are new; it returns those to be
+    appended after them, in the same write. Then `grant` is the reply; None if the call has to wait for what
+    it is ``short`` of."""
 
-    def __init__(self, conversation: Conversation, turn: int, run: int, request: CallRequest) -> None:
+    def __init__(
+        self, conversation: Conversation, activation: Activation, pass_run: int, request: CallRequest
+    ) -> None:
         self._conversation = conversation
-        self._turn = turn
-        self._run = run
+        self._turn = activation.turn
+        self._run = activation.run
+        self._pass_run = pass_run
         self._request = request
         self._event: AnyEvent | None = None
-        self._must_wait = False
+        self.short: MustWait | None = None
 
     def __call__(self, new: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
         request, budget_use = self._request, self._conversation.budget_use
         budget_use = budget_use.after(new) if new else budget_use
-        known = budget_use.open.get((request.step, request.attempt))
+        known = budget_use.open.get(request.step, request.attempt)
         if known is not None and known.run == self._run:  # it asks again, because the reply was lost
             self._event = known
             return ()
-        decided = admitted(budget_use, request, self._run, now())
+        decided = admitted(budget_use, request, self._pass_run, now())
         match decided:
             case MustWait():
-                self._must_wait = True
+                self.short = decided
             case Granted():
-                self._event = decided.reserved
+                self._event = msgspec.structs.replace(
+                    decided.reserved,
+                    run=self._run,
+                    pass_run=self._pass_run if self._pass_run != self._run else 0,
+                )
             case Reached():
                 self._event = self._limit_reached(decided)
                 if self._event is None and not budget_use.is_asked(decided.scope, decided.limit):
@@ -74,7 +82,7 @@ class Admission:
 
     def grant(self, ack: Ack) -> ReserveReply | None:
         """The reply; None if the call has to wait for calls in flight."""
-        if self._must_wait:
+        if self.short is not None:
             return None
         event = self._event
         if event is None:
@@ -105,12 +113,11 @@ class Admission:
     def _question(self, reached: Reached) -> ApprovalRequired:
         """Asks a person to raise a limit."""
         question = limit_question(reached, self._request)
-        before = [e for e in self._conversation.steps if isinstance(e, ApprovalRequired)]
         expires = self._request.expire_after_s
         return msgspec.structs.replace(
             question,
             uuid=approval_id(self._conversation.id),
-            attempt=sum(asked.step == question.step for asked in before),
+            attempt=self._conversation.times_asked(question.step),
             expires_at="" if expires is None else moment(timedelta(seconds=expires)),
         )
 
@@ -129,12 +136,12 @@ def settled_late(conversation: Conversation, events: Sequence[AnyEvent]) -> list
             attempt=call.attempt,
         )
         for call in calls
-        if (call.step, call.attempt) in is_open
+        if is_open.get(call.step, call.attempt)
     ]
 
 
-def lost_calls(conversation: Conversation, turn: int, run: int, place: Place) -> list[AnyEvent]:
-    """What follows when the process of a node is lost: the answers to the calls that the pass ``run`` was
-    making there are lost with it. Calls that wait for them go on."""
-    in_flight = conversation.budget_use.in_flight(place, run)
-    return [LlmLost(turn=turn, step=reserved.step, attempt=reserved.attempt) for reserved in in_flight]
+def lost_calls(conversation: Conversation, place: Place, pass_run: int) -> list[AnyEvent]:
+    """What follows when the process of a node is lost: the answers to the calls that were being made there
+    and below, in the pass with this run, are lost with it. Calls that wait for them go on."""
+    in_flight = conversation.budget_use.in_flight(place, pass_run)
+    return [LlmLost(turn=each.turn, step=each.step, attempt=each.attempt) for each in in_flight]

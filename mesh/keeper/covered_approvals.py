@@ -6,7 +6,7 @@ starts does so first. Nothing depends on it: what is not covered still waits for
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from mesh.core.events import now
 from mesh.keeper.index import Index
@@ -19,17 +19,22 @@ LOOK_EVERY_S = 1.0
 system."""
 
 
+Approve = Callable[[str, Collection[str] | None], Awaitable[None]]
+"""Approves what grants cover in a conversation: of the approvals with these uuids, or of all that wait."""
+
+
 class CoveredApprovals:
     """Calls ``approve`` with the conversations of ``index`` in which a grant may cover what waits;
     again, after a pause, where that fails. ``root`` is the name of the root agent."""
 
-    def __init__(
-        self, index: Index, book: GrantBook, root: str, approve: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, index: Index, book: GrantBook, root: str, approve: Approve) -> None:
         self._index = index
         self._book = book
         self._root = root
-        self._schedule = Schedule(approve, "not_covered")
+        self._approve = approve
+        self._schedule = Schedule(self._approve_noted, "not_covered")
+        # What is to be looked at, by conversation: approvals, by uuid; None: all that wait.
+        self._noted: dict[str, dict[str, None] | None] = {}
         self._known: dict[str, Sequence[Grant]] = {}  # the grants at the last look, by agent
         self._news = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
@@ -43,11 +48,29 @@ class CoveredApprovals:
         """Looks at the book now: it may have something new."""
         self._news.set()
 
-    def check(self, conversation_id: str) -> None:
-        """Looks at one conversation. What asks there may have been granted while it was about to ask, so that
-        neither the gate nor a look at the book has seen both."""
-        self._schedule.note(now(), conversation_id)
+    def check(self, conversation_id: str, uuids: Collection[str] | None = None) -> None:
+        """Looks at approvals of one conversation, or at all that wait there. What asks may have been granted
+        while it was about to ask, so that neither the gate nor a look at the book has seen both."""
+        self._note(conversation_id, uuids)
         self.start()
+
+    def _note(self, conversation_id: str, uuids: Collection[str] | None) -> None:
+        noted = self._noted.setdefault(conversation_id, {})
+        if noted is None or uuids is None:
+            self._noted[conversation_id] = None
+        else:
+            noted.update(dict.fromkeys(uuids))
+        self._schedule.note(now(), conversation_id)
+
+    async def _approve_noted(self, conversation_id: str) -> None:
+        """Looks at what was noted, which is noted again if that fails."""
+        uuids = self._noted.pop(conversation_id, {})
+        try:
+            await self._approve(conversation_id, uuids)
+        except Exception:
+            known = self._noted.get(conversation_id, {})
+            self._noted[conversation_id] = None if uuids is None or known is None else {**uuids, **known}
+            raise
 
     async def close(self) -> None:
         """Stops; what waits goes on waiting."""
@@ -62,7 +85,7 @@ class CoveredApprovals:
             for agent, conversations in asking.items():
                 if await self._has_more(agent or self._root):
                     for conversation_id in conversations:
-                        self._schedule.note(now(), conversation_id)
+                        self._note(conversation_id, None)
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._news.wait()

@@ -36,7 +36,7 @@ class Snapshots:
 
     def mark(self, conversation: Conversation) -> None:
         """Notes a change. Only what has ended or paused is written."""
-        if conversation.turn_open and not conversation.pending:
+        if conversation.turn_open and not conversation.is_waiting:
             return
         self._dirty[conversation.id] = conversation
         if self._writer is None or self._writer.done():

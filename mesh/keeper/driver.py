@@ -8,10 +8,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 
-from mesh.core.errors import JournalError, StaleEpoch, Unavailable, WrongSequence
+from mesh.core.errors import JournalError, NodeLost, StaleEpoch, Unavailable, WrongSequence
 from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult, moment
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.net.backoff import Backoff, Patience, jittered
@@ -36,10 +37,15 @@ class _Trouble:
     def __init__(self) -> None:
         self.problem = ""
         self._patience = Patience(_LOST_PASSES)
+        self._before_s = 0.0
+
+    def began_before(self, seconds: float) -> None:
+        """The row of failures is at least so long: it began within the pass."""
+        self._before_s = max(self._before_s, seconds)
 
     @property
     def lasted_s(self) -> float:
-        return self._patience.lasted_s
+        return self._before_s + self._patience.lasted_s
 
     def pause(self, problem: Unavailable | JournalError) -> float:
         """How many seconds to wait after this problem."""
@@ -105,6 +111,8 @@ class Driver:
                     raise  # nothing of the turn is durable, so its message is refused
                 _log.warning("event=pass_lost %s %s", loaded.label, fields(message=problem))
                 trouble = trouble or _Trouble()
+                if isinstance(problem, NodeLost):
+                    trouble.began_before(self._unavailable_for_s)
                 await asyncio.sleep(trouble.pause(problem))
 
     async def _pass_or_end(self, loaded: LoadedConversation, trouble: "_Trouble | None") -> None:
@@ -128,22 +136,28 @@ class Driver:
             raise EndsNow
         latest = moment(timedelta(seconds=self._turn_timeout_s))
         is_older = loaded.conversation.digest != self._digest
-        turn = msgspec.structs.replace(await loaded.begin_pass(), deadline=latest, is_older=is_older)
+        turn = msgspec.structs.replace(
+            await loaded.begin_pass(),
+            deadline=latest,
+            patience_s=self._unavailable_for_s,
+            is_older=is_older,
+        )
         output = await self._output(loaded, turn)
         failpoint("keeper.pass_returned")
         abandoned = _abandoned_tasks(loaded)
         if output.status in ("completed", "failed", "stopped"):
             output = await self._with_settled(loaded, output)
-        await loaded.append_from_pass(
-            turn.turn, turn.run, _closing(output, turn, loaded.conversation.returned)
-        )
+        # Whether an agent has returned to the user is asked when it is this append's turn: that may just be
+        # being journaled.
+        end = partial(_end, output, turn, loaded)
+        await loaded.append_from_pass(turn.activation, output.events, more=lambda _: end())
         if loaded.ends_now:
             raise EndsNow
         if not loaded.conversation.turn_open:
             await self._cancel_tasks(abandoned)
         if output.status == "interrupted":
-            raise Unavailable(output.text)
-        if output.status == "superseded" and loaded.is_current(turn.turn, turn.run):
+            raise NodeLost(output.text) if output.gave_up else Unavailable(output.text)
+        if output.status == "superseded" and loaded.is_current(turn.activation):
             # No other pass began, so this is a failure: the next pass begins after a pause, not at once.
             raise Unavailable("a pass ended as if another one had begun")
 
@@ -211,7 +225,10 @@ class Driver:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await loaded.running_pass
         except asyncio.CancelledError:
-            if loaded.ends_now:
+            # The pass may be cancelled because the turn ends. If the driver is, the keeper ends, and nothing
+            # follows.
+            driver = asyncio.current_task()
+            if loaded.ends_now and not (driver and driver.cancelling()):
                 raise EndsNow from None
             raise
         except TimeoutError:
@@ -263,34 +280,31 @@ def _cancelled(turn: int) -> Completed:
     return Completed(turn=turn, response=STOPPED_BY_PERSON, stopped_by_person=True, cancelled_on_request=True)
 
 
-def _closing(output: PassOutput, turn: PassInput, returned: ToolResult | None) -> Sequence[AnyEvent]:
-    """The events that a pass adds to the journal. Where an agent returned to the user (``returned``, or among
-    the events), the driver ends the turn by that."""
-    events = list(output.events)
-    if returned or any(isinstance(event, ToolResult) and event.ends_turn for event in events):
-        return events
+def _end(output: PassOutput, turn: PassInput, loaded: LoadedConversation) -> Sequence[AnyEvent]:
+    """What a pass adds to the journal after its events. Where an agent returned to the user, in the journal
+    or among the events, the driver ends the turn by that."""
+    returned = (event for event in output.events if isinstance(event, ToolResult) and event.ends_turn)
+    if loaded.conversation.returned or any(returned):
+        return ()
     match output.status:
         case "completed" | "stopped":
             is_stopped = output.status == "stopped"
-            state = {} if is_stopped else dict(output.state)
-            events.append(
-                Completed(
-                    turn=turn.turn,
-                    response=output.text,
-                    stopped_by_person=is_stopped,
-                    state=state,
-                    forced=output.forced,
-                    output=output.output,
-                    invalid=output.invalid,
-                )
+            end = Completed(
+                turn=turn.turn,
+                response=output.text,
+                stopped_by_person=is_stopped,
+                state={} if is_stopped else dict(output.state),
+                forced=output.forced,
+                output=output.output,
+                invalid=output.invalid,
             )
+            return [end]
         case "failed":
-            events.append(Error(turn=turn.turn, message=output.text))
+            return [Error(turn=turn.turn, message=output.text)]
         case "paused":
-            events.append(Paused(turn=turn.turn, run=turn.run))
+            return [Paused(turn=turn.turn, run=turn.run)]
         case _:
-            pass
-    return events
+            return ()
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -15,7 +15,6 @@ import msgspec
 from mesh.core.conversation import Conversation
 from mesh.core.ids import id_suffix
 from mesh.core.view import ConversationSummary, summary
-from mesh.keeper.kept_grants import asking_agent, may_be_covered
 from mesh.keeper.requests import Recent
 
 
@@ -42,12 +41,14 @@ class Index:
 
     def put(self, conversation: Conversation, size: int) -> None:
         """Notes a conversation as it is now, and the size of its journal."""
-        deadlines = [asked.expires_at for asked in conversation.pending if asked.expires_at]
-        first = min(deadlines, default="")
-        asking = {
-            asking_agent(asked, "") for asked in conversation.pending if may_be_covered(asked, "always")
-        }
-        self._put(_Kept(summary(conversation), size, conversation.needs_pass, first, tuple(asking)))
+        kept = _Kept(
+            summary(conversation),
+            size,
+            conversation.needs_pass,
+            conversation.first_deadline,
+            conversation.asking,
+        )
+        self._put(kept)
 
     def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
         """The newest ``limit`` entries that are older than ``before`` (``created_at|id``)."""

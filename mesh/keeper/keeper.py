@@ -13,7 +13,7 @@ every turn that was left open (`Recovery`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -31,7 +31,7 @@ from mesh.core.events import (
     now,
 )
 from mesh.core.execution import valid_traceparent
-from mesh.core.places import Place
+from mesh.core.pending_approvals import may_be_covered
 from mesh.core.verdict import Verdict
 from mesh.core.view import view
 from mesh.journal.port import Journal
@@ -40,7 +40,7 @@ from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
-from mesh.keeper.kept_grants import Grants, may_be_covered
+from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
@@ -89,7 +89,17 @@ from mesh.policy.book import GrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.service import PushNotifications
-from mesh.tree.turn import Ack, Decisions, ReserveReply, Tree
+from mesh.tree.turn import (
+    Ack,
+    Activation,
+    Decisions,
+    ReserveReply,
+    Restarted,
+    SlotReply,
+    SlotRequest,
+    StartReply,
+    Tree,
+)
 
 _LISTEN_S = 20.0
 """How long a node that waits for decisions, or for calls in flight, is kept waiting before it asks again."""
@@ -108,6 +118,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_per_conversation: int = 100
     max_loaded: int = 5_000
     max_recovering: int = 256
+    agents_at_once: int = 32
 
 
 class Keeper:
@@ -129,7 +140,14 @@ class Keeper:
         self._settings = settings
         self._push = push
         self._shard = Shard(
-            shard, shards, journal, settings.max_loaded, on_fenced, self._appended, self._unloaded
+            shard,
+            shards,
+            journal,
+            settings.max_loaded,
+            settings.agents_at_once,
+            on_fenced,
+            self._appended,
+            self._unloaded,
         )
         self._feeds = EventFeeds(journal)
         self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
@@ -144,10 +162,10 @@ class Keeper:
         epoch = await self._shard.open()
         await self._push.open(epoch, self._shard.owns)
         for when, conversation_id in self._shard.index.deadlines():
-            self._approvals.expire_at(conversation_id, [when])
+            self._approvals.expire_at(conversation_id, when)
         # What expires in a journal that cannot be read is found out as soon as it can.
         for conversation_id in self._shard.unreadable:
-            self._approvals.expire_at(conversation_id, [now()])
+            self._approvals.expire_at(conversation_id, now())
         for conversation_id in list(self._shard.index.open_turns()):
             self._recovery.start(conversation_id)
         self._covered.start()
@@ -178,10 +196,10 @@ class Keeper:
         """Returns the events that are new in the shard; waits a while for some."""
         return await self._feeds.follow(request)
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
-        loaded = await self._shard.get(conversation_id)
-        accepted = await loaded.append_from_pass(turn, run, events)
+        loaded = await self._shard.get(activation.conversation_id)
+        accepted = await loaded.append_from_pass(activation, events)
         if not accepted and loaded.needs_pass:
             self._driver.start(loaded)
         if loaded.ends_now:
@@ -189,20 +207,37 @@ class Keeper:
         return Ack(accepted, loaded.audience.is_there, loaded.conversation.llm_calls)
 
     async def reserve(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+        self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
-        loaded = await self._shard.get(conversation_id)
-        grant = await loaded.reserve(turn, run, events, request, _LISTEN_S)
+        loaded = await self._shard.get(activation.conversation_id)
+        grant = await loaded.reserve(activation, events, request, _LISTEN_S)
         if not grant.ack.taken and loaded.needs_pass:
             self._driver.start(loaded)
         return grant
 
-    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+    async def start_agents(
+        self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
+    ) -> StartReply:
+        """See `Recorder.start`. Raises `JournalError` when the events are not durable."""
+        loaded = await self._shard.get(activation.conversation_id)
+        reply = await loaded.start_agents(activation, events, scopes, asker)
+        if not reply.ack.taken and loaded.needs_pass:
+            self._driver.start(loaded)
+        return reply
+
+    async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
+        """See `Recorder`."""
+        loaded = await self._shard.get(activation.conversation_id)
+        return await loaded.ask_for_slots(activation, request, _LISTEN_S)
+
+    async def restart(self, lost: Activation) -> Restarted:
         """See `Recorder`. Raises `JournalError` when that is not durable."""
-        loaded = await self._shard.get(conversation_id)
-        taken = await loaded.lose(turn, run, Place(at))
-        return Ack(taken, loaded.audience.is_there, loaded.conversation.llm_calls)
+        loaded = await self._shard.get(lost.conversation_id)
+        restarted = await loaded.restart(lost)
+        if not restarted.ack.taken and loaded.needs_pass:
+            self._driver.start(loaded)
+        return restarted
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         """See `Recorder`."""
@@ -219,12 +254,12 @@ class Keeper:
         conversation = (await self._shard.get(conversation_id)).conversation
         return await self._denial(call, conversation.id, conversation.turn, conversation.by)
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
         """See `Recorder`."""
-        loaded = await self._shard.get(conversation_id)
+        loaded = await self._shard.get(activation.conversation_id)
         try:
             async with asyncio.timeout(_LISTEN_S):
-                return await loaded.decisions(turn, run, after)
+                return await loaded.decisions(activation, after)
         except TimeoutError:
             return Decisions()
 
@@ -321,11 +356,8 @@ class Keeper:
         async with loaded.turn_lock:  # after the messages that came before
             await self._driver.run_to_completion(loaded)
             conversation = loaded.conversation
-            if conversation.pending:
-                raise Conflict(
-                    f"conversation {request.id} waits for approval {conversation.pending[0].uuid}; "
-                    f"decide it first"
-                )
+            if asked := conversation.oldest_pending:
+                raise Conflict(f"conversation {request.id} waits for approval {asked.uuid}; decide it first")
             if not conversation.is_completed:
                 await loaded.append([ConversationCompleted(turn=conversation.turn)])
             return conversation_reply(conversation)
@@ -360,7 +392,7 @@ class Keeper:
     async def _send_message(self, request: SendMessage) -> TurnReply:
         loaded = await self._shard.get(request.id)
         is_new = not is_repetition(loaded.conversation, request.caller)
-        if is_new and loaded.conversation.pending:
+        if is_new and loaded.conversation.is_waiting:
             return await self._message_while_waiting(loaded, request)
         if is_new and request.for_newest_turn and loaded.needs_pass and not request.wait:
             raise Conflict(f"{request.id} is at work, and takes no message until it asks for something")
@@ -399,7 +431,7 @@ class Keeper:
             return await self._first_reply(loaded, caller.idempotency_key)
         if conversation.is_completed:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
-        if conversation.pending:
+        if conversation.is_waiting:
             return await self._not_taken(loaded, request)
         if request.for_newest_turn and conversation.turn:
             raise Conflict(f"the turn of {conversation.id} that this message is for has ended; start another")
@@ -439,7 +471,7 @@ class Keeper:
         loaded = await self._shard.get(request.id)
         shown = ApprovalShown(turn=loaded.conversation.turn, uuid=request.uuid)
         await loaded.append(
-            [shown], only_if=lambda: any(e.uuid == shown.uuid for e in loaded.conversation.pending)
+            [shown], only_if=lambda: loaded.conversation.pending_approval(shown.uuid) is not None
         )
         return NothingTaken()
 
@@ -521,13 +553,13 @@ class Keeper:
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self._feeds.appended(loaded, events)
         self._push.on_journaled(loaded.conversation.id, events)
-        deadlines = [asked.expires_at for asked in loaded.conversation.pending if asked.expires_at]
-        self._approvals.expire_at(loaded.conversation.id, deadlines)
-        if any(isinstance(e, ApprovalRequired) and may_be_covered(e, "conversation") for e in events):
-            self._covered.check(loaded.conversation.id)
+        self._approvals.expire_at(loaded.conversation.id, loaded.conversation.first_deadline)
+        asked = [event for event in events if isinstance(event, ApprovalRequired)]
+        if new := [each.uuid for each in asked if may_be_covered(each, "conversation")]:
+            self._covered.check(loaded.conversation.id, new)
 
-    def _approve_covered(self, conversation_id: str) -> Awaitable[None]:
-        return self._approvals.approve_covered(conversation_id)
+    def _approve_covered(self, conversation_id: str, uuids: Collection[str] | None) -> Awaitable[None]:
+        return self._approvals.approve_covered(conversation_id, uuids)
 
     def _unloaded(self, conversation_id: str) -> None:
         self._recovery.start(conversation_id)

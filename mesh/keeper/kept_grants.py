@@ -19,7 +19,8 @@ from mesh.core.approvals import Decision
 from mesh.core.conversation import Conversation
 from mesh.core.errors import BadRequest, JournalError, Unavailable
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ToolCall, as_moment
-from mesh.core.verdict import Remember, reaches
+from mesh.core.pending_approvals import asking_agent, may_be_covered
+from mesh.core.verdict import reaches
 from mesh.policy.book import MAX_GRANTS, GrantBook
 from mesh.policy.grants import Grant, problem_of
 from mesh.policy.rules import PolicyRule
@@ -88,12 +89,6 @@ class Grants:
         return verdict.decision == "allowed"
 
 
-def may_be_covered(asked: ApprovalRequired, by: Remember) -> bool:
-    """Whether a decision about another approval, which is remembered for so long, may answer this one. What
-    another agent asks is allowed there, or not at all."""
-    return asked.remote_question is None and reaches(asked.remember, by)
-
-
 def granted(conversation: Conversation, agent: str, root: str) -> list[Grant]:
     """What is remembered for an agent in a conversation. ``root`` is the name of the root agent."""
     found: list[Grant] = []
@@ -117,11 +112,6 @@ def grant_of(asked: ApprovalRequired, resolved: ApprovalResolved, root: str) -> 
         until=resolved.until,
         remember=resolved.remember,
     )
-
-
-def asking_agent(asked: ApprovalRequired, root: str) -> str:
-    """The name of the agent that asks."""
-    return asked.agent_path[-1] if asked.agent_path else root
 
 
 def remembered_rule(asked: ApprovalRequired, decision: Decision) -> dict[str, Any] | None:

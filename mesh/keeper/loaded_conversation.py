@@ -16,11 +16,13 @@ from functools import partial
 
 import msgspec
 
-from mesh.core.budget import CallRequest, Scope, spend_of
+from mesh.core.agent_limits import AgentsStarted, is_start, refusal
+from mesh.core.budget import CallRequest, Scope
 from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
     AnyEvent,
+    ApprovalResolved,
     Completed,
     ConversationCreated,
     Error,
@@ -30,20 +32,36 @@ from mesh.core.events import (
     LlmLost,
     LlmReserved,
     LlmSettled,
+    NodeCompleted,
     Paused,
     ToolIntent,
     ToolResult,
     UserMessage,
+    Validation,
     now,
 )
-from mesh.core.places import Place, StepKey
+from mesh.core.spend_of_runs import spend_of
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
 from mesh.keeper.budgets import Admission, lost_calls, settled_late
+from mesh.keeper.runs import GivenRun, Runs
+from mesh.keeper.turn_slots import TurnSlots
+from mesh.keeper.waiters import Waiters, WaitingCalls
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.steps import SEND_AHEAD_S
-from mesh.tree.turn import Ack, Decisions, PassInput, PassOutput, ReserveReply
+from mesh.tree.turn import (
+    Ack,
+    Activation,
+    Decisions,
+    PassInput,
+    PassOutput,
+    ReserveReply,
+    Restarted,
+    SlotReply,
+    SlotRequest,
+    StartReply,
+)
 
 _log = logging.getLogger("mesh.keeper")
 
@@ -61,7 +79,8 @@ class LoadedConversation:
 
     ``run_numbers`` gives the numbers of passes. Each is greater than those of all passes before, also of
     those that began before the conversation was read anew. ``on_append`` is called after every append with
-    the events that are new and the journal's size, ``on_failure`` when an append failed.
+    the events that are new and the journal's size, ``on_failure`` when an append failed. ``agents_at_once``
+    bounds the agents of a turn that work at the same time.
     """
 
     def __init__(
@@ -71,11 +90,13 @@ class LoadedConversation:
         shard: int,
         epoch: int,
         run_numbers: Iterator[int],
+        agents_at_once: int,
         on_append: Callable[["LoadedConversation", Sequence[AnyEvent], int], None],
         on_failure: Callable[["LoadedConversation", JournalError], None],
     ) -> None:
         self.conversation = conversation
         self.audience = Audience()
+        self.slots = TurnSlots(agents_at_once)
         # Messages take their turns in the order of this lock: the next one waits for the end of the turn
         # before.
         self.turn_lock = asyncio.Lock()
@@ -86,14 +107,13 @@ class LoadedConversation:
         self.running_pass: asyncio.Task[PassOutput] | None = None
         self.turn_to_cancel = 0
         self.token = ""
-        self.run = 0  # the number of the newest pass that began here
         self.held_message: UserMessage | None = None
         self.is_journal_failing = False  # whether the last append failed
-        self._scopes: dict[str, Scope] = {}  # the budgets that calls of the newest turn were made under
+        self._scopes: dict[str, Scope] = {}  # the budgets that effects of the newest turn were under
         self._users = 0
         self._run_numbers = run_numbers
-        self._seq_before_pass = 0  # the last event before the newest pass
-        self._seq_of_late_result = 0  # the newest result that an older pass brought
+        self._runs = Runs()
+        self._late_results: list[ToolResult] = []  # those that older runs brought since the newest pass began
         self._journal = journal
         self._shard = shard
         self._epoch = epoch
@@ -104,7 +124,8 @@ class LoadedConversation:
         self._append_lock = asyncio.Lock()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._listeners = Waiters()  # those that wait in `decisions`, and in `reserve`
+        self._waiting_calls = WaitingCalls()
 
     @property
     def label(self) -> str:
@@ -178,10 +199,14 @@ class LoadedConversation:
         if self.audience.is_there:  # a watcher sees the message before what it leads to
             await self.append(())
         async with self._append_lock:
-            self.run = next(self._run_numbers)
-            self._seq_before_pass = self.conversation.seq
+            self.slots.lose_all()
+            self._runs.begin_pass(self._new_run())
+            self._late_results.clear()
             self._wake_listeners()
             return self._turn_input()
+
+    def _new_run(self) -> GivenRun:
+        return GivenRun(next(self._run_numbers), self.conversation.seq)
 
     def _turn_input(self) -> PassInput:
         conversation, held = self.conversation, self.held_message
@@ -190,7 +215,7 @@ class LoadedConversation:
             session_id=held.session_id or conversation.session_id if held else conversation.turn_session_id,
             digest=conversation.digest,
             turn=self.turn,
-            run=self.run,
+            run=self._runs.of_pass.number,
             user_message=held.text if held else conversation.user_message,
             message_id=held.message_id if held else conversation.message_id,
             history=conversation.history,
@@ -238,47 +263,68 @@ class LoadedConversation:
                 failpoint("journal.after_append")
                 self.held_message = None
                 for event in journaled:
-                    self.conversation.apply(event)
-                if not self.conversation.turn_open:
-                    self.token = ""
+                    self._apply(event)
                 log_events(journaled, self.conversation.id, self.conversation.session_id)
                 self._on_append(self, journaled, size)
-                self._wake_listeners()
+                self._wake(journaled)
             for event in self._with_spend(numbered):
                 self.audience.show(event)
             return True
 
+    def _apply(self, event: AnyEvent) -> None:
+        conversation = self.conversation
+        conversation.apply(event)
+        if isinstance(event, NodeCompleted):
+            self.slots.end(event.place, is_leaf=not conversation.agents_started.below(event.place))
+        if not conversation.turn_open:
+            self.token = ""
+            self.slots.lose_all()
+
     def _with_spend(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
         """The events for watchers, with what the runs with budgets have used after them: before the end of
         the turn, after which a watcher may leave."""
-        spending = [event for event in events if _is_spending(event)]
-        if not self._scopes or not spending or not self.audience.is_there:
+        if not self._scopes or not self.audience.is_there:
             return events
-        places = {place.text for event in spending for place in event.place.scopes}
-        scopes = [scope for place, scope in self._scopes.items() if place in places]
-        use, at = self.conversation.budget_use, now()
-        shown = (spend_of(use, scope, self.run, at) for scope in scopes)
+        scopes = {scope.place: scope for event in events for scope in self._scopes_used_by(event)}
+        if not scopes:
+            return events
+        use, agents, at = self.conversation.budget_use, self.conversation.agents_started, now()
+        run = self._runs.of_pass.number
+        shown = (spend_of(use, agents, scope, run, at) for scope in scopes.values())
         spends = [msgspec.structs.replace(spend, turn=self.turn, time=at) for spend in shown]
         end = next((i for i, e in enumerate(events) if isinstance(e, Completed | Error)), len(events))
         return [*events[:end], *spends, *events[end:]]
 
-    async def append_from_pass(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
-        """An append by a pass. Returns False when a newer pass runs, when the turn is over, or when another
-        pass holds a claim that this one makes.
+    def _scopes_used_by(self, event: AnyEvent) -> Iterator[Scope]:
+        """The runs with budgets of which an event uses something."""
+        is_of_agents = is_start(event)
+        if not is_of_agents and not _is_spending(event):
+            return
+        for place in event.place.scopes:
+            scope = self._scopes.get(place.text)
+            if scope and (scope.max_agents is not None if is_of_agents else scope.bounds_calls):
+                yield scope
 
-        The result of a tool that an older pass claimed is taken all the same: it is the truth about
-        something that happened, and nobody else can tell it.
+    async def append_from_pass(
+        self, activation: Activation, events: Sequence[AnyEvent], *, more: More = nothing_more
+    ) -> bool:
+        """An append by a node. Returns False when its run is not in force at its place any more, when the
+        place or the turn has ended, or when another run holds a claim that this one makes.
+
+        The result of a tool that an older run claimed is taken all the same: it is the truth about something
+        that happened, and nobody else can tell it.
         """
-        return await self._append_if_current(turn, run, events)
+        return await self._append_if_current(activation, events, more)
 
     async def _append_if_current(
-        self, turn: int, run: int, events: Sequence[AnyEvent], more: More = nothing_more
+        self, activation: Activation, events: Sequence[AnyEvent], more: More = nothing_more
     ) -> bool:
-        if await self.append(events, only_if=lambda: self._may_append(turn, run, events), more=more):
+        if await self.append(events, only_if=lambda: self._may_append(activation, events), more=more):
             return True
-        late = [event for event in events if self._is_late_result(event, turn, run)]
-        if late and await self.append(late, only_if=lambda: self.conversation.turn == turn):
-            self._seq_of_late_result = self.conversation.seq
+        turn = activation.turn
+        late = [event for event in events if self._is_late_result(event, activation)]
+        if late:
+            await self.append(late, only_if=lambda: self.conversation.turn == turn, more=self._note_late)
         # An answer that comes too late is not used, but it was paid for: what it cost is no longer a guess.
         if any(isinstance(event, LlmCall) for event in events):
             settle = partial(settled_late, self.conversation)
@@ -286,93 +332,188 @@ class LoadedConversation:
         return False
 
     async def reserve(
-        self, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest, within_s: float
+        self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest, within_s: float
     ) -> ReserveReply:
         """Appends events of a pass, and admits a model call if it fits into its budgets. A call that fits
         only if calls in flight turn out cheaper waits for them, at most ``within_s``: then the grant has no
         event, and the node asks again, so that no call between processes is open for ever."""
         deadline = asyncio.get_running_loop().time() + within_s
-        while True:
-            changed = self._changed  # before the decision: what comes after it must wake us
-            self._scopes |= {scope.place: scope for scope in request.scopes}
-            admission = Admission(self.conversation, turn, run, request)
-            if not await self._append_if_current(turn, run, events, admission):
-                return ReserveReply(Ack(False))
-            ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
-            grant = admission.grant(ack)
-            if grant is not None:
-                if isinstance(grant.event, LimitReached):
-                    failpoint("limit.recorded")
-                return grant
-            events = ()  # they are durable
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await changed.wait()
-            except TimeoutError:
-                return ReserveReply(ack)
-            if self.conversation.has_ended(StepKey(request.step).place):  # nobody waits for this any more
-                return ReserveReply(Ack(False))
+        self._scopes |= {scope.place: scope for scope in request.scopes}
+        with self._waiting_calls.waiter(activation.place) as waiter:
+            while True:
+                admission = Admission(self.conversation, activation, self._runs.of_pass.number, request)
+                if not await self._append_if_current(activation, events, admission):
+                    return ReserveReply(Ack(False))
+                ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
+                grant = admission.grant(ack)
+                if grant is not None:
+                    if isinstance(grant.event, LimitReached):
+                        failpoint("limit.recorded")
+                    return grant
+                assert admission.short is not None  # why there is no grant
+                # Nothing is awaited between the decision and this, so that nothing is freed in between.
+                self._waiting_calls.line_up(waiter, admission.short)
+                events = ()  # they are durable
+                if not await waiter.wait(deadline):
+                    return ReserveReply(ack)
 
-    async def lose(self, turn: int, run: int, place: Place) -> bool:
-        """Gives up what the pass has reserved at a place. Returns as `append_from_pass`."""
-        lost = partial(lost_calls, self.conversation, turn, run, place)
-        return await self._append_if_current(turn, run, (), lambda _: lost())
+    async def start_agents(
+        self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
+    ) -> StartReply:
+        """Appends events of a pass, and the starts of agents among them unless that would exceed a limit:
+        then none of these. Starts that are in the journal by now, as the reply to them was lost, are as
+        good."""
+        self._scopes |= {scope.place: scope for scope in scopes}
+        starts = [event for event in events if is_start(event)]
+        others = [event for event in events if not is_start(event)]
+        refused = ""
 
-    async def decisions(self, turn: int, run: int, after: int) -> Decisions | None:
+        def within_limits(appended: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+            nonlocal refused
+            begins = any(isinstance(event, UserMessage) for event in appended)
+            before = AgentsStarted() if begins else self.conversation.agents_started
+            refused = refusal(
+                before, [start.place for start in starts if not self.conversation.has(start)], scopes
+            )
+            return () if refused else starts
+
+        if not await self._append_if_current(activation, others, within_limits):
+            return StartReply(Ack(False))
+        ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
+        if refused:
+            return StartReply(ack, refused)
+        granted = self.slots.start(asker, [start.step for start in starts])
+        return StartReply(ack, granted=granted, is_short=self.slots.is_short)
+
+    async def ask_for_slots(
+        self, activation: Activation, request: SlotRequest, within_s: float
+    ) -> SlotReply | None:
+        """Carries out a request about slots; None when the pass is over. One that changes nothing waits for
+        news, at most ``within_s``."""
+        if not self.is_current(activation):
+            return None
+        if request.number:
+            return self.slots.change(request, activation.at)
+        try:
+            async with asyncio.timeout(within_s):
+                reply = await self.slots.news(request)
+        except TimeoutError:
+            reply = self.slots.change(request)
+        return reply if self.is_current(activation) else None
+
+    async def restart(self, lost: Activation) -> Restarted:
+        """See `Recorder.restart`. An append that the old run is just making is waited for, so that the new
+        one knows it. Costs what happened at the place and below it, however large the turn is elsewhere."""
+        conversation, place = self.conversation, lost.place
+
+        def begin(_: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+            self._runs.restart(place, self._new_run())
+            self.slots.lose_below(place)
+            self._listeners.wake_inside(place.text)
+            self._waiting_calls.wake_inside(place.text)
+            return lost_calls(conversation, place, self._runs.of_pass.number)
+
+        if not await self.append((), only_if=lambda: self._may_restart(lost), more=begin):
+            return Restarted(Ack(False))
+        # Nothing is awaited from the append to here: the new run is told all that was journaled before it.
+        ack = Ack(True, self.audience.is_there, conversation.llm_calls)
+        return Restarted(ack, self._runs.at(place).number, conversation.within(place))
+
+    def _may_restart(self, lost: Activation) -> bool:
+        """Whether whoever asks for a restart is in force at the place of the parent."""
+        parent = next(lost.place.enclosing, None)
+        if parent is None or not self.is_open(lost.turn) or self.conversation.has_ended(lost.place):
+            return False
+        return self._runs.is_in_force(lost.run, parent)
+
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
         """Waits for decisions after event ``after`` and returns them; None when the pass is over."""
-        while self.is_current(turn, run):
-            resolved = [e for e in self.conversation.decisions if e.seq > after]
-            if resolved:
-                return Decisions(resolved, self.token)
-            await self._changed.wait()
+        with self._listeners.waiter(activation.place) as waiter:
+            while self.is_current(activation):
+                resolved = self.conversation.decisions_after(after)
+                if resolved:
+                    return Decisions(resolved, self.token)
+                await waiter.wait()
         return None
 
     def _wake_listeners(self) -> None:
-        """Wakes what waits in `decisions` for a person, and in `reserve` for calls in flight."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """Wakes all that wait in `decisions` for a person, and in `reserve` for calls in flight."""
+        self._listeners.wake_all()
+        self._waiting_calls.wake_all()
 
-    def _may_append(self, turn: int, run: int, events: Sequence[AnyEvent]) -> bool:
+    def _wake(self, events: Sequence[AnyEvent]) -> None:
+        """Wakes those of the listeners whom these events concern, which were journaled."""
+        if not self.conversation.turn_open or any(isinstance(e, ApprovalResolved) for e in events):
+            self._wake_listeners()
+            return
+        for event in events:
+            if isinstance(event, NodeCompleted | ToolResult | Validation):
+                self._listeners.wake_inside(event.step)
+                self._waiting_calls.wake_inside(event.step)
+                self._waiting_calls.free(event.place)
+            elif isinstance(event, LlmCall | LlmSettled | LlmLost):
+                self._waiting_calls.free(event.place)
+
+    def _may_append(self, activation: Activation, events: Sequence[AnyEvent]) -> bool:
+        if not self.is_current(activation) or any(self._comes_after_end(event) for event in events):
+            return False
         claims = [event for event in events if isinstance(event, ToolIntent)]
         if claims and self.ends_now:
             return False  # no destructive tool starts in a turn that is about to end
-        return self.is_current(turn, run) and not any(self._is_taken(claim) for claim in claims)
+        return not any(self._is_taken(claim) for claim in claims)
+
+    def _comes_after_end(self, event: AnyEvent) -> bool:
+        """Whether an event would add to what happened at a place that has ended. What a claimed tool came to,
+        and what a reserved call cost, are true all the same."""
+        conversation = self.conversation
+        is_truth = isinstance(event, LlmSettled) or (
+            isinstance(event, ToolResult) and event.step in conversation.claims
+        )
+        if is_truth or isinstance(event, Live) or conversation.has(event):
+            return False
+        return conversation.has_ended(event.place)
 
     def _is_taken(self, claim: ToolIntent) -> bool:
-        """Whether another pass has made this claim, or its step got a result since the newest pass began."""
+        """Whether another run has made this claim, or its step got a result since the run in force there
+        began. One that is told twice is not."""
         conversation = self.conversation
+        for known in conversation.claims.get(claim.step, ()):
+            if known.key == claim.key:
+                return known.run != claim.run
         result = conversation.results.get(claim.step)
-        if result is not None and result.seq > self._seq_before_pass:
-            return True
-        return any(
-            known.key == claim.key and known.run != claim.run
-            for known in conversation.claims.get(claim.step, ())
-        )
+        return result is not None and result.seq > self._runs.at(claim.place).after
 
     def is_open(self, turn: int) -> bool:
         """Whether this turn is open."""
         return self.turn == turn and (self.held_message is not None or self.conversation.turn_open)
 
-    def is_current(self, turn: int, run: int) -> bool:
-        """Whether this pass is the newest of the turn that is open."""
-        return self.is_open(turn) and self.run == run
+    def is_current(self, activation: Activation) -> bool:
+        """Whether this run is in force at its place, which has not ended, in the turn that is open."""
+        place = activation.place
+        is_in_force = self.is_open(activation.turn) and self._runs.is_in_force(activation.run, place)
+        return is_in_force and not self.conversation.has_ended(place)
 
-    def _is_late_result(self, event: AnyEvent, turn: int, run: int) -> bool:
+    def _is_late_result(self, event: AnyEvent, activation: Activation) -> bool:
         """Whether it is the result of the newest attempt. Another attempt follows only when it is known, or
         was decided, what became of those before."""
-        if not (
-            isinstance(event, ToolResult) and self.conversation.turn_open and self.conversation.turn == turn
-        ):
+        is_open = self.conversation.turn_open and self.conversation.turn == activation.turn
+        if not (isinstance(event, ToolResult) and is_open):
             return False
         claims = self.conversation.claims.get(event.step, ())
         newest = claims[-1] if claims else None
-        return newest is not None and newest.run == run
+        return newest is not None and newest.run == activation.run
+
+    def _note_late(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        """Notes late results that are about to be journaled."""
+        self._late_results += [event for event in events if isinstance(event, ToolResult)]
+        return ()
 
     def _has_news(self, more: Sequence[AnyEvent]) -> bool:
-        """Whether a decision, or a result of an older pass, came since the pass began, which the pass may not
-        have gone on with."""
-        late_result_came = self._seq_of_late_result > self._seq_before_pass
-        return late_result_came or self.conversation.has_news(self._seq_before_pass, more)
+        """Whether a decision, or a result of an older run, came since the run in force there began, which
+        may not have gone on with it."""
+        if any(result.seq > self._runs.at(result.place).after for result in self._late_results):
+            return True
+        return self.conversation.has_news(self._runs.of_pass.after, more)
 
     async def _write(self, append: Append) -> int:
         try:
@@ -406,7 +547,7 @@ class LoadedConversation:
         async with self._append_lock:
             dropped, self.held_message = self.held_message is not None, None
             if dropped:  # a pass for it may still run, and the next message opens a turn of the same number
-                self.run = next(self._run_numbers)
+                self._runs.begin_pass(self._new_run())
             return dropped
 
     def _flush_soon(self) -> None:

@@ -10,7 +10,16 @@ from mesh.core.verdict import Verdict
 from mesh.keeper.keeper import Keeper
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
-from mesh.tree.turn import Ack, Decisions, ReserveReply
+from mesh.tree.turn import (
+    Ack,
+    Activation,
+    Decisions,
+    ReserveReply,
+    Restarted,
+    SlotReply,
+    SlotRequest,
+    StartReply,
+)
 
 
 class KeeperRecorder:
@@ -19,20 +28,31 @@ class KeeperRecorder:
     def __init__(self, keeper_of: Callable[[str], Keeper]) -> None:
         self._keeper_of = keeper_of
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         with _unavailable():
-            return await self._keeper_of(conversation_id).append(conversation_id, turn, run, events)
+            return await self._keeper_of(activation.conversation_id).append(activation, events)
 
     async def reserve(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+        self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
         with _unavailable():
-            keeper = self._keeper_of(conversation_id)
-            return await keeper.reserve(conversation_id, turn, run, events, request)
+            keeper = self._keeper_of(activation.conversation_id)
+            return await keeper.reserve(activation, events, request)
 
-    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
+    async def start(
+        self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
+    ) -> StartReply:
         with _unavailable():
-            return await self._keeper_of(conversation_id).lose(conversation_id, turn, run, at)
+            keeper = self._keeper_of(activation.conversation_id)
+            return await keeper.start_agents(activation, events, scopes, asker)
+
+    async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
+        with _unavailable():
+            return await self._keeper_of(activation.conversation_id).slots(activation, request)
+
+    async def restart(self, lost: Activation) -> Restarted:
+        with _unavailable():
+            return await self._keeper_of(lost.conversation_id).restart(lost)
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         with _unavailable():
@@ -46,9 +66,9 @@ class KeeperRecorder:
         with _unavailable():
             return await self._keeper_of(conversation_id).denial(conversation_id, call)
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
         with _unavailable():
-            return await self._keeper_of(conversation_id).decisions(conversation_id, turn, run, after)
+            return await self._keeper_of(activation.conversation_id).decisions(activation, after)
 
 
 @contextmanager

@@ -193,7 +193,7 @@ def raise_for_refusal(reply: R | Refusal) -> R:
 def turn_answer(conversation: Conversation) -> TurnAnswer:
     """The reply about a turn that ended or waits."""
     last = conversation.last_answer
-    if not conversation.pending and isinstance(last, Error):
+    if not conversation.is_waiting and isinstance(last, Error):
         return TurnAnswer(view(conversation), error=last.message)
     return TurnAnswer(view(conversation), _result(conversation))
 

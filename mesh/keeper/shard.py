@@ -22,7 +22,8 @@ _log = logging.getLogger("mesh.keeper")
 
 class Shard:
     """Shard ``number`` of ``shards``. Keeps at most ``max_loaded`` unused conversations in memory;
-    the others are read from their journals when they are asked for.
+    the others are read from their journals when they are asked for. ``agents_at_once`` as in
+    `LoadedConversation`.
 
     ``on_fenced`` is called when another keeper has opened the shard, ``on_append`` after every append, and
     ``on_unloaded`` when a conversation in memory did not agree with its journal and was dropped.
@@ -34,6 +35,7 @@ class Shard:
         shards: int,
         journal: Journal,
         max_loaded: int,
+        agents_at_once: int,
         on_fenced: Callable[[], None],
         on_append: Callable[[LoadedConversation, Sequence[AnyEvent]], None],
         on_unloaded: Callable[[str], None],
@@ -45,6 +47,7 @@ class Shard:
         self._shards = shards
         self._journal = journal
         self._max_loaded = max_loaded
+        self._agents_at_once = agents_at_once
         self._on_fenced = on_fenced
         self._on_append = on_append
         self._on_unloaded = on_unloaded
@@ -143,6 +146,7 @@ class Shard:
             self._number,
             self._epoch,
             self._run_numbers,
+            self._agents_at_once,
             self._appended,
             self._append_failed,
         )

@@ -35,6 +35,7 @@ def agent_keeper(
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,
         max_queue_per_conversation=config.limits.max_queue_per_conversation,
+        agents_at_once=config.limits.agents_at_once,
     )
     push = PushNotifications(
         shard, push_store, journal, sender, _render, config.card.push_hosts, on_fenced=on_fenced

@@ -4,14 +4,16 @@ The text of a model is shown at its model call. The answer that ends the turn is
 differs from the last of these texts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from mesh.core.approvals import kind_of
 from mesh.core.events import (
+    AgentsReported,
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -37,6 +39,7 @@ from mesh.core.places import ROOT
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered, statistics_of
+from mesh.display.started_agents import StartedAgents, about
 from mesh.display.text import as_json, call, one_line
 from mesh.display.validations import Validations, in_spite_of, objection
 from mesh.llm.prices import Prices
@@ -59,10 +62,13 @@ _TOKEN = "with a bearer token"
 
 
 class EventLines:
-    """Formats one event after the other. ``names`` may learn further names in between."""
+    """Formats one event after the other. ``names`` may learn further names in between. Unless ``folds`` is
+    False, many started agents are counted, and not told one by one."""
 
-    def __init__(self, names: NodeNames, prices: Prices) -> None:
+    def __init__(self, names: NodeNames, prices: Prices, *, folds: bool = True) -> None:
         self._names = names
+        self._folds = folds
+        self._agents = StartedAgents()
         self._prices = prices
         self._turn_started_at = ""
         self._last_text = ""
@@ -73,8 +79,27 @@ class EventLines:
         self._progress = ProgressTold()
         self._reserved: dict[tuple[str, int], LlmReserved] = {}  # of this turn, by step and attempt
 
+    def learn(self, events: Iterable[AnyEvent]) -> None:
+        """Takes from events that are about to be told how many agents they start."""
+        for event in events:
+            self._agents.learn(event)
+
     def lines(self, event: AnyEvent) -> Iterator[LogLine]:
         """Yields the lines of an event. Some events have none."""
+        self._agents.learn(event)
+        if self._folds and self._agents.folds(event):
+            yield from self._counted(event)
+        else:
+            yield from self._told(event)
+
+    def _counted(self, event: AnyEvent) -> Iterator[LogLine]:
+        """What is told of agents that are folded."""
+        if words := self._agents.told(event):
+            above = event.step.rpartition(".")[0]
+            text = f"{self._names.of(above)}: {words}"
+            yield LogLine(text, "quiet", clock(event.time), depth_of(above))
+
+    def _told(self, event: AnyEvent) -> Iterator[LogLine]:
         match event:
             case ConversationCreated():
                 yield from self._conversation_created(event)
@@ -82,6 +107,8 @@ class EventLines:
                 yield from self._user_message(event)
             case AgentStarted() | NodeCompleted():
                 yield self._node_begun_or_done(event)
+            case AgentTold() | AgentsReported():
+                yield self._told_while_at_work(event)
             case LlmReserved() | LlmCall() | LlmLost() | LimitReached():
                 yield from self._about_model_call(event)
             case Validation():
@@ -238,14 +265,26 @@ class EventLines:
 
     def _node_begun_or_done(self, event: AgentStarted | NodeCompleted) -> LogLine:
         if isinstance(event, AgentStarted):
-            return self._node_line(event, "begins", "quiet")
+            is_about = f": {about(event)}" if about(event) else ""
+            return self._node_line(event, f"begins{is_about}", "quiet", f"by {event.by}" if event.by else "")
         wrote = [f"wrote {', '.join(short_name(key) for key in event.state)}"] if event.state else []
         ends = ["ends the loop"] if event.exits else []
         accepted = [_in_spite_of(event)] if event.invalid else []
         note = ", ".join([milliseconds(event.duration_ms), *wrote, *ends, *accepted])
         if event.status == "failed":
             return self._node_line(event, f"failed: {one_line(event.text, _MAX_RESULT)}", "wrong", note)
+        if event.status == "deleted":
+            why = one_line(event.text.removeprefix("Deleted: "), _MAX_RESULT)
+            return self._node_line(event, f"is deleted: {why}", "wrong", note)
         return self._node_line(event, "is done", "quiet", note)
+
+    def _told_while_at_work(self, event: AgentTold | AgentsReported) -> LogLine:
+        """What an agent is told between two of its answers: by who started it, or of the agents that it has
+        started."""
+        by = f" by {short_name(event.by)}" if isinstance(event, AgentTold) and event.by else ""
+        if isinstance(event, AgentTold) and event.stops:
+            return self._node_line(event, f"is stopped{by}: {one_line(event.text, _MAX_RESULT)}", "wrong")
+        return self._node_line(event, f"is told{by}: {one_line(event.text, _MAX_RESULT)}", "quiet")
 
     def _turn_ended(self, event: Completed | Error) -> Iterator[LogLine]:
         took = between(self._turn_started_at, event.time) if self._turn_started_at else timedelta()

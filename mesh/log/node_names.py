@@ -13,6 +13,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.core.places import ROOT, Place
+from mesh.display.started_agents import handle_of
 from mesh.display.text import one_line
 
 _MAX_NAME = 64
@@ -44,6 +45,8 @@ class NodeNames:
                 case ConversationCreated():
                     same = event.digest == self._digest
                     self._names = {ROOT.path: event.agent, **(self._known if same else {}), **self._names}
+                case NodeCompleted() | NodeStarted() | AgentStarted() if event.place.is_fork:
+                    pass  # a fork is called by its handle, and its path is that of its node
                 case NodeCompleted() | NodeStarted():
                     self._names[event.place.path] = event.name
                 case AgentStarted():
@@ -56,8 +59,15 @@ class NodeNames:
                     pass
 
     def of(self, node: str) -> str:
-        """A node's name, with its iteration of a loop: ``writer #3``, in a loop of loops ``writer #3.1``."""
+        """A node's name, with its iteration of a loop: ``writer #3``, in a loop of loops ``writer #3.1``. A
+        started agent is called by its handle, and so is what is in it: ``writer of researcher@3-0-1``."""
         place = Place(node)
+        if not place.agent.is_started:
+            return self._name(place)
+        handle = handle_of(place.agent)
+        return handle if place == place.agent else f"{self._name(place)} of {handle}"
+
+    def _name(self, place: Place) -> str:
         path = place.path or ROOT.path
         name = short_name(self._names.get(path) or f"node {path}")
         iterations = ".".join(place.iterations)

@@ -29,16 +29,17 @@ class LogOutput(Protocol):
 
 
 class TextOutput:
-    """Text for people. ``console`` decides whether it has colours."""
+    """Text for people. ``console`` decides whether it has colours, ``folds`` as in `EventLines`."""
 
-    def __init__(self, console: Console, names: NodeNames, prices: Prices) -> None:
+    def __init__(self, console: Console, names: NodeNames, prices: Prices, *, folds: bool = True) -> None:
         self._console = console
         self._names = names
-        self._people = EventLines(names, prices)
+        self._people = EventLines(names, prices, folds=folds)
         self._totals = Summary(names, prices)
 
     def show(self, batch: Sequence[LogEntry]) -> None:
         self._names.learn(entry.event for entry in batch)
+        self._people.learn(entry.event for entry in batch)
         self._print([line for entry in batch for line in self._lines(entry.event)])
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from mesh.core.events import (
     Error,
     LlmCall,
     LlmSettled,
+    NodeCompleted,
     Paused,
     ToolResult,
     Usage,
@@ -51,6 +52,9 @@ class Summary:
         self._validations: Counter[str] = Counter()
         self._spending = Spending("", prices.nusd)
         self._is_estimated = False
+        self._started: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._items: set[tuple[int, str]] = set()  # turn and place of the items of maps
         self._called: set[tuple[int, str]] = set()  # turn and step of the calls of agents of the config
         self._working = self._waiting = timedelta()
         self._turn_since = self._paused_since = self._latest = ""
@@ -76,14 +80,26 @@ class Summary:
                 self._validations["accepted" if event.valid else "objected"] += 1
             case LlmSettled():
                 self._cost += Decimal(event.cost_nusd) / 10**9
-            case AgentStarted() if call := event.place.call:
-                self._called.add((event.turn, call.text))
+            case AgentStarted() | NodeCompleted():
+                self._agent_began_or_ended(event)
             case ToolResult():
                 agent = other_agent_of(event.tool)
                 is_agent = agent or (event.turn, event.step) in self._called
                 (self._agents if is_agent else self._tools).add(event, agent)
             case _:
                 pass
+
+    def _agent_began_or_ended(self, event: AgentStarted | NodeCompleted) -> None:
+        if isinstance(event, NodeCompleted):
+            if event.place.is_started or (event.turn, event.step) in self._items:
+                self._ended[event.status] += 1
+            return
+        if call := event.place.call:
+            self._called.add((event.turn, call.text))
+        if event.by:
+            self._started[short_name(event.name)] += 1
+        if event.by == "map":
+            self._items.add((event.turn, event.step))
 
     def lines(self) -> Iterator[LogLine]:
         """Yields the lines of the summary. A conversation without turns has none."""
@@ -98,6 +114,7 @@ class Summary:
             ("cost", self._money()),
             ("tools run", self._tools.in_words()),
             ("agents asked", self._agents.in_words()),
+            ("agents begun", self._started_in_words()),
             ("validations", _counted(self._validations)),
             ("decisions", _counted(self._decisions)),
             ("time", self._time_in_words()),
@@ -126,6 +143,10 @@ class Summary:
                 f"{spent.forced} ended by a limit" if spent.forced else "",
             )
             yield LogLine(f"  {'agent':<12} {path}: {', '.join(part for part in parts if part)}")
+
+    def _started_in_words(self) -> str:
+        ends = [f"{number:,} {status}" for status, number in self._ended.items()]
+        return ", ".join([_counted(self._started), *ends]) if self._started else ""
 
     def _add_call(self, event: LlmCall) -> None:
         model, before, now = short_name(event.model), self._usage, event.usage

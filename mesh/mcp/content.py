@@ -7,7 +7,7 @@ from typing import Any
 import mcp_types as types
 
 from mesh.core.events import Artifact
-from mesh.mcp.meta import is_conflict
+from mesh.mcp.meta import asks_of, is_conflict
 from mesh.mcp.port import ToolOutcome
 
 
@@ -30,6 +30,7 @@ def outcome_of(result: types.CallToolResult, max_bytes: int) -> ToolOutcome:
         truth=_truth(result.structured_content),
         is_structured=result.structured_content is not None,
         is_conflict=bool(result.is_error) and is_conflict(result.meta),
+        asks=asks_of(result.meta),
     )
 
 

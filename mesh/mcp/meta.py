@@ -18,6 +18,9 @@ EXECUTION = "mesh/execution"
 ABOUT = "mesh"
 """Of a tool: the key of what policies and previews need to know of its arguments."""
 TRACEPARENT = "traceparent"
+ASKS = "mesh/asks"
+"""Of a result: what the tool asks of the node that called it, a list of texts. The call is made again with
+the answers."""
 IS_CHECK = "mesh/check"
 """Of a tool: whether it is a check, which only the mesh calls."""
 CHECKED_BY = "mesh/checkedBy"
@@ -105,6 +108,13 @@ def is_conflict(meta: object) -> bool:
     """Whether the ``_meta`` of a result says that what the call expects is not there."""
     about = meta.get(ABOUT) if isinstance(meta, Mapping) else None
     return isinstance(about, Mapping) and about.get("conflict") is True
+
+
+def asks_of(meta: object) -> tuple[str, ...]:
+    """What the ``_meta`` of a result asks of the node, whatever it is: another type counts as nothing
+    asked."""
+    asked = meta.get(ASKS) if isinstance(meta, Mapping) else None
+    return tuple(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else ()
 
 
 def _path_argument(said: object) -> str:

@@ -77,7 +77,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     that the tool returned, and that the text only mentions. ``truth``: the truth value that the tool returned
     as structured content, if it did. ``is_structured``: it returned structured content, so that a text which
     reads like a truth value is none. ``is_conflict``: the server says that the call changed nothing, because
-    what it expects is not there.
+    what it expects is not there. ``asks``: it has no result yet, but asks this first (`mesh.tools.asking`).
     """
 
     content: str
@@ -86,6 +86,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     truth: bool | None = None
     is_structured: bool = False
     is_conflict: bool = False
+    asks: tuple[str, ...] = ()
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ well. When the command exits, what it left behind gets SIGTERM, then SIGKILL, an
 command's status (128 + n for signal n). On Linux a process that leaves the group is followed, because orphans
 become children of the guard; not if the guard itself is killed.
 
-`mesh.servers.shell.command_guard` does the same for one command in a sandbox, and uses the functions here. It
+`mesh.sandbox.command_guard` does the same for one command in a sandbox, and uses the functions here. It
 is another program because it is forked and not started, has a time and limits of its own, and reports how
 the command ended.
 

@@ -311,9 +311,10 @@ class ProviderConformance:
         async with self.provider(always(hang=True)) as (stub, llm):
             started = time.monotonic()
             with pytest.raises(LlmError):
-                await answer_of(llm, self.request(deltas, timeout_s=0.1))
-        assert len(stub.calls) == ATTEMPTS
-        assert time.monotonic() - started < 5
+                await answer_of(llm, self.request(deltas, timeout_s=0.3))
+        # On a busy machine the time of an attempt may pass before the server has read its request.
+        assert 1 < len(stub.calls) <= ATTEMPTS
+        assert time.monotonic() - started < 10
 
     async def test_a_stream_that_trickles_ends_at_its_deadline(self, deltas: bool) -> None:
         trickle = always(text="a b c d e f g h i j", chunk_delay=0.05, delay=0.0 if deltas else 5.0)

@@ -22,8 +22,9 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from mesh.core.execution import ExecutionContext
+from mesh.core.places import FORK
 from mesh.tools.context import Context
-from mesh.tools.declare import Declared, declared_of
+from mesh.tools.declare import Declared, ToolError, declared_of
 from mesh.tools.file import ToolFunction, generator_problem
 from mesh.tools.results import as_text, explained
 from mesh.tools.workspace import Workspace
@@ -37,19 +38,37 @@ class InvalidArguments(ValueError):
 
 class FakeContext(Context):
     """A context without a mesh. ``reports`` are what a tool said of its progress; `cancel` makes `cancelled`
-    true. ``workspace`` is the folder of its workspace; by default the current one."""
+    true. ``workspace`` is the folder of its workspace; by default the current one. ``agents`` gives what an
+    agent answers, from its name and its task; the name of a fork is ``self``."""
 
     def __init__(
         self,
         idempotency_key: str = "test|1|0/tool/0.0",
         *,
         workspace: str | os.PathLike[str] = ".",
+        agents: Callable[[str, str], str] | None = None,
         **execution: Any,
     ) -> None:
         fields = {"trace_id": "0" * 32, "depth": 1, "agent_path": ("test",), **execution}
         asked = ExecutionContext(idempotency_key=idempotency_key, **fields)
         super().__init__(asked, workspace=Workspace(Path(workspace)))
         self.reports: list[tuple[float, str]] = []
+        self.answers: list[str] = []
+        self._agents = agents
+
+    def spawn(self, agent: str, task: str, title: str = "") -> int:
+        if self._agents is None:
+            raise ToolError("FakeContext has no agents: give it some, as in agents=lambda name, task: task")
+        self.answers.append(self._agents(agent, task))
+        return len(self.answers)
+
+    def fork(self, prompt: str, title: str = "") -> int:
+        return self.spawn(FORK, prompt, title)
+
+    def wait(self, handles: Any, *, any: bool = False, timeout: float | None = None) -> Any:
+        if isinstance(handles, int):
+            return self.answers[handles - 1]
+        return [self.answers[handle - 1] for handle in handles]
 
     def progress(self, fraction: float, message: str = "") -> Awaitable[None]:
         self.reports.append((fraction, message))

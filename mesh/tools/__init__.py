@@ -10,8 +10,9 @@ The names here are all that such a file needs. `mesh.tools.serve` serves a file 
 `mesh.tools.describe` says what is in it. Both run in processes of their own; nothing else imports the file.
 """
 
+from mesh.tools.asking import AgentFailed
 from mesh.tools.context import Context
 from mesh.tools.declare import ToolError, check, tool
 from mesh.tools.outcome import Found
 
-__all__ = ["Context", "Found", "ToolError", "check", "tool"]
+__all__ = ["AgentFailed", "Context", "Found", "ToolError", "check", "tool"]

@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, overload
 
 from mesh.core.execution import ExecutionContext
+from mesh.tools.asking import Asking
 from mesh.tools.results import without_half_characters
 from mesh.tools.workspace import Workspace, own_workspace
 
@@ -21,13 +23,19 @@ class Context:
     """The call that a tool runs for. A parameter of this type is not an argument: the model does not see it.
 
     ``execution`` says where the call stands: its trace, the agents above it, its deadline. ``workspace`` is
-    the folder whose files the agent works with; by default the current one.
+    the folder whose files the agent works with; by default the current one. ``may_not_ask`` says why the tool
+    starts no agents; it is empty if it may.
     """
 
     def __init__(
-        self, execution: ExecutionContext, send: Send | None = None, workspace: Workspace | None = None
+        self,
+        execution: ExecutionContext,
+        send: Send | None = None,
+        workspace: Workspace | None = None,
+        may_not_ask: str = "",
     ) -> None:
         self.execution = execution
+        self.asking = Asking(execution.recorded, may_not_ask)
         self.workspace = workspace or own_workspace()
         self._cancelled = threading.Event()
         self._progress = _Progress(send) if send else None
@@ -50,6 +58,33 @@ class Context:
             text = without_half_characters(message[:MAX_MESSAGE])
             self._progress.report(max(0.0, min(1.0, float(fraction))), text)
         return _Pause()
+
+    def spawn(self, agent: str, task: str, title: str = "") -> int:
+        """Starts an agent, of those that the calling node has in its ``agents``, and returns its handle.
+        The tool has to be read-only or idempotent: see `wait`. Raises `ToolError`."""
+        return self.asking.start({"spawn": agent, "task": task, **({"title": title} if title else {})})
+
+    def fork(self, prompt: str, title: str = "") -> int:
+        """Starts a copy of the model that called this tool, which is told the prompt as the result of the
+        call; returns its handle. As `spawn` otherwise."""
+        return self.asking.start({"fork": prompt, **({"title": title} if title else {})})
+
+    @overload
+    def wait(self, handles: int) -> str: ...
+
+    @overload
+    def wait(
+        self, handles: Sequence[int], *, any: bool = False, timeout: float | None = None
+    ) -> list[str | None]: ...
+
+    def wait(self, handles: int | Sequence[int], *, any: bool = False, timeout: float | None = None) -> Any:
+        """Returns what agents have answered, in the order of their handles; None for one that has not ended.
+        ``any``: waits for the first of them only; ``timeout`` is in seconds.
+
+        The function ends here as long as nobody knows the answers, which may take weeks, and runs again
+        from its beginning when they are there. Raises `AgentFailed` for an agent that failed or was
+        deleted."""
+        return self.asking.wait(handles, any=any, timeout=timeout)
 
     def cancel(self) -> None:
         """Makes `cancelled` true."""

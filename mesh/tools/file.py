@@ -13,6 +13,7 @@ from mesh.config.cross_checks import BUILT_IN_TOOLS
 from mesh.mcp.meta import CHECKED_BY, IS_CHECK
 from mesh.mcp.port import TOOL_NAME
 from mesh.tools.arguments import Arguments, UnusableArgument, type_hints
+from mesh.tools.asking import MAY_NOT_ASK
 from mesh.tools.check_signatures import answer_check_problems, cannot_judge, outcome_check_problems
 from mesh.tools.declare import DECLARED, Declared, declared_of, noted_on
 from mesh.tools.results import without_half_characters
@@ -57,6 +58,13 @@ class ToolFunction:
             "annotations": self.declared.hints,
             **({"_meta": meta} if meta else {}),
         }
+
+    @property
+    def may_not_ask(self) -> str:
+        """Why it may start no agents, as it would run again with the answers; empty if it may."""
+        hints = self.declared.hints
+        is_repeatable = hints.get("readOnlyHint") or hints.get("idempotentHint")
+        return "" if is_repeatable and not self.declared.is_check and not self.checks else MAY_NOT_ASK
 
     def role(self) -> dict[str, Any]:
         """See `mesh.config.files.Role`."""

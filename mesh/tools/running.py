@@ -16,6 +16,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from mesh.mcp.content import over_bound
+from mesh.mcp.meta import ASKS
+from mesh.tools.asking import Unanswered
 from mesh.tools.context import Context, is_interrupted
 from mesh.tools.declare import ToolError
 from mesh.tools.file import ToolFunction
@@ -38,6 +40,8 @@ async def run_call(
         return failed(f"the arguments cannot be read, so nothing was done: {_told(error)}")
     try:
         value = await _returned(function.declared.function, positional, named)
+    except Unanswered:
+        return asking(context.asking.new)
     except ToolError as error:
         return failed(said_by(error) or "the tool failed")
     except BaseException as error:
@@ -47,6 +51,8 @@ async def run_call(
         logger.error("tool %s failed", function.name, exc_info=_from_tool(error))
         answer, lacked_memory = failed(_told(error)), isinstance(error, MemoryError)
     else:
+        if context.asking.new:  # it has started agents and did not wait, or has swallowed `Unanswered`
+            return asking(context.asking.new)
         return check_result_of(value) if function.declared.is_check else result_of(value)
     if lacked_memory:
         # The error holds what the tool had in memory. It is a part of a circle, and of this step of the task.
@@ -106,6 +112,11 @@ def result_of(value: Any) -> types.CallToolResult:
     if isinstance(value, bool):  # its text alone is that of the text "true"
         result.structured_content = {"result": value}
     return result
+
+
+def asking(questions: list[str]) -> types.CallToolResult:
+    """In place of a result: the tool asks something first."""
+    return types.CallToolResult(content=[], _meta={ASKS: questions})
 
 
 def check_result_of(value: Any) -> types.CallToolResult:

@@ -50,7 +50,7 @@ def server_of(file: ToolFile, max_result_bytes: int) -> "Server[Any]":
         async def send(fraction: float, message: str) -> None:
             await request.session.report_progress(fraction, 1.0, message or None)
 
-        context = Context(context_of(request.meta), send)
+        context = Context(context_of(request.meta), send, may_not_ask=function.may_not_ask)
         with step_output.step_output(context.idempotency_key):
             try:
                 return bounded(await run_call(function, params.arguments or {}, context), max_result_bytes)

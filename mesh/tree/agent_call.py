@@ -251,6 +251,7 @@ async def run_agent(
         place.step, AgentStarted(name=agent.name, kind=agent.kind, agent_path=path)
     )
     failpoint("agent.called")
+    await steps.send_if_many()
     state = {**turn.state, **{key: _as_text(value) for key, value in given.items()}}
     said = settings.approvals.said_in(turn)
     below = steps.below(place, state, 0, history=agent.reads_history)

@@ -1,4 +1,5 @@
-"""Branches of one node that run at the same time: the children of a parallel node, or calls of one answer.
+"""Branches of one node that run at the same time: the children of a parallel node, calls of one answer, the
+items of a map, or a model's work and the agents that it has started.
 
 A branch that waits for a person does not hold up the others: they run to their end. While one of them runs,
 the node listens for decisions, and a branch whose approval is decided goes on at once. When no branch can go
@@ -6,122 +7,200 @@ on, all of them have ended, some of them paused.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from mesh.core.errors import Unavailable
-from mesh.core.places import StepKey
+from mesh.core.places import Place, StepKey
 from mesh.tree.node import PassEnd
 from mesh.tree.steps import Steps
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """One branch. ``run`` begins or continues it; ``holds`` says whether a decision about a step lets it go
-    on."""
+    """One branch. ``run`` begins or continues it. A decision about a step lets it go on if the step lies at
+    the ``of`` place or below it, or is a limit that holds there; or if ``of`` says so."""
 
     run: Callable[[], Coroutine[Any, Any, Any]]
-    holds: Callable[[StepKey], bool]
+    of: Place | Callable[[StepKey], bool]
+
+    def goes_on(self, decided: StepKey) -> bool:
+        """Whether a decision about a step lets it go on."""
+        return decided.lets_go_on(self.of) if isinstance(self.of, Place) else self.of(decided)
 
 
-class Branches(Generic[T]):
-    """The branches of one pass. Each of them ends with a `PassEnd`, or with an outcome of type T.
+class Branches(Generic[K, T]):
+    """The branches of one pass, by key; more can be added while they run. Each of them ends with a
+    `PassEnd`, or with an outcome of type T.
 
-    ``ends_all``: whether with this outcome of a branch the others are to be cancelled. ``at_most`` of them
-    run at the same time.
+    ``is_over``: whether with this end of a branch the others are to be cancelled. ``at_most`` of them run at
+    the same time.
     """
 
     def __init__(
         self,
         steps: Steps,
-        branches: Sequence[Branch],
         *,
-        ends_all: Callable[[T], bool] = lambda _: False,
+        is_over: Callable[[K, T | PassEnd], bool] = lambda *_: False,
         at_most: int | None = None,
     ) -> None:
         self._steps = steps
-        self._branches = branches
-        self._ends_all = ends_all
+        self._branches: dict[K, Branch] = {}
+        self._at: dict[str, K] = {}  # those of a place, by place
+        self._elsewhere: list[K] = []  # the others
+        self._ends_all = is_over
         # A branch that pauses gives up its slot: what waits for a person holds up nobody.
-        self._slots = asyncio.Semaphore(at_most) if at_most and at_most < len(branches) else None
-        self._running: dict[asyncio.Task[T | PassEnd], int] = {}
-        self._ended: dict[int, T | PassEnd] = {}
-        self._news: asyncio.Task[list[StepKey]] | None = None
-        self._missed: set[int] = set()  # branches that ran when a decision about them came
+        self._slots = asyncio.Semaphore(at_most) if at_most else None
+        self._tasks: dict[asyncio.Task[T | PassEnd], K] = {}
+        self._running: dict[K, asyncio.Task[T | PassEnd]] = {}
+        self._ended: dict[K, T | PassEnd] = {}
+        self._paused: set[K] = set()
+        self._missed: set[K] = set()  # branches that ran when a decision about them came
+        self._is_over = False
+        self._heard = steps.decided  # the decisions that these branches know of
+        self._news: asyncio.Task[Sequence[StepKey]] | None = None
+        # What `run` waits for: a branch that ended, decisions, or a branch that was added.
+        self._changed = asyncio.Event()
+        self._finished: list[asyncio.Task[T | PassEnd]] = []
 
-    async def run(self) -> dict[int, T | PassEnd]:
-        """Runs all branches; returns how each of them ended, by its position. Raises `Superseded` at once.
-        Raises `Unavailable` only after all branches have ended, as their outcomes must not be lost."""
-        for index in range(len(self._branches)):
-            self._start(index)
+    def add(self, key: K, branch: Branch) -> None:
+        """Adds a branch and starts it. There must be none with this key."""
+        self._branches[key] = branch
+        if isinstance(branch.of, Place):
+            self._at[branch.of.text] = key
+        else:
+            self._elsewhere.append(key)
+        self._start(key)
+
+    def go_on(self, key: K) -> None:
+        """Runs a branch again that has paused, for another reason than a decision; one that is about to
+        pause, too."""
+        if key in self._paused:
+            self._start(key)
+        elif key in self._running:
+            self._missed.add(key)
+
+    async def end(self, key: K, outcome: T) -> None:
+        """Ends a branch with this outcome, whether it runs or has paused; returns when it runs no more."""
+        task = self._running.pop(key, None)
+        self._paused.discard(key)
+        self._ended[key] = outcome
+        if task is not None:
+            del self._tasks[task]
+            await _cancelled(task)
+        self._changed.set()
+
+    async def run(self) -> dict[K, T | PassEnd]:
+        """Runs all branches; returns how each of them ended, in the order in which they were added. Raises
+        `Superseded` at once. Raises `Unavailable` only after all branches have ended, as their outcomes
+        must not be lost."""
         lost: Unavailable | None = None
         try:
-            while self._running and not self._is_over:
-                lost = await self._next() or lost
+            with self._steps.when_stopped(lambda step: self._go_on([step])):
+                while self._running and not self._is_over:
+                    lost = await self._next() or lost
         finally:
-            await _cancelled(*self._running, *([self._news] if self._news else ()))
+            await _cancelled(*self._running.values(), *([self._news] if self._news else ()))
         if lost and not self._is_over:
             raise lost
-        return self._ended
+        return {key: self._ended[key] for key in self._branches if key in self._ended}
 
-    @property
-    def _is_over(self) -> bool:
-        return any(not isinstance(end, PassEnd) and self._ends_all(end) for end in self._ended.values())
+    def _start(self, key: K) -> None:
+        self._paused.discard(key)
+        self._missed.discard(key)
+        self._ended.pop(key, None)
+        task = asyncio.create_task(self._in_a_slot(key))
+        self._tasks[task] = key
+        self._running[key] = task
+        task.add_done_callback(self._note)
+        self._changed.set()
 
-    def _start(self, index: int) -> None:
-        self._running[asyncio.create_task(self._in_a_slot(index))] = index
-
-    async def _in_a_slot(self, index: int) -> T | PassEnd:
-        run: Callable[[], Coroutine[Any, Any, T | PassEnd]] = self._branches[index].run
+    async def _in_a_slot(self, key: K) -> T | PassEnd:
+        run: Callable[[], Coroutine[Any, Any, T | PassEnd]] = self._branches[key].run
         if self._slots is None:
             return await run()
         async with self._slots:
             return await run()
 
+    def _note(self, task: asyncio.Task[T | PassEnd]) -> None:
+        self._finished.append(task)
+        self._changed.set()
+
     async def _next(self) -> Unavailable | None:
         """Waits until a branch has ended or a paused one can go on. Returns what went wrong with a branch."""
-        if self._news is None and self._paused():
-            self._news = asyncio.create_task(self._steps.wait_for_decisions())
-        tasks: set[asyncio.Task[Any]] = {*self._running, *([self._news] if self._news else ())}
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._news is None and self._paused:
+            self._news = asyncio.create_task(self._steps.next_decisions(self._heard))
+            self._news.add_done_callback(lambda _: self._changed.set())
+        await self._changed.wait()
+        self._changed.clear()
         lost: Unavailable | None = None
-        for task in done:
+        finished, self._finished = self._finished, []
+        for task in finished:
             try:
                 self._take(task)
             except Unavailable as problem:
                 lost = problem
+        if self._news is not None and self._news.done():
+            news, self._news = self._news, None
+            try:
+                decided = news.result()
+                self._heard += len(decided)
+                self._go_on(decided)
+            except Unavailable as problem:
+                lost = problem
         return lost
 
-    def _take(self, task: asyncio.Task[Any]) -> None:
-        if task is self._news:
-            self._news = None
-            self._go_on(task.result())
-        else:
-            index = self._running.pop(task)
-            self._ended[index] = task.result()
+    def _take(self, task: asyncio.Task[T | PassEnd]) -> None:
+        key = self._tasks.pop(task, None)
+        if key is None:  # the branch was ended from outside
+            return
+        del self._running[key]
+        end = self._ended[key] = task.result()
+        self._is_over = self._is_over or self._ends_all(key, end)
+        if isinstance(end, PassEnd) and end.status == "paused":
+            self._paused.add(key)
             # It may have paused before it could hear of the decision.
-            if index in self._missed and index in self._paused():
-                self._go_on_with(index)
+            if key in self._missed:
+                self._start(key)
 
-    def _paused(self) -> list[int]:
-        return [i for i, end in self._ended.items() if isinstance(end, PassEnd) and end.status == "paused"]
+    def _go_on(self, decided: Sequence[StepKey]) -> None:
+        for key in {key: None for step in decided for key in self._about(step)}:
+            if key in self._paused:
+                self._start(key)
+            elif key in self._running:
+                self._missed.add(key)
 
-    def _go_on(self, decided: list[StepKey]) -> None:
-        paused, running = self._paused(), set(self._running.values())
-        for index, branch in enumerate(self._branches):
-            if any(branch.holds(step) for step in decided):
-                if index in paused:
-                    self._go_on_with(index)
-                elif index in running:
-                    self._missed.add(index)
+    def _about(self, step: StepKey) -> Iterator[K]:
+        """The branches that a decision about a step lets go on: of very many, few are looked at."""
+        if step.is_limit:  # it may hold for all of them
+            yield from (key for key, branch in self._branches.items() if branch.goes_on(step))
+            return
+        yield from (self._at[at.text] for at in step.place.scopes if at.text in self._at)
+        yield from (key for key in self._elsewhere if self._branches[key].goes_on(step))
 
-    def _go_on_with(self, index: int) -> None:
-        self._missed.discard(index)
-        del self._ended[index]
-        self._start(index)
+
+async def run_together(
+    steps: Steps,
+    branches: Sequence[Branch],
+    *,
+    ends_all: Callable[[T], bool] = lambda _: False,
+    at_most: int | None = None,
+) -> list[T | PassEnd]:
+    """Runs branches that are known from the beginning; returns how each of them ended, in their order;
+    those that were cancelled are missing. ``ends_all``: whether with this outcome of a branch the others
+    are to be cancelled. Raises as `Branches.run`."""
+    together = Branches[int, T](
+        steps,
+        is_over=lambda _, end: not isinstance(end, PassEnd) and ends_all(end),
+        at_most=at_most if at_most and at_most < len(branches) else None,
+    )
+    for index, branch in enumerate(branches):
+        together.add(index, branch)
+    return list((await together.run()).values())
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from mesh.config.model import Budget, Config
 from mesh.config.read_model import Problem
 from mesh.config.yaml_tree import Loc
-from mesh.core.budget import NUSD, Amount, CallRequest, least_bound, scope_of
+from mesh.core.amounts import Amount
+from mesh.core.budget import NUSD, CallRequest, least_bound, scope_of
 from mesh.core.messages import User
 from mesh.core.places import ROOT
 from mesh.llm.prices import Prices

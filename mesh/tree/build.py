@@ -6,10 +6,13 @@ To add a type of node, add a case to `build_node`.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from mesh.a2a.client.port import RemoteAgent
-from mesh.config.cross_checks import BUILT_IN_TOOLS
+from mesh.config.cross_checks import BUILT_IN_TOOLS, PYTHON_TOOL, SPAWN_TOOLS
 from mesh.config.custom_policy import custom_of
 from mesh.config.model import A2aAgent, AgentNode, Config, ExitCondition, Validator
 from mesh.config.node_policies import policy_of
@@ -21,21 +24,27 @@ from mesh.llm.prices import Prices
 from mesh.llm.schema_forms import as_result
 from mesh.mcp.port import ToolSession
 from mesh.mcp.toolbox import Toolbox
+from mesh.python.interpreter import PythonLimits
+from mesh.python.proven import proven_interpreter
 from mesh.tree.a2a import A2aWork
 from mesh.tree.agent_call import AgentCalls, CallableAgent
+from mesh.tree.agents_at_work import StartableAgents
 from mesh.tree.ask_user import QuestionCalls
 from mesh.tree.calls import NO_CALLS, CallSettings, NodeCalls
 from mesh.tree.children import Child, Children
-from mesh.tree.configured_limits import limits_of, limits_of_turn
+from mesh.tree.configured_limits import limits_of, limits_of_turn, limits_schema, unpriced_models
 from mesh.tree.gate import Gate
 from mesh.tree.llm import COMPLETE_TASK, EXIT_LOOP, RETURN_TO_USER, LlmSettings, LlmWork, Tools
 from mesh.tree.loop import Loop
+from mesh.tree.map import Map, MapSettings
 from mesh.tree.model_call import ModelCalls, ModelSettings
 from mesh.tree.node import Node, Work
 from mesh.tree.parallel import Parallel
 from mesh.tree.plan import PlannedNode, callable_agents
+from mesh.tree.python_calls import PythonCalls
 from mesh.tree.remote_call import AgentTool, RemoteCalls
 from mesh.tree.sequential import Sequential
+from mesh.tree.spawn_calls import SpawnCalls
 from mesh.tree.tool import ToolWork
 from mesh.tree.tool_call import ToolCalls
 from mesh.tree.turn import RunNode
@@ -90,6 +99,8 @@ def build_node(config: Config, planned: PlannedNode, environment: Environment) -
             )
         case "loop":
             return _loop(config, planned, environment)
+        case "map":
+            return _composite(config, planned, _map(config, planned, environment))
         case "agent":
             raise AssertionError("a reference to an agent is not a node")
 
@@ -99,7 +110,7 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
     toolbox = Toolbox(
         environment.sessions,
         offered(planned),
-        reserved=reserved(agents_of(config, planned), node.agents),
+        reserved=reserved(agents_of(config, planned), node.agents, tools_for_agents(node)),
         checks=checks_of(config, planned),
         max_bytes=config.limits.max_tools_bytes,
     )
@@ -112,6 +123,9 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         agents,
         QuestionCalls(call_settings) if node.can_ask_user else None,
         _ending_tools(node, schema),
+        _spawn_calls(config, planned, agents),
+        _python_calls(config, planned, call_settings),
+        _startable(planned, agents, environment),
     )
     limits = config.limits
     settings = LlmSettings(
@@ -124,27 +138,27 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
     )
     prices = Prices(config.llm.prices)
     prices.prepare(model)
-    model_calls = ModelCalls(
-        ModelSettings(
-            model=model,
-            max_tokens=node.parameters.max_tokens or config.llm.max_tokens,
-            parameters=Parameters(**node.parameters.model_dump(exclude={"max_tokens"})),
-            timeout_s=config.llm.timeout_s,
-            max_llm_calls=config.limits.max_llm_calls,
-            max_tool_calls=config.limits.max_tool_calls,
-            on_limit=config.budget.on_limit,
-            warn_at=config.budget.warn_at,
-            name=node.name,
-            root_agent=config.tree.name,
-            expire_after_s=config.approval_timeout_s,
-            output_schema=schema,
-            are_drafts=(schema is not None or node.is_checked) and not node.show_drafts,
-        ),
-        environment.llm_for(model),
-        prices.nusd,
+    model_settings = ModelSettings(
+        model=model,
+        max_tokens=node.parameters.max_tokens or config.llm.max_tokens,
+        parameters=Parameters(**node.parameters.model_dump(exclude={"max_tokens"})),
+        timeout_s=config.llm.timeout_s,
+        max_llm_calls=config.limits.max_llm_calls,
+        max_tool_calls=config.limits.max_tool_calls,
+        on_limit=config.budget.on_limit,
+        warn_at=config.budget.warn_at,
+        name=node.name,
+        root_agent=config.tree.name,
+        expire_after_s=config.approval_timeout_s,
+        output_schema=schema,
+        are_drafts=(schema is not None or node.is_checked) and not node.show_drafts,
     )
+    model_calls = ModelCalls(model_settings, environment.llm_for(model), prices.nusd)
+    unchecked = replace(model_settings, output_schema=None, are_drafts=False)
+    may_fork = node.spawn or node.python
+    of_forks = ModelCalls(unchecked, environment.llm_for(model), prices.nusd) if may_fork else None
     validators = Validators(config, planned, environment, toolbox, schema)
-    work = LlmWork(settings, model_calls, tools, validators.checks)
+    work = LlmWork(settings, model_calls, tools, validators.checks, of_forks)
     return BuiltNode(_node(config, planned, work), tools, toolbox)
 
 
@@ -156,6 +170,21 @@ def _loop(config: Config, planned: PlannedNode, environment: Environment) -> Bui
     validators = Validators(config, planned, environment, toolbox, None)
     work = Loop(children, node.max_iterations, validators.exit_condition(node.exit_when))
     return BuiltNode(_node(config, planned, work), toolbox=toolbox)
+
+
+def _map(config: Config, planned: PlannedNode, environment: Environment) -> Map:
+    node, (child,) = planned.node, planned.children
+    assert node.over is not None  # checked by `mesh.config.cross_checks`
+    settings = MapSettings(
+        name=node.name,
+        over=node.over,
+        most=node.most,
+        on_error=node.on_error,
+        kind=child.node.type,
+        root=config.tree.name,
+        reads_list=node.over in child.reads,
+    )
+    return Map(_children(planned, environment), settings)
 
 
 class Validators:
@@ -276,6 +305,62 @@ def _agent_calls(
     )
 
 
+def _spawn_calls(config: Config, planned: PlannedNode, agents: AgentCalls) -> SpawnCalls | None:
+    spawn = planned.node.spawn
+    if spawn is None:
+        return None
+    return SpawnCalls(
+        agents,
+        forks=spawn.fork,
+        review=spawn.review == "ask",
+        unwaited=spawn.unwaited,
+        limits=limits_schema(with_money=not unpriced_models(config)),
+    )
+
+
+def _python_calls(config: Config, planned: PlannedNode, settings: CallSettings) -> PythonCalls | None:
+    node = planned.node
+    if not node.python:
+        return None
+    return PythonCalls(
+        settings=settings,
+        interpreter=partial(proven_interpreter, python_limits(config)),
+        max_depth=config.budget.max_depth,
+        review=node.spawn is not None and node.spawn.review == "ask",
+    )
+
+
+def python_limits(config: Config) -> PythonLimits:
+    """What the code of one call of ``python`` may use."""
+    limits = config.limits
+    return PythonLimits(
+        time_s=limits.python_time_s,
+        cpu_s=limits.python_cpu_s,
+        memory=limits.python_memory_bytes,
+        scratch=limits.python_scratch_bytes,
+        output=limits.python_output_bytes,
+        processes=limits.python_processes,
+    )
+
+
+def _startable(planned: PlannedNode, agents: AgentCalls, environment: Environment) -> StartableAgents | None:
+    """What starts at a node, by whichever of its tools."""
+    node = planned.node
+    if node.spawn is None and not node.python:
+        return None
+    forks = node.python or (node.spawn is not None and node.spawn.fork)
+    return StartableAgents(
+        agents=agents.agents if node.spawn else {},
+        fork=environment.child(planned.path) if forks else None,
+        settings=agents.settings,
+    )
+
+
+def tools_for_agents(node: AgentNode) -> tuple[str, ...]:
+    """The tools that start agents which the mesh gives to this node, and not to each."""
+    return (*(SPAWN_TOOLS if node.spawn else ()), *((PYTHON_TOOL,) if node.python else ()))
+
+
 def _callable_agent(root: PlannedNode, environment: Environment) -> CallableAgent:
     node = root.node
     return CallableAgent(
@@ -379,13 +464,16 @@ def offered(planned: PlannedNode) -> list[str] | None:
     return None if tools is None else [name for name in tools if not name.startswith(AGENT_TOOL_PREFIX)]
 
 
-def reserved(agents: Iterable[A2aAgent], called: Iterable[AgentNode] = ()) -> dict[str, str]:
+def reserved(
+    agents: Iterable[A2aAgent], called: Iterable[AgentNode] = (), own: Iterable[str] = ()
+) -> dict[str, str]:
     """The names that no tool of an MCP server may have beside these agents, and whose names they are.
-    ``called`` are agents of the config that the node calls.
+    ``called`` are agents of the config that the node calls, ``own`` are tools that the mesh gives to this
+    node and not to others.
 
     The names of built-in tools are reserved also where a node does not have these tools: one key of a config
     must not decide whether another one is right.
     """
-    names = dict.fromkeys(BUILT_IN_TOOLS, "a built-in tool")
+    names = dict.fromkeys((*BUILT_IN_TOOLS, *own), "a built-in tool")
     names |= {agent.name: f"the agent {agent.name}" for agent in called}
     return names | {f"{AGENT_TOOL_PREFIX}{agent.name}": f"the agent {agent.name}" for agent in agents}

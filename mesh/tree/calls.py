@@ -60,7 +60,7 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id
 from mesh.core.places import StepKey
-from mesh.core.verdict import Verdict
+from mesh.core.verdict import Verdict, strictness
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.tree.gate import NO_POLICY, Gate, GateSources, GrantsOnly, PolicyReply
@@ -90,6 +90,7 @@ class Returned(msgspec.Struct, frozen=True):
     spent: SpentElsewhere | None = None
     output: Any = UNSET
     invalid: str = ""
+    told: tuple[str, ...] = ()
 
 
 class NotRun(msgspec.Struct, frozen=True):
@@ -161,6 +162,10 @@ class CallDriver:
     def policy_call(self, arguments: dict[str, Any]) -> PolicyCall:
         """The call with these arguments, as policies see it."""
         raise NotImplementedError
+
+    def policy_calls(self, arguments: dict[str, Any]) -> Sequence[PolicyCall]:
+        """All that a policy is asked about before the call is made: the strictest verdict holds."""
+        return (self.policy_call(arguments),)
 
     def changes_since(self, asked: ApprovalRequired) -> str:
         """See `Callee`."""
@@ -352,8 +357,9 @@ class _DurableCall:
         """What to do, once the policy has been asked if it has to be."""
         if not isinstance(action, AskPolicy):
             return action
-        call = self._driver.policy_call(action.arguments)
-        self._policy_reply = await self._settings.gate.ask_policy(call, self._steps)
+        calls = self._driver.policy_calls(action.arguments)
+        replies = [await self._settings.gate.ask_policy(call, self._steps) for call in calls]
+        self._policy_reply = max(replies, key=lambda reply: strictness(reply.verdict.decision))
         return action_after_verdict(action, self._policy_reply.verdict, self._driver)
 
     async def _claim_of(self, action: Action) -> ToolIntent | ToolResult | PassEnd:
@@ -517,6 +523,7 @@ class _DurableCall:
             spent=returned.spent,
             output=returned.output,
             invalid=returned.invalid,
+            told=returned.told,
         )
 
     def _not_run(self, ended: NotRun) -> ToolResult:

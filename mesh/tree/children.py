@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mesh.core.errors import Unavailable
+from mesh.core.errors import NodeLost, Unavailable
 from mesh.core.events import NodeCompleted
 from mesh.tree.node import PAUSED, REJECTED, PassEnd
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import PassOutput, RunNode
+from mesh.tree.turn import PassInput, PassOutput, RunNode
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -40,26 +40,38 @@ class Children:
 
         ``iteration`` is that of the loop, if this is the child of one. Raises `Superseded`, `Unavailable`.
         """
-        place = steps.turn.place.child(index, iteration)
-        done = steps.known(place.step, NodeCompleted)
-        if done is not None:
+        child, place = self._children[index], steps.turn.place.child(index, iteration)
+        if (done := steps.known(place.step, NodeCompleted)) is not None:
             return done
-        child, started = self._children[index], time.monotonic()
+        await steps.send_if_many()
         turn = steps.below(place, state, iteration or steps.turn.iteration, history=child.reads_history)
+        return await self._run(steps, child, turn)
+
+    async def run_item(self, steps: Steps, number: int, state: Mapping[str, str]) -> NodeCompleted | PassEnd:
+        """Runs the only child as an item of a map that has not ended, and whose start is journaled: see
+        `run`. What it writes to the state does not leave the item."""
+        child, place = self._children[0], steps.turn.place.child(0, number)
+        turn = steps.below(place, state, steps.turn.iteration, history=child.reads_history, is_started=True)
+        return await self._run(steps, child, turn, writes=False)
+
+    async def _run(
+        self, steps: Steps, child: Child, turn: PassInput, *, writes: bool = True
+    ) -> NodeCompleted | PassEnd:
+        began = time.monotonic()
         output = await steps.run_below(child.run, turn)
         match output.status:
             case "completed" | "failed" as status:
                 return steps.record(
-                    place.step,
+                    turn.place.step,
                     NodeCompleted(
                         name=child.name,
                         status=status,
                         text=output.text,
-                        state=dict(output.state),
+                        state=dict(output.state) if writes else {},
                         exits=output.exits,
                         ends_agent=output.ends_agent,
                         forced=output.forced,
-                        duration_ms=round((time.monotonic() - started) * 1000),
+                        duration_ms=round((time.monotonic() - began) * 1000),
                         output=output.output,
                         invalid=output.invalid,
                     ),
@@ -90,7 +102,7 @@ def not_ended(output: PassOutput) -> PassEnd:
         case "superseded":
             raise Superseded
         case "interrupted":
-            raise Unavailable(output.text)
+            raise NodeLost(output.text) if output.gave_up else Unavailable(output.text)
         case "paused":
             return PAUSED
         case _:

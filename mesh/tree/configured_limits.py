@@ -1,10 +1,10 @@
 """What the budgets of a config bound: their limits, the nodes below each, the prices that they need. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import get_args
+from typing import Any, get_args
 
 from mesh.config.model import Budget, Config
-from mesh.core.budget import LimitName, tightest
+from mesh.core.budget import BudgetKey, LimitName, tightest
 from mesh.core.events import LlmCall
 from mesh.core.places import ROOT
 from mesh.llm.prices import Prices
@@ -13,11 +13,20 @@ from mesh.tree.plan import PlannedNode, callable_agents, tree_of
 MONEY: tuple[LimitName, ...] = ("max_cost_usd", "max_conversation_cost_usd")
 """The limits that need prices."""
 
+_KEYS: tuple[BudgetKey, ...] = (*get_args(LimitName), "max_agents")
+
 
 def limits_of(budget: Budget) -> dict[str, float]:
     """The limits of a budget, by its keys."""
-    limits = ((limit, getattr(budget, limit, None)) for limit in get_args(LimitName))
+    limits = ((limit, getattr(budget, limit, None)) for limit in _KEYS)
     return {limit: value for limit, value in limits if value is not None}
+
+
+def limits_schema(*, with_money: bool) -> dict[str, Any]:
+    """The keys of a budget that bounds any run, each with the JSON Schema of its value. ``with_money``: also
+    those that need prices."""
+    keys = Budget.model_json_schema()["properties"]
+    return {key: keys[key]["anyOf"][0] for key in keys if with_money or key not in MONEY}
 
 
 def limits_of_turn(config: Config) -> dict[str, float]:

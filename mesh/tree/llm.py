@@ -8,19 +8,25 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mesh.core.events import LlmCall, LlmReserved, Preview, ToolCall, ToolResult
+from mesh.core.events import AgentsReported, AgentTold, LlmCall, LlmReserved, Preview, ToolCall, ToolResult
+from mesh.core.history import news_message
 from mesh.core.messages import ANSWERING_TOOLS, Assistant, Message, Result, Results, ToolSpec, User
-from mesh.core.places import ROOT, StepKey
+from mesh.core.places import FORK, ROOT, StepKey
 from mesh.core.verdict import Verdict
 from mesh.llm.outputs import text_of
 from mesh.llm.schema_forms import as_result
 from mesh.policy.grants import Grant
 from mesh.tree.agent_call import AgentCalls
+from mesh.tree.agents_at_work import AgentsAtWork, StartableAgents, StartPlan, as_json
+from mesh.tree.agents_of_code import AgentsOfCode
 from mesh.tree.ask_user import ASK_USER, QuestionCalls
-from mesh.tree.branches import Branch, Branches
+from mesh.tree.branches import Branch, run_together
+from mesh.tree.calls import too_deep
 from mesh.tree.model_call import ModelCalls, Prompt, told
 from mesh.tree.node import PassEnd
+from mesh.tree.python_calls import PYTHON, PythonCalls
 from mesh.tree.remote_call import RemoteCalls
+from mesh.tree.spawn_calls import ExchangeSoFar, SpawnCalls
 from mesh.tree.steps import Steps
 from mesh.tree.template import render
 from mesh.tree.tool_call import ToolCalls
@@ -33,10 +39,18 @@ EXIT_LOOP = ToolSpec(
     {"type": "object", "properties": {}, "additionalProperties": False},
 )
 """The tool of nodes with ``can_exit_loop``."""
+_REPORT = """Your answer does not count yet, because agents that you had started still worked, or you had \
+not waited for them. All of them have ended now:
+{}
+Take this into account and give your answer, in full."""
 _EXITED = "The loop ends here."
 _EXIT_TAKES_NOTHING = " exit_loop takes no arguments: nobody has read yours."
 _EXITS_WITH_ANSWER = (
     "The loop ends with the answer that passes its checks next. Give that answer now, in full."
+)
+_HAS_NEWS = (
+    "This call has no effect: while you made it, you were told something, which follows. Take it into "
+    "account and give your result again."
 )
 _KEEPS_TURN = (
     "This call has no effect: the turn cannot end here, because an answer that waits for yours is checked. "
@@ -61,10 +75,6 @@ _RunCall = Callable[[Steps, StepKey, ToolCall], Coroutine[Any, Any, ToolResult |
 class _KindOfCalls(Protocol):
     """The calls of one kind that a node makes."""
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        """See `mesh.tree.calls.run_call`."""
-        ...
-
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
         ...
@@ -75,8 +85,9 @@ class _KindOfCalls(Protocol):
 
 
 class Tools:
-    """All that one llm node may call. ``ask_user`` None: it cannot ask the person. ``ending`` are the tools
-    that end something: they have no effect but that."""
+    """All that one llm node may call. ``ask_user`` None: it cannot ask the person; ``spawn`` None: its model
+    starts no agents; ``python`` None: it runs no code. ``startable`` is what starts there, if anything does.
+    ``ending`` are the tools that end something: they have no effect but that."""
 
     def __init__(
         self,
@@ -85,15 +96,24 @@ class Tools:
         agents: AgentCalls,
         ask_user: QuestionCalls | None,
         ending: Sequence[ToolSpec] = (),
+        spawn: SpawnCalls | None = None,
+        python: PythonCalls | None = None,
+        startable: StartableAgents | None = None,
     ) -> None:
+        self.startable = startable
+        self.unwaited = spawn.unwaited if spawn else "report"
+        self._spawn = spawn
+        self._python = python
         self._mcp = mcp
         self._remote = remote
         self._agents = agents
         self._ask_user = ask_user
         self._ending = {spec.name for spec in ending}
-        own = (*((ASK_USER,) if ask_user else ()), *ending)
+        beside = (*(spawn.other_specs if spawn else ()), *((PYTHON,) if python else ()))
+        own = (*((ASK_USER,) if ask_user else ()), *beside, *ending)
         others = tuple(tool.spec for tool in remote.offered)
-        self._of_others, self._own = (*agents.specs, *others), own
+        starting = spawn.starting_specs if spawn else ()
+        self._of_others, self._own = (*agents.specs, *starting, *others), own
         self._seen: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
         self._specs: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
 
@@ -117,9 +137,41 @@ class Tools:
         tool = self._mcp.toolbox.tools.get(call.name)
         return tool is not None and tool.is_harmless
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        """See `mesh.tree.calls.run_call`."""
-        return await self._kind_of(call).run(steps, step, call)
+    async def run(
+        self, steps: Steps, step: StepKey, call: ToolCall, agents: AgentsOfCode | None = None
+    ) -> ToolResult | PassEnd:
+        """See `mesh.tree.calls.run_call`. Not for calls that start agents or wait for them; ``agents`` are
+        those that a tool of a Python file may start."""
+        if self._agents.takes(call):
+            return await self._agents.run(steps, step, call)
+        if call.name in self._remote.agents:
+            return await self._remote.run(steps, step, call)
+        if self._ask_user is not None and call.name == ASK_USER.name:
+            return await self._ask_user.run(steps, step, call)
+        return await self._mcp.run(steps, step, call, agents)
+
+    def may_ask(self, call: ToolCall) -> bool:
+        """Whether a call is one of a tool that may start agents of the node: see `mesh.tools.asking`."""
+        return self._spawn is not None and self._kind_of(call) is self._mcp and self._mcp.may_ask(call)
+
+    async def refusal(self, steps: Steps, plan: StartPlan) -> str:
+        """Why a tool may not start an agent; empty if it may. Nobody can be asked about one."""
+        startable = self.startable
+        is_fork = plan.agent == FORK
+        if startable is None or (startable.fork is None if is_fork else plan.agent not in startable.agents):
+            return f"the node may not start {'forks' if is_fork else f'the agent {plan.agent}'} (spawn)"
+        if is_too_deep := too_deep(plan.agent, steps.turn.depth, self._agents.max_depth):
+            return is_too_deep
+        assert self._spawn is not None  # see `may_ask`
+        inline = not self._agents.settings.asks(steps.turn)
+        for call in self._spawn.policy_calls_of(plan, inline=inline):
+            verdict = (await self._agents.settings.gate.ask_policy(call, steps)).verdict
+            if verdict.decision == "ask":
+                what = "a fork" if is_fork else f"the agent {plan.agent}"
+                return f"a person has to agree before {what} starts, so that no tool can start it"
+            if verdict.decision == "denied":
+                return verdict.told
+        return ""
 
     def problems(self, call: ToolCall) -> str:
         return self._kind_of(call).problems(call)
@@ -140,6 +192,23 @@ class Tools:
         """Whether it is a call of a tool that ends the loop, the agent or the turn."""
         return call.name in self._ending
 
+    def starts_or_waits(self, call: ToolCall) -> bool:
+        """Whether it is a call of a tool for agents that work beside the node."""
+        return self._beside(call) is not None
+
+    async def run_beside(
+        self, agents: AgentsAtWork, exchange: ExchangeSoFar, steps: Steps, step: StepKey, call: ToolCall
+    ) -> ToolResult | PassEnd:
+        """Runs a call that starts agents or waits for them."""
+        calls = self._beside(call)
+        assert calls is not None  # see `starts_or_waits`
+        return await calls.run(agents, exchange, steps, step, call)
+
+    def _beside(self, call: ToolCall) -> SpawnCalls | PythonCalls | None:
+        if self._spawn is not None and self._spawn.takes(call):
+            return self._spawn
+        return self._python if self._python is not None and self._python.takes(call) else None
+
     def answers(self, call: ToolCall, turn: PassInput) -> bool:
         """Whether its result is an answer in this pass."""
         is_one = call.name in ANSWERING_TOOLS and self.ends_something(call)
@@ -150,6 +219,8 @@ class Tools:
         return call.name == EXIT_LOOP.name and self.ends_something(call)
 
     def _kind_of(self, call: ToolCall) -> _KindOfCalls:
+        if (calls := self._beside(call)) is not None:
+            return calls
         if self._agents.takes(call):
             return self._agents
         if call.name in self._remote.agents:
@@ -171,7 +242,9 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LlmWork:
-    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone."""
+    """`Work` of an llm node. At the root, its model sees the turns before; elsewhere, the message alone; a
+    fork sees what the agent before it saw. ``of_forks`` are the model calls of forks, whose answers are not
+    checked: they go to the agent before them."""
 
     def __init__(
         self,
@@ -179,21 +252,73 @@ class LlmWork:
         model_calls: ModelCalls,
         tools: Tools,
         checks: AnswerChecks | None = None,
+        of_forks: ModelCalls | None = None,
+    ) -> None:
+        self._settings = settings
+        self._model_calls = model_calls
+        self._of_forks = of_forks or model_calls
+        self._tools = tools
+        self._checks = checks
+
+    async def __call__(self, steps: Steps) -> PassEnd:
+        startable = self._tools.startable
+        agents = AgentsAtWork(startable, steps) if startable else None
+        is_fork = steps.turn.place.is_fork
+        work = _LlmPass(
+            self._settings,
+            self._of_forks if is_fork else self._model_calls,
+            self._tools,
+            None if is_fork else self._checks,
+            agents,
+        )
+        run = partial(work.run, steps)
+        return await (agents.run(run) if agents else run())
+
+
+class _LlmPass:
+    """One pass of an llm node. ``agents`` None: it starts none."""
+
+    def __init__(
+        self,
+        settings: LlmSettings,
+        model_calls: ModelCalls,
+        tools: Tools,
+        checks: AnswerChecks | None,
+        agents: AgentsAtWork | None,
     ) -> None:
         self._settings = settings
         self._model_calls = model_calls
         self._tools = tools
         self._checks = checks
+        self._agents = agents
+        self._exchange: ExchangeSoFar | None = None  # up to the calls that are being made
+        self._heard: set[str] = set()  # the ids of the news that the model has read
 
-    async def __call__(self, steps: Steps) -> PassEnd:
+    async def run(self, steps: Steps) -> PassEnd:
+        """Runs it to its end."""
+        end = await self._run(steps)
+        if end.status != "paused":
+            # Invariant: nothing is awaited between the last look at the news and this.
+            steps.stop_hearing()
+        return end
+
+    async def _run(self, steps: Steps) -> PassEnd:
         turn, limit = steps.turn, self._settings.max_iterations
-        messages: list[Message] = [*(turn.history if turn.place == ROOT else ()), User(turn.user_message)]
+        messages: list[Message] = [*turn.exchange] or [
+            *(turn.history if turn.place == ROOT else ()),
+            User(turn.user_message),
+        ]
+        # It may run again in this pass: what it was about to read when it paused, it has not read.
+        self._heard.clear()
         system = render(self._settings.prompt, turn)
         first = i = 0  # the first model call since an answer was checked, and the next one
         exits = False  # whether the loop ends with the answer that passes
         while i - first < limit:
             step = turn.place.model_call(i)
-            prompt = Prompt(system, tuple(messages), self._tools.specs(turn))
+            news = self._news(steps, step)
+            messages += map(news_message, news)
+            heard = tuple(each.id for each in news)
+            prompt = Prompt(system, tuple(messages), self._tools.specs(turn), heard)
             answer = await self._model_calls.make(steps, step, prompt)
             if isinstance(answer, PassEnd):
                 return _exiting(await self._without_answer(steps, step, answer), exits)
@@ -201,12 +326,16 @@ class LlmWork:
             messages = list(told(prompt, _reservation(steps, step, answer)).messages)
             said = Assistant(answer.text, answer.tool_calls)
             if not answer.tool_calls:
-                ended = await self._judged(steps, step, answer)
-                if isinstance(ended, PassEnd):
+                ended = await self._reported(steps, step, answer) or await self._judged(steps, step, answer)
+                if not isinstance(ended, PassEnd):
+                    text = ended.text if isinstance(ended, AgentsReported) else ended.feedback
+                    messages += [said, User(text)]
+                elif self._goes_on(steps, ended):
+                    messages.append(said)
+                else:
                     return _exiting(ended, exits)
-                messages += [said, User(ended.feedback)]
             else:
-                results = await self._run_calls(steps, step, answer)
+                results = await self._run_calls(steps, step, answer, messages)
                 if isinstance(results, PassEnd):
                     return results
                 messages += [said, Results(tuple(results))]
@@ -219,6 +348,42 @@ class LlmWork:
             f"What the tools did so far stands.",
         )
         return _exiting(await self._without_answer(steps, turn.place.model_call(i), stopped), exits)
+
+    def _news(self, steps: Steps, step: StepKey) -> list[AgentTold]:
+        """What is new in the input of a model call: what it was recorded with, or all that was not read
+        before."""
+        known, news = steps.known(step, LlmCall), {told.id: told for told in steps.news}
+        found = [id for id in news if id not in self._heard] if known is None else known.heard
+        self._heard.update(found)
+        return [news[id] for id in found if id in news]
+
+    def _has_news(self, steps: Steps) -> bool:
+        return any(told.id not in self._heard for told in steps.news)
+
+    def _goes_on(self, steps: Steps, end: PassEnd) -> bool:
+        """Whether the model is asked once more although its answer is one: it was told something meanwhile. A
+        limit ends it all the same."""
+        return end.status == "completed" and not end.forced and self._has_news(steps)
+
+    async def _reported(
+        self, steps: Steps, step: StepKey, answer: LlmCall
+    ) -> AgentsReported | PassEnd | None:
+        """What the model is told of agents that have worked on past its answer; None if the answer may count.
+        After an answer that a limit has forced, the model cannot be asked again."""
+        agents = self._agents
+        if agents is None:
+            return None
+        known = steps.known(step, AgentsReported)
+        if known is None:
+            if not agents.untold or answer.forced or self._tools.unwaited == "delete":
+                return None
+            found = await agents.wait(agents.untold, "all", None)
+            if isinstance(found, PassEnd):
+                return found
+            text = _REPORT.format(as_json(found.entries))
+            known = steps.record(step, AgentsReported(text=text, told=found.told))
+        agents.tell(known.told)
+        return known
 
     async def _judged(self, steps: Steps, step: StepKey, answer: LlmCall) -> PassEnd | Objection:
         """Whether an answer in text counts. One that a limit has forced is the last one."""
@@ -234,12 +399,16 @@ class LlmWork:
             return ended
         return _forced(await self._checks.no_answer(steps, step, ended.text), ended.forced)
 
-    async def _run_calls(self, steps: Steps, step: StepKey, answer: LlmCall) -> list[Result] | PassEnd:
-        """Runs the tool calls of an answer, in their order; neighbours that may run at the same time do."""
+    async def _run_calls(
+        self, steps: Steps, step: StepKey, answer: LlmCall, messages: Sequence[Message]
+    ) -> list[Result] | PassEnd:
+        """Runs the tool calls of an answer, in their order; neighbours that may run at the same time do.
+        ``messages`` are those up to the answer."""
         calls = answer.tool_calls
         is_too_long = len(calls) > self._settings.max_tool_calls
         results: list[Result] = []
         for batch in self._batches(calls):
+            self._exchange = ExchangeSoFar(messages, answer, tuple(results))
             ended = await self._run_batch(steps, step, calls, batch, refuses=is_too_long)
             if isinstance(ended, PassEnd):
                 return ended
@@ -277,16 +446,16 @@ class LlmWork:
             for key, position in zip(keys, batch, strict=True)
         ]
         if len(branches) == 1:
-            ended: dict[int, ToolResult | PassEnd] = {0: await branches[0].run()}
+            ended: list[ToolResult | PassEnd] = [await branches[0].run()]
         else:
-            at_most = self._settings.max_parallel_calls
-            ended = await Branches[ToolResult](steps, branches, at_most=at_most).run()
+            ended = await run_together(steps, branches, at_most=self._settings.max_parallel_calls)
         # What ends more goes first: the turn, then the agent. A pause ends neither, and would hide them.
         for status in ("stopped", "completed", "failed", "paused"):
-            for end in ended.values():
+            for end in ended:
                 if isinstance(end, PassEnd) and end.status == status:
                     return end
-        done = [end for _, end in sorted(ended.items()) if isinstance(end, ToolResult)]
+        await steps.work()
+        done = [end for end in ended if isinstance(end, ToolResult)]
         return [
             Result(calls[position].id, calls[position].name, result.content, result.is_error)
             for position, result in zip(batch, done, strict=True)
@@ -307,6 +476,10 @@ class LlmWork:
 
     def _runner(self, turn: PassInput, calls: Sequence[ToolCall], position: int) -> _RunCall:
         """What runs a call of an answer."""
+        if self._tools.starts_or_waits(calls[position]):
+            return self._start_or_wait
+        if self._tools.may_ask(calls[position]):
+            return self._run_asking
         if not self._tools.ends_something(calls[position]):
             return self._tools.run
         if self._tools.exits_loop(calls[position]):
@@ -317,6 +490,25 @@ class LlmWork:
             return self._end
         is_second = any(self._tools.answers(call, turn) for call in calls[:position])
         return self._refuse_second if is_second else self._answer
+
+    async def _start_or_wait(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """A call that starts agents, waits for them or ends one."""
+        agents, exchange = self._agents, self._exchange
+        assert agents is not None and exchange is not None  # see `_runner`
+        return await self._tools.run_beside(agents, exchange, steps, step, call)
+
+    async def _run_asking(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
+        """A call of a tool that may start agents and wait for them. Those that it has started go on."""
+        agents, exchange = self._agents, self._exchange
+        assert agents is not None and exchange is not None  # see `_runner`
+        refusal, exchange_of = partial(self._tools.refusal, steps), partial(exchange.of_fork, call)
+        of_code = AgentsOfCode(agents, steps, step, exchange_of, refusal, "tool")
+        of_code.go_on()
+        ended = await self._tools.run(steps, step, call, of_code)
+        agents.rest()
+        if isinstance(ended, ToolResult):
+            of_code.tell(ended.told)
+        return ended
 
     async def _refuse_second(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """Refuses what would be another answer beside one that did not pass."""
@@ -344,8 +536,11 @@ class LlmWork:
             if isinstance(judged, PassEnd):
                 if judged.status != "completed":
                     return judged
-                return await self._give(steps, step, call, judged)
-            problem, shown = judged.feedback, judged.shown
+                if not self._has_news(steps):
+                    return await self._give(steps, step, call, judged)
+                problem = _HAS_NEWS
+            else:
+                problem, shown = judged.feedback, judged.shown
         if known is None:
             known = steps.record(
                 step,
@@ -374,7 +569,7 @@ class LlmWork:
         """A call of a tool that ends the agent or the turn, with an answer that is not checked."""
         if known := steps.known(step, ToolResult):
             return known if known.is_error else _given(known)
-        if problem := ending_problem(call):
+        if problem := ending_problem(call) or (_HAS_NEWS if self._has_news(steps) else ""):
             result = ToolResult(call_id=call.id, tool=call.name, content=problem, is_error=True)
             return steps.record(step, result)
         return await self._give(steps, step, call, PassEnd("completed", call.arguments["result"]))
@@ -391,7 +586,7 @@ class LlmWork:
 
 def _reservation(steps: Steps, step: StepKey, answer: LlmCall) -> LlmReserved | None:
     """The reservation that an answer settled; None without a budget."""
-    if not steps.turn.scopes:
+    if not steps.turn.call_scopes:
         return None
     found = (e for e in steps.of(step) if isinstance(e, LlmReserved) and e.attempt == answer.attempt)
     return next(found, None)
@@ -425,7 +620,7 @@ def _forced(end: PassEnd, limit: str) -> PassEnd:
 def _is_of(call: StepKey, step: StepKey) -> bool:
     """Whether a step is this call, belongs to the agent that it called, or is a limit that holds for it."""
     is_around = step.is_limit and step.place.contains(call.place)
-    return is_around or step == call or any(place.call == call for place in step.place.scopes)
+    return is_around or step == call or any(place.begun_in == call for place in step.place.scopes)
 
 
 def final_text(answer: LlmCall) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
 from mesh.core.errors import ToolSessionError, Unavailable
-from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
 from mesh.llm.port import Llm
@@ -19,7 +19,7 @@ from mesh.policy.grants import Grant
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
-from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, Recorder, UnsettledCall
 
 T = TypeVar("T")
 
@@ -37,12 +37,17 @@ class LocalTree:
         agent_for: AgentFor = reach,
     ) -> None:
         self._agents: list[RemoteAgent] = []
+        self._llms: list[Llm] = []
 
         def kept_agent(agent: A2aAgent) -> RemoteAgent:
             self._agents.append(agent_for(agent))
             return self._agents[-1]
 
-        environment = Environment(sessions, llm_for, kept_agent, lambda _: self.run)
+        def kept_llm(model: str) -> Llm:
+            self._llms.append(llm_for(model))
+            return self._llms[-1]
+
+        environment = Environment(sessions, kept_llm, kept_agent, lambda _: _NodeBelow(self))
         self._built: dict[str, BuiltNode] = {
             planned.path: build_node(config, planned, environment) for planned in all_nodes(config)
         }
@@ -63,14 +68,21 @@ class LocalTree:
                 raise problem
 
     async def close(self) -> None:
-        """Stops watching the tools, and closes the clients of other agents."""
+        """Stops watching the tools, and closes the clients of models and of other agents."""
         for node in self._nodes.values():
             await node.close()
         for agent in self._agents:
             await agent.close()
+        for llm in self._llms:
+            await llm.close()
 
     async def run(self, turn: PassInput) -> PassOutput:
         return _received(await self._nodes[turn.place.path].run(_received(turn)))
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        """See `RunNode.hear`."""
+        node = self._nodes[activation.place.path]
+        return await node.hear(_received(activation), _received(news), is_durable)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         call = ToolCall(id="", name=tool, arguments=arguments)
@@ -99,6 +111,19 @@ class LocalTree:
             return _received(await self._nodes[call.intent.place.path].settle(_received(call)))
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
+
+
+class _NodeBelow:
+    """`RunNode` of any node of a tree."""
+
+    def __init__(self, tree: LocalTree) -> None:
+        self._tree = tree
+
+    async def __call__(self, turn: PassInput) -> PassOutput:
+        return await self._tree.run(turn)
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        return await self._tree.hear(activation, news, is_durable)
 
 
 def _received(value: T) -> T:

@@ -77,11 +77,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What a model is sent."""
+    """What a model is sent. ``heard`` as in `LlmCall`."""
 
     system: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
+    heard: tuple[str, ...] = ()
 
 
 class ModelCalls:
@@ -98,7 +99,7 @@ class ModelCalls:
         if known is not None:
             return known
         self._check_calls(steps)
-        if not steps.turn.scopes:
+        if not steps.turn.call_scopes:
             return steps.record(step, await self._answer(steps, step, prompt))
         return await self._under_budget(steps, step, prompt)
 
@@ -156,7 +157,7 @@ class ModelCalls:
             model=settings.model,
             input_bytes=size,
             max_output=settings.max_tokens or DEFAULT_OUTPUT,
-            scopes=turn.scopes,
+            scopes=turn.call_scopes,
             attempt=attempt,
             nusd_input=nusd_input,
             nusd_output=nusd_output,
@@ -203,7 +204,7 @@ class ModelCalls:
             max_tokens=settings.max_tokens if reserved is None else reserved.max_output,
             parameters=settings.parameters,
             timeout_s=settings.timeout_s if time_left_s is None else min(settings.timeout_s, time_left_s),
-            deltas=steps.watched,
+            deltas=steps.wants_deltas,
             answer_only=reserved is not None and bool(reserved.forced),
             is_reserved=reserved is not None,
             output_schema=settings.output_schema,
@@ -236,6 +237,7 @@ class ModelCalls:
             cost_nusd=self._cost_of(answer),
             draft=settings.are_drafts,
             not_offered=() if offered is None else _others(kept, offered),
+            heard=prompt.heard,
         )
 
 

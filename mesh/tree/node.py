@@ -6,25 +6,29 @@
     sequential             runs its children one after the other
     parallel               runs its children at the same time
     loop                   runs its children again and again
+    map                    runs its child for each item of a list, all at the same time
 
-A node knows its children as functions (`RunNode`), which may call actors on other machines or objects in this
+A node knows its children by a port (`RunNode`), behind which are actors on other machines or objects in this
 process. It runs any number of turns at the same time and keeps no state of them.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET
 
 from mesh.core.budget import scope_of, tightest
-from mesh.core.errors import LlmError, Unavailable, ValidatorError
-from mesh.core.events import NodeStarted, moment
-from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import PassInput, PassOutput, PassStatus, Recorder
+from mesh.core.errors import JournalError, LlmError, NodeLost, Unavailable, ValidatorError
+from mesh.core.events import AgentTold, NodeStarted, moment
+from mesh.core.open_steps import outcomes_of
+from mesh.tree.steps import PassesAtOnce, Steps, Superseded
+from mesh.tree.turn import Activation, Hearing, PassInput, PassOutput, PassStatus, Recorder
 
 STOPPED_BY_PERSON = "Operation cancelled by user."
 """The answer of a turn that a person cancelled, or whose operation a person rejected without a reason."""
@@ -42,6 +46,7 @@ class PassEnd(msgspec.Struct, frozen=True):
     forced: str = ""
     output: Any = UNSET
     invalid: str = ""
+    gave_up: bool = False
 
 
 PAUSED = PassEnd("paused")
@@ -54,6 +59,51 @@ class Work(Protocol):
     async def __call__(self, steps: Steps) -> PassEnd:
         """Raises `Superseded`, `Unavailable`, `LlmError`, `ValidatorError`; may be cancelled at any await."""
         ...
+
+
+_BEGINS_WITHIN_S = 20.0
+"""How long news waits for the run that it is for: calls may overtake each other."""
+
+
+class Activations:
+    """The runs of one node that go on, for the news that comes for them."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Activation, Steps] = {}
+        self._awaited: dict[Activation, list[asyncio.Event]] = {}
+
+    @contextmanager
+    def entered(self, steps: Steps) -> Iterator[None]:
+        """While it is open, this is the run of its activation."""
+        activation = steps.turn.activation
+        self._steps[activation] = steps
+        for begun in self._awaited.pop(activation, ()):
+            begun.set()
+        try:
+            yield
+        finally:
+            if self._steps.get(activation) is steps:
+                del self._steps[activation]
+
+    async def steps_of(self, activation: Activation) -> Steps | None:
+        """The run of an activation; waits for its beginning. None: it has not begun in good time."""
+        if activation not in self._steps:
+            await self._beginning(activation)
+        return self._steps.get(activation)
+
+    async def _beginning(self, activation: Activation) -> None:
+        begun = asyncio.Event()
+        self._awaited.setdefault(activation, []).append(begun)
+        try:
+            async with asyncio.timeout(_BEGINS_WITHIN_S):
+                await begun.wait()
+        except TimeoutError:
+            pass  # whoever asks finds no run
+        finally:
+            if not begun.is_set():
+                self._awaited[activation].remove(begun)
+                if not self._awaited[activation]:
+                    del self._awaited[activation]
 
 
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
@@ -80,10 +130,29 @@ class Node:
         self._output_key = output_key
         self._timeout_s = timeout_s
         self._limits = limits
+        self._at_work = Activations()
+        self._passes: WeakValueDictionary[str, PassesAtOnce] = WeakValueDictionary()  # by conversation
 
     async def run(self, turn: PassInput, recorder: Recorder) -> PassOutput:
         """Runs one pass. Known steps are not run again."""
-        steps = Steps(self._within_budget(self._bounded(turn)), recorder)
+        # For each conversation, as each has a keeper that may not answer.
+        passes = self._passes.setdefault(turn.conversation_id, PassesAtOnce())
+        steps = Steps(self._within_budget(self._bounded(turn)), recorder, passes)
+        with passes.entered(), self._at_work.entered(steps):
+            return await self._run(steps)
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        """See `RunNode.hear`."""
+        steps = await self._at_work.steps_of(activation)
+        if steps is None:
+            raise Unavailable(f"{self._name} does not run at {activation.at}")
+        try:
+            return await steps.hear(news, is_durable=is_durable)
+        except (Superseded, JournalError) as problem:
+            raise Unavailable(f"{self._name} could not take news: {problem}") from problem
+
+    async def _run(self, steps: Steps) -> PassOutput:
+        turn = steps.turn
         steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
         try:
             outcome = await self._outcome(steps)
@@ -98,7 +167,7 @@ class Node:
             outcome.status,
             outcome.text,
             events,
-            sent if outcome.status == "paused" else (),
+            outcomes_of(sent) if outcome.status == "paused" else (),
             self._written(outcome),
             outcome.exits,
             outcome.ends_agent,
@@ -106,6 +175,8 @@ class Node:
             steps.llm_calls_made,
             outcome.output,
             outcome.invalid,
+            outcome.gave_up,
+            steps.runs_below if outcome.status == "paused" else {},
         )
 
     def _bounded(self, turn: PassInput) -> PassInput:
@@ -132,7 +203,7 @@ class Node:
                 raise
             return PassEnd("failed", f"{self._name} took longer than {self._timeout_s:g} s (timeout_s)")
         except Unavailable as problem:
-            return PassEnd("interrupted", str(problem))
+            return PassEnd("interrupted", str(problem), gave_up=isinstance(problem, NodeLost))
         except (LlmError, ValidatorError) as problem:
             return PassEnd("failed", f"{self._name}: {problem}")
 

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Literal
 
 from mesh.core.events import NodeCompleted
-from mesh.core.places import Place, StepKey
-from mesh.tree.branches import Branch, Branches
+from mesh.tree.branches import Branch, run_together
 from mesh.tree.calls import MOST_SHOWN, bounded
 from mesh.tree.children import Children, ending
 from mesh.tree.node import PassEnd
@@ -27,8 +26,7 @@ class Parallel:
             return ending(done, done.state)
         state = steps.turn.state
         branches = [self._branch(steps, index, state) for index in range(len(self._children))]
-        ended = await Branches[NodeCompleted](steps, branches, ends_all=_ends_agent).run()
-        outcomes = [ended[index] for index in sorted(ended)]
+        outcomes = await run_together(steps, branches, ends_all=_ends_agent)
         for outcome in outcomes:
             if isinstance(outcome, NodeCompleted) and outcome.ends_agent:
                 return ending(outcome, outcome.state)
@@ -40,7 +38,7 @@ class Parallel:
 
     def _branch(self, steps: Steps, index: int, state: Mapping[str, str]) -> Branch:
         place = steps.turn.place.child(index)
-        return Branch(partial(self._children.run, steps, index, state), partial(_goes_on, place))
+        return Branch(partial(self._children.run, steps, index, state), place)
 
     def _ended_agent(self, steps: Steps) -> NodeCompleted | None:
         """The child that ended the agent in an earlier pass."""
@@ -71,7 +69,3 @@ def _objections(good: list[NodeCompleted]) -> str:
     the part. One is enough for the whole to be marked."""
     told = (f"{child.name}: {child.invalid}" for child in good if child.invalid)
     return bounded("\n".join(told), MOST_SHOWN)
-
-
-def _goes_on(place: Place, decided: StepKey) -> bool:
-    return decided.lets_go_on(place)

@@ -12,6 +12,7 @@ from mesh.config.model import AgentNode, Config
 from mesh.config.schema_kinds import items, kinds, properties, spoken
 from mesh.config.yaml_tree import Loc
 from mesh.core.spelling import meant
+from mesh.tree.plan import OF_ITEMS
 from mesh.tree.template import BUILT_IN, paths_in
 
 _GIVEN = ("task", "output", "request")
@@ -41,7 +42,10 @@ def _schemas_of_keys(config: Config) -> dict[str, list[dict[str, Any]]]:
 
 
 def _is_given(config: Config, name: str) -> bool:
-    """Whether a name may have another value: one of the mesh, or an argument of an agent that is called."""
+    """Whether a name may have another value: one of the mesh, an item of a map, or an argument of an agent
+    that is called."""
+    if name in OF_ITEMS and any(node.type == "map" for _, node in config.nodes()):
+        return True
     given = [each.input_schema for each in config.callable_agents.values() if each.input_schema is not None]
     known = [properties(schema, schema) for schema in given]
     return name in (*BUILT_IN, *_GIVEN) or any(names is None or name in names for names in known)

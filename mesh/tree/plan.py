@@ -3,28 +3,34 @@
 Pure: from a `Config` to `PlannedNode`s. An agent without a tree is a tree of one llm node.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mesh.config.model import A2aAgent, AgentNode, Config
+from mesh.config.schema_kinds import required
+from mesh.config.yaml_tree import Loc
+from mesh.core.agent_limits import OF_STARTED_AGENT, OF_TURN
 from mesh.core.places import ROOT, Place
 from mesh.tree.template import BUILT_IN, placeholders, placeholders_in, plain_placeholders
 from mesh.tree.turn import PassInput
 
-_AT_ONCE = ("parallel", "loop")
+OF_ITEMS = ("item", "index")
+"""The placeholders of the child of a map, and of all below it."""
+_AT_ONCE = ("parallel", "loop", "map")
 
 
 @dataclass(frozen=True)
 class ApprovalRule:
     """Whether destructive tools wait for a person, as far as the config tells: ``asks`` None means that it is
-    inherited from where the agent was called. ``at_once``: there is a parallel or loop node above."""
+    inherited from where the agent was called. ``at_once``: there is a parallel, loop or map node above."""
 
     asks: bool | None = None
     at_once: bool = False
 
     def inside(self, node: AgentNode) -> "ApprovalRule":
-        """The rule for the children of a parallel or loop node. The nearest of these with ``approvals``
-        decides; where none has it, its nodes do not ask.
+        """The rule for the children of a parallel, loop or map node. The nearest of these with ``approvals``
+        decides; where none has it, its nodes do not ask. A map that does not say it asks: nobody knows how
+        many items it will have.
 
         Invariant: without a node of these above it, a node asks as its agent does. So an agent that is called
         has the rule of its caller, and how a tree is cut into agents does not decide what asks. The exception
@@ -32,7 +38,7 @@ class ApprovalRule:
         """
         if node.approvals is not None:
             return ApprovalRule(node.approvals == "ask", at_once=True)
-        return ApprovalRule(self.asks, at_once=True)
+        return ApprovalRule(True if node.type == "map" else self.asks, at_once=True)
 
     def said_in(self, turn: PassInput) -> bool | None:
         """Whether they wait, as far as the config says so here, or above an agent that was called as this
@@ -48,15 +54,21 @@ class ApprovalRule:
 @dataclass(frozen=True)
 class PlannedNode:
     """A node of the config in its tree. ``path`` is its node path, ``prompt`` its own or the config's.
-    ``approvals`` says whether its destructive tools wait for a person. ``reads_history``: its prompt or
-    arguments, those of a node below it, or of an agent that one of them calls contain the turns before."""
+    ``approvals`` says whether its destructive tools wait for a person. ``reads`` are the names of the
+    placeholders in its prompt and arguments, in those of a node below it, and of an agent that one of them
+    calls."""
 
     path: str
     node: AgentNode
     prompt: str
     approvals: ApprovalRule
     children: tuple["PlannedNode", ...]
-    reads_history: bool
+    reads: frozenset[str]
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether the turns before are read here, below, or in an agent that is called."""
+        return "history" in self.reads
 
     @property
     def placeholders(self) -> set[str]:
@@ -77,13 +89,13 @@ class PlannedNode:
 
 def tree_of(config: Config) -> PlannedNode:
     """The root of a config's tree, with all nodes below it."""
-    return _planned(config, ROOT, config.tree, ApprovalRule(), _readers(config))
+    return _planned(config, ROOT, config.tree, ApprovalRule(), _reads_of_agents(config))
 
 
 def callable_agents(config: Config) -> list[PlannedNode]:
     """The roots of the agents that others may call. Their node paths begin with their names."""
-    agents, readers = config.callable_agents.items(), _readers(config)
-    return [_planned(config, Place(name), agent, ApprovalRule(), readers) for name, agent in agents]
+    agents, reads = config.callable_agents.items(), _reads_of_agents(config)
+    return [_planned(config, Place(name), agent, ApprovalRule(), reads) for name, agent in agents]
 
 
 def all_nodes(config: Config) -> Iterator[PlannedNode]:
@@ -97,23 +109,22 @@ def callers(nodes: Iterable[PlannedNode], agent: str) -> list[str]:
     return [planned.node.name for planned in nodes if agent in planned.node.called]
 
 
-def _readers(config: Config) -> frozenset[str]:
-    """The names of the agents that others may call and that read the turns before, themselves or by an agent
-    that they call. Agents may call each other in circles."""
-    agents, found = config.callable_agents, frozenset[str]()
+def _reads_of_agents(config: Config) -> dict[str, frozenset[str]]:
+    """What the agents that others may call read, by name: see `PlannedNode.reads`. Agents may call each other
+    in circles."""
+    agents = config.callable_agents
+    found = dict.fromkeys(agents, frozenset[str]())
     while True:
-        readers = frozenset(name for name, agent in agents.items() if _reads_history(config, agent, found))
-        if readers == found:
+        reads = {name: _reads(config, agent, found) for name, agent in agents.items()}
+        if reads == found:
             return found
-        found = readers
+        found = reads
 
 
-def _reads_history(config: Config, node: AgentNode, readers: frozenset[str]) -> bool:
-    if "history" in placeholders(_prompt(config, node)) | placeholders_in(node.args):
-        return True
-    if any(name in readers for name in node.called):
-        return True
-    return any(_reads_history(config, child, readers) for child in node.children)
+def _reads(config: Config, node: AgentNode, of_agents: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    own = placeholders(_prompt(config, node)) | placeholders_in(node.args)
+    called = (of_agents[name] for name in node.called)
+    return frozenset(own).union(*called, *(_reads(config, child, of_agents) for child in node.children))
 
 
 def _prompt(config: Config, node: AgentNode) -> str:
@@ -121,16 +132,20 @@ def _prompt(config: Config, node: AgentNode) -> str:
 
 
 def _planned(
-    config: Config, place: Place, node: AgentNode, rule: ApprovalRule, readers: frozenset[str]
+    config: Config,
+    place: Place,
+    node: AgentNode,
+    rule: ApprovalRule,
+    of_agents: Mapping[str, frozenset[str]],
 ) -> PlannedNode:
     if node.type in _AT_ONCE:
         rule = rule.inside(node)
     children = tuple(
-        _planned(config, place.child(index), child, rule, readers)
+        _planned(config, place.child(index), child, rule, of_agents)
         for index, child in enumerate(node.children)
     )
-    reads_history = _reads_history(config, node, readers)
-    return PlannedNode(place.path, node, _prompt(config, node), rule, children, reads_history)
+    reads = _reads(config, node, of_agents)
+    return PlannedNode(place.path, node, _prompt(config, node), rule, children, reads)
 
 
 def other_agents(config: Config) -> list[A2aAgent]:
@@ -144,12 +159,54 @@ def other_agents(config: Config) -> list[A2aAgent]:
 
 
 def likely_mistakes(config: Config) -> list[str]:
-    """What is probably a mistake: placeholders that nothing can have set before they are read. Agents that
-    are called are left out: each caller brings a state and arguments of its own."""
-    found: list[str] = []
+    """What is probably a mistake: placeholders that nothing can have set before they are read, agents that
+    are started without what they need, and maps that may have more items than may be started. Of
+    placeholders, agents that are called are left out: each caller brings a state and arguments of its own."""
+    found: list[str] = [*_without_arguments(config), *_too_wide(config)]
     if config.agent is not None:
         _unset(config, tree_of(config), ("agent",), frozenset(BUILT_IN), found)
     return found
+
+
+def _without_arguments(config: Config) -> Iterator[str]:
+    """Agents that a node may start, which gives them a task alone, and that need more."""
+    agents = config.callable_agents
+    for loc, node in config.nodes():
+        for index, agent in enumerate(node.agents if node.spawn is not None else ()):
+            schema = agents[agent.name].input_schema or {}
+            if missing := sorted(required(schema, schema) - {"task"}):
+                where = config.location(*loc, "agents", index)
+                yield (
+                    f"{where}: {agent.name} needs {' and '.join(missing)}, and gets its task alone where it "
+                    "is started with the tool spawn; where it is called, it gets all"
+                )
+
+
+def _too_wide(config: Config) -> Iterator[str]:
+    """Maps whose ``most`` promises more items than the budgets around them let start."""
+    nodes = dict(config.nodes())
+    own = [each for each in (config.budget.max_agents, config.tree.budget.max_agents) if each is not None]
+    for loc, node in nodes.items():
+        if node.type != "map" or "most" not in node.model_fields_set:
+            continue
+        limits = [(min(own, default=OF_TURN), "a turn", "at the top of the config")]
+        limits += [(limit, name, f"in {name}") for limit, name in _limits_around(nodes, loc)]
+        limit, who, where = min(limits, key=lambda each: each[0])
+        if node.most > limit:
+            yield (
+                f"{config.location(*loc, 'most')}: {node.name} fails with more than {limit} items, as {who} "
+                f"may start no more agents; expected budget: {{max_agents: {node.most}}} or more {where}"
+            )
+
+
+def _limits_around(nodes: Mapping[Loc, AgentNode], loc: Loc) -> Iterator[tuple[int, str]]:
+    """How many agents a node, and those around it, may each start, with their names; those with a limit."""
+    while (node := nodes.get(loc)) is not None:
+        loc = loc[:-2]
+        is_item = loc in nodes and nodes[loc].type == "map"
+        limit = node.budget.max_agents or (OF_STARTED_AGENT if is_item else None)
+        if limit is not None:
+            yield limit, node.name
 
 
 def _unset(
@@ -157,19 +214,37 @@ def _unset(
 ) -> frozenset[str]:
     """Adds a problem for each placeholder below that is not in ``before``; the keys set after this node."""
     node = planned.node
-    written = {below.node.output_key for below in planned.walk() if below.node.output_key}
+    written = {*_written(planned)}
     if node.type == "loop":
         before |= written  # by the iteration before
     key = (*loc, "args") if node.type == "tool" else (*(loc if node.prompt else ()), "prompt")
     where = config.location(*key)
-    for name in sorted(planned.placeholders - before):
+    if node.over is not None and node.over not in before - {*BUILT_IN}:
         found.append(
-            f"{where}: nothing sets {{{name}}} before {node.name} runs in the first "
-            f"turn; it will stay as it is (output_key of an earlier node, or {', '.join(BUILT_IN)})"
+            f"{config.location(*loc, 'over')}: nothing sets {node.over} before {node.name} runs in the first "
+            "turn, so that it would fail; expected the output_key of an earlier node"
         )
-    seen = before
+    for name in sorted(planned.placeholders - before):
+        if name in OF_ITEMS:
+            hint = "only nodes below a map have it"
+        else:
+            hint = f"expected the output_key of an earlier node, or {', '.join(BUILT_IN)}"
+        found.append(
+            f"{where}: nothing sets {{{name}}} before {node.name} runs in the first turn, so that it will "
+            f"stay as it is; {hint}"
+        )
+    seen = before | {*OF_ITEMS} if node.type == "map" else before
     for index, child in enumerate(planned.children):
         after = _unset(config, child, (*loc, "agents", index), seen, found)
         if node.type != "parallel":
             seen = after
     return before | written
+
+
+def _written(planned: PlannedNode) -> Iterator[str]:
+    """The keys of the state that a node and those below it write for the nodes after it. What the items of a
+    map write ends with them."""
+    if planned.node.output_key:
+        yield planned.node.output_key
+    for child in planned.children if planned.node.type != "map" else ():
+        yield from _written(child)

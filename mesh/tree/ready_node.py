@@ -5,11 +5,11 @@ import asyncio
 from collections.abc import Sequence
 
 from mesh.core.errors import ConfigError, ToolSessionError
-from mesh.core.events import Preview, ToolCall, ToolResult
+from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.policy.grants import Grant
 from mesh.tree.build import BuiltNode
-from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Recorder, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, Recorder, UnsettledCall
 
 
 class ReadyNode:
@@ -34,6 +34,10 @@ class ReadyNode:
         except ConfigError as problem:
             return PassOutput("failed", str(problem))
         return await self._built.node.run(turn, self._recorder)
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        """See `RunNode.hear`."""
+        return await self._built.node.hear(activation, news, is_durable)
 
     async def problems(self, call: ToolCall) -> str:
         """What is wrong with a tool call that this node is about to make; empty if nothing. Raises

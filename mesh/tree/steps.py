@@ -14,38 +14,66 @@ them is in the same append or in an earlier one. So the unjournaled events that 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from mesh.core.budget import CallRequest, OnLimit, Remaining
-from mesh.core.errors import JournalError, Unavailable
+from mesh.core.errors import JournalError, NodeLost, Unavailable
 from mesh.core.events import (
+    AgentStarted,
+    AgentTold,
     AnyEvent,
+    CodeStep,
     LimitReached,
     Live,
     LlmCall,
     LlmReserved,
+    NodeCompleted,
     NodeStarted,
     TextDelta,
     ToolIntent,
     ToolProgress,
     ToolResult,
+    Validation,
     now,
 )
 from mesh.core.places import Place, StepKey
 from mesh.core.verdict import Verdict
+from mesh.net.backoff import Backoff, Patience
 from mesh.policy.commands import ParsedCommand
 from mesh.policy.custom import PolicyContext
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.logs import fields
-from mesh.tree.turn import Ack, PassInput, PassOutput, Recorder, ReserveReply, RunNode
+from mesh.tree.agent_slots import AgentSlots
+from mesh.tree.nodes_below import NodesBelow
+from mesh.tree.turn import (
+    Ack,
+    Hearing,
+    PassInput,
+    PassOutput,
+    Recorder,
+    ReserveReply,
+    Restarted,
+    RunNode,
+    StartReply,
+)
 
 SEND_AHEAD_S = 0.2
+_LOST_NODES = Backoff(first_s=0.1, longest_s=5.0)
+_OUTCOMES = (LlmCall, ToolResult, Validation, CodeStep, AgentStarted, NodeCompleted)
+"""Events that tell that a node has got on: it does not do that again after a loss."""
+_SEND_AHEAD_AT_ONCE = 8
+_READ_AT_ONCE = 32
+"""How many passes of a node may run at the same time in one conversation so that their answers are shown as
+they come. Nobody reads along with more of them: each answer is shown when it is there."""
 _MOST_UNSENT = 1_000
+_MOST_CARRIED = 32
+"""How many events a child carries that are not journaled yet, unless the keeper does not answer."""
 
 E = TypeVar("E", bound=AnyEvent)
 _log = logging.getLogger("mesh.steps")
@@ -57,41 +85,100 @@ class Superseded(Exception):
 
 class _Known:
     """The events of the turn that a node knows, by step and by child: what a step costs must not depend on
-    how many there were before. ``newest``: the decisions up to this event are among them."""
+    how many there were before."""
 
     def __init__(self, place: Place, events: Sequence[AnyEvent]) -> None:
         self._inside = f"{place.text}."
         self._by_step: dict[str, list[AnyEvent]] = {}
         self._by_child: dict[str, list[AnyEvent]] = {}
-        self.newest = 0
+        self._started: dict[str, list[AgentStarted]] = {}  # by the call, in their order
+        self._order: dict[str, int] = {}  # by place: which of them it is
+        self._told: dict[str, AgentTold] = {}
         self.add(events)
 
     def add(self, events: Sequence[AnyEvent]) -> None:
         for event in events:
+            if isinstance(event, AgentTold):
+                if event.key in self._told:  # it was known, and came from above, too
+                    continue
+                self._told[event.key] = event
             self._by_step.setdefault(event.step, []).append(event)
             if event.step.startswith(self._inside):
                 child = self._child_of(event.node)
                 self._by_child.setdefault(child, []).append(event)
-            # A reservation is numbered while the pass runs, when decisions before it may not be known.
-            if not isinstance(event, LlmReserved | LimitReached):
-                self.newest = max(self.newest, event.seq)
+                if isinstance(event, AgentStarted) and event.by:
+                    self._add_start(event)
 
     def of(self, step: StepKey) -> list[AnyEvent]:
         return self._by_step.get(step.text, [])
 
+    def started_in(self, call: StepKey) -> Sequence[AgentStarted]:
+        return self._started.get(call.text, ())
+
+    def told(self, place: Place) -> list[AgentTold]:
+        return [told for told in self._told.values() if place.contains(told.place)]
+
+    def _add_start(self, event: AgentStarted) -> None:
+        call = event.place.started_in
+        if call is not None and call.place.text == self._inside[:-1]:
+            started = self._started.setdefault(call.text, [])
+            # The same start may be handed to this node twice, when it is read from the journal anew.
+            if event.step in self._order:
+                started[self._order[event.step]] = event
+            else:
+                self._order[event.step] = len(started)
+                started.append(event)
+
     def below(self, child: Place) -> list[AnyEvent]:
         return self._by_child.get(self._child_of(child.text), [])
+
+    def replace_below(self, child: Place, journaled: Sequence[AnyEvent]) -> None:
+        """Takes what the journal says of a child; of what is known of it so far, only what is not journaled
+        stays, after that."""
+        before = self.below(child)
+        keys = {event.key for event in journaled}
+        events = [*journaled, *(event for event in before if event.key not in keys)]
+        for event in before:
+            self._by_step.pop(event.step, None)
+        self._by_child[self._child_of(child.text)] = events
+        for event in events:
+            self._by_step.setdefault(event.step, []).append(event)
+            if isinstance(event, AgentTold):
+                self._told[event.key] = event
 
     def _child_of(self, place: str) -> str:
         return place[len(self._inside) :].partition(".")[0]
 
 
+class PassesAtOnce:
+    """What the passes of one node share that run at the same time in one conversation, so that a thousand
+    of them do not cost the keeper and the watchers a thousand times what one does.
+
+    A few of them at a time send ahead what need not wait for their return (``sending_ahead``). The others
+    send more at a time, or nothing, if they return meanwhile. ``number`` is how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.sending_ahead = asyncio.Semaphore(_SEND_AHEAD_AT_ONCE)
+        self.number = 0
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """While it is open, there is one more."""
+        self.number += 1
+        try:
+            yield
+        finally:
+            self.number -= 1
+
+
 class Steps:
     """One node in one pass. Not shared between passes; used by one event loop."""
 
-    def __init__(self, turn: PassInput, recorder: Recorder) -> None:
+    def __init__(self, turn: PassInput, recorder: Recorder, passes: PassesAtOnce | None = None) -> None:
         self.turn = turn
         self._recorder = recorder
+        self._passes = passes or PassesAtOnce()
         self._known = _Known(turn.place, turn.known)
         self._pending: list[AnyEvent] = list(turn.pending)
         self._unsent: list[AnyEvent] = []
@@ -99,10 +186,26 @@ class Steps:
         self.watched = turn.watched
         self.llm_calls_made = 0  # in this pass, here and below
         self._llm_calls_durable = 0  # of the whole turn, as the keeper said last
+        self._llm_calls_unsent = 0
         self._sent: list[AnyEvent] = []
+        self._runs_below = dict(turn.runs)
         self._sending = asyncio.Lock()
+        self._slots = AgentSlots(turn.activation, recorder, turn.slot)
         self._timer: asyncio.TimerHandle | None = None
         self._sender: asyncio.Task[None] | None = None
+        self._is_queued = False  # whether the sender waits for its turn
+        self._below = NodesBelow(self._known.told)
+        self._hears = True
+        # The decisions up to this event are known. What is numbered while the pass runs does not count, as
+        # there may be decisions before it that are not known: so the node above says it.
+        numbered = (e.seq for e in turn.known if not isinstance(e, LlmReserved | LimitReached))
+        until = turn.decisions_until
+        self._decisions_until = max(numbered, default=0) if until is None else until
+        self._decided: list[StepKey] = []  # the steps of the decisions that this pass has learned of
+        self._when_stopped: list[Callable[[StepKey], None]] = []
+        self.stop_agent: Callable[[AgentTold], Awaitable[None]] = _nobody_to_stop
+        """Ends an agent that this node has started."""
+        self._listening = asyncio.Lock()  # one asks the keeper for decisions, for all that wait for them
 
     def known(self, step: StepKey, kind: type[E]) -> E | None:
         """The latest event of this kind for this step."""
@@ -111,6 +214,10 @@ class Steps:
     def of(self, step: StepKey) -> list[AnyEvent]:
         """All that is known of this step, in its order."""
         return [*self._known.of(step)]
+
+    def started_in(self, call: StepKey) -> Sequence[AgentStarted]:
+        """The agents that a tool call of this node has started, in their order."""
+        return self._known.started_in(call)
 
     async def once(self, step: StepKey, kind: type[E], effect: Callable[[], Awaitable[E]]) -> E:
         """The recorded outcome of a repeatable effect; if there is none, the effect runs and is recorded."""
@@ -121,15 +228,22 @@ class Steps:
         """The model calls of the turn, as far as this node knows: those before it began and those made here
         and below since; or those that the keeper has and those that are not sent yet, if that is more,
         because the keeper knows those of other branches, too."""
-        unsent = sum(isinstance(event, LlmCall) for event in self._unsent)
-        return max(self.turn.llm_calls + self.llm_calls_made, self._llm_calls_durable + unsent)
+        known_to_keeper = self._llm_calls_durable + self._llm_calls_unsent
+        return max(self.turn.llm_calls + self.llm_calls_made, known_to_keeper)
 
     def record(self, step: StepKey, event: E) -> E:
         """Records an outcome. It is durable when the pass returns, or earlier."""
         stamped = self._stamp(step, event)
         self.llm_calls_made += isinstance(event, LlmCall)
+        if isinstance(event, NodeCompleted):
+            self._slots.ended(stamped.step)
         self._note([stamped])
         return stamped
+
+    @property
+    def wants_deltas(self) -> bool:
+        """Whether somebody can read along while a model answers."""
+        return self.watched and self._passes.number <= _READ_AT_ONCE
 
     def show(self, step: StepKey, event: Live) -> None:
         """Shows an event to the watchers, if there are any."""
@@ -156,6 +270,67 @@ class Steps:
         await self._send()
         return stamped
 
+    async def start(self, started: Sequence[tuple[Place, AgentStarted]]) -> str:
+        """Records that agents start at these places. Returns when it is durable, in one append; or says
+        why none of them may start. Raises `Superseded`, `Unavailable`."""
+        starts = [self._stamp(place.step, start) for place, start in started]
+        async with self._sending:
+            reply = StartReply(Ack(False))
+
+            async def send(batch: Sequence[AnyEvent]) -> Ack:
+                nonlocal reply
+                turn, events = self.turn, [*batch, *starts]
+                reply = await self._recorder.start(turn.activation, events, turn.scopes, self._slots.asker)
+                return reply.ack
+
+            await self._send_batch(send)
+            if not reply.refusal:
+                self._known.add(starts)
+                self._sent += starts
+        if not reply.refusal:
+            places = [start.step for start in starts]
+            self._slots.started(places, reply.granted, is_short=reply.is_short)
+        return reply.refusal
+
+    # -- slots
+
+    @asynccontextmanager
+    async def slot(self, place: Place) -> AsyncIterator[None]:
+        """A slot for the started agent, or item of a map, at a place, while it runs. Waits until there is
+        one. Raises `Superseded`, `Unavailable`."""
+        try:
+            if not await self._slots.take(place.text):
+                raise Superseded
+            yield
+        finally:
+            self._slots.give_back(place.text, is_told=self.known(place.step, NodeCompleted) is not None)
+
+    def is_queued(self, place: Place) -> bool:
+        """Whether the agent at a place waits for a slot."""
+        return self._slots.is_queued(place.text)
+
+    @asynccontextmanager
+    async def without_slot(self) -> AsyncIterator[None]:
+        """Gives back the slot in which this node works, while it waits for its agents, and takes one again.
+        Raises `Superseded`, `Unavailable`."""
+        self.rest()
+        yield
+        await self.work()
+
+    def rest(self) -> None:
+        """Gives back the slot in which this node works, if it has one: it waits for its agents."""
+        self._slots.rest()
+
+    def leave(self) -> None:
+        """The node only waits for others that work in the same slot: see `AgentSlots.leave`."""
+        self._slots.leave()
+
+    async def work(self) -> None:
+        """Takes the slot again that the node gave back, before it goes on. Raises `Superseded`,
+        `Unavailable`."""
+        if not await self._slots.work():
+            raise Superseded
+
     async def send_ahead(self) -> None:
         """Makes what was recorded durable now, or leaves it to the return of the pass if that is not
         possible.
@@ -175,9 +350,7 @@ class Steps:
 
             async def send(batch: Sequence[AnyEvent]) -> Ack:
                 nonlocal grant
-                grant = await self._recorder.reserve(
-                    turn.conversation_id, turn.turn, turn.run, batch, request
-                )
+                grant = await self._recorder.reserve(turn.activation, batch, request)
                 return grant.ack
 
             await self._send_batch(send)
@@ -189,9 +362,9 @@ class Steps:
     async def remaining(self, on_limit: OnLimit) -> Remaining:
         """What may still be used of the budgets around this node. Raises `Unavailable`."""
         turn = self.turn
-        if not turn.scopes:
+        if not turn.call_scopes:
             return Remaining()
-        return await self._recorder.remaining(turn.conversation_id, turn.scopes, on_limit)
+        return await self._recorder.remaining(turn.conversation_id, turn.call_scopes, on_limit)
 
     async def grants(self, agent: str) -> Sequence[Grant]:
         """What is remembered for an agent. Raises `Unavailable`."""
@@ -223,53 +396,267 @@ class Steps:
 
     # -- children
 
-    def below(self, place: Place, state: Mapping[str, str], iteration: int, *, history: bool) -> PassInput:
-        """The input of the child at a place: what is known there, and all that must be journaled before."""
+    def below(
+        self,
+        place: Place,
+        state: Mapping[str, str],
+        iteration: int,
+        *,
+        history: bool,
+        is_started: bool = False,
+    ) -> PassInput:
+        """The input of the child at a place: what is known there, and all that must be journaled before. For
+        an agent whose start is journaled that is only what it has recorded itself: all else on which it
+        depends is journaled with its start."""
+        known = self._known.below(place)
         return msgspec.structs.replace(
             self.turn,
             at=place.text,
+            run=self._runs_below.get(place.text, self.turn.run),
+            runs=self._runs_inside(place),
             state=state,
             iteration=iteration,
-            known=self._known.below(place),
-            pending=[*self._pending, *_journaled(self._unsent)],
+            known=known,
+            pending=self._unjournaled_of(place, known) if is_started else self._unjournaled,
+            decisions_until=self._decisions_until,
             llm_calls=self.llm_calls,
             watched=self.watched,
+            exchange=(),
             history=self.turn.history if history else (),
         )
 
+    @property
+    def _unjournaled(self) -> list[AnyEvent]:
+        return [*self._pending, *_journaled(self._unsent)]
+
+    def _unjournaled_of(self, place: Place, known: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        """What a started agent has recorded that is not journaled yet; ``known`` is all of it."""
+        if len(known) < 2:  # it has not begun: a thousand agents that start must not look at all of it each
+            return ()
+        return [event for event in self._unjournaled if place.contains(event.place)]
+
+    async def send_if_many(self) -> None:
+        """Sends ahead what must be journaled before anything that children do, if that is much: each of them
+        would carry all of it, and of a thousand calls of one answer each is one more event to carry. Raises
+        `Superseded`."""
+        if len(self._pending) + len(self._unsent) > _MOST_CARRIED:
+            await self.send_ahead()
+
     async def run_below(self, run: RunNode, turn: PassInput) -> PassOutput:
-        """Runs a child, or a called agent, and takes over what it has recorded. Raises `Superseded`,
-        `Unavailable`."""
-        try:
-            output = await run(turn)
-        except Unavailable:
-            # Its process may be gone. This pass ends, but only after the branches beside it have ended, and
-            # they must not wait for model calls that nobody makes any more.
-            if turn.scopes:
-                await self._recorder.lose(turn.conversation_id, turn.turn, turn.run, turn.at)
-            raise
-        self._absorb(output)
-        return output
+        """Runs a child, or a called agent, and takes over what it has recorded.
+
+        While its process is lost, or something does not answer it, it begins again at once, then after
+        growing pauses, each time in a new run of its place alone: what is beside it goes on. What it had
+        journaled it is told, and does not do again. Raises `Superseded` if this node's own run is not in
+        force any more, `Unavailable` if the keeper does not answer, and `NodeLost` when that has lasted for
+        as long as anybody waits."""
+        if self._slots.is_working(turn.at):
+            turn = msgspec.structs.replace(turn, slot=turn.at)
+        losses: _Losses | None = None
+        while True:
+            try:
+                output = await self._below.run(run, turn)
+            except Unavailable as problem:
+                output = PassOutput("interrupted", str(problem))
+            self._absorb(output)
+            if output.status not in ("interrupted", "superseded") or output.gave_up:
+                return output
+            losses = losses or _Losses(turn)
+            turn = await self._restarted(turn, losses, output.text)
+
+    async def _restarted(self, turn: PassInput, losses: "_Losses", problem: str) -> PassInput:
+        """The input of a child that begins again."""
+        # First of all the keeper: what is left of the child is to do nothing more, not even while this waits.
+        with self._below.restarting(turn.place):
+            restarted = await self._restart(turn)
+        delay = losses.pause(restarted.events)
+        about = fields(child=turn.at, run=restarted.run, delay_s=round(delay, 2), message=problem)
+        _log.warning("event=node_lost %s %s", self._about(), about)
+        if losses.are_too_many:
+            raise NodeLost(problem or f"the node at {turn.at} was lost again and again")
+        await asyncio.sleep(delay)
+        if not await self._slots.keep(turn.at):
+            raise Superseded
+        own, known = self.turn, self._known.below(turn.place)
+        before = {event.key for event in turn.pending}
+        return msgspec.structs.replace(
+            turn,
+            run=restarted.run,
+            runs={},
+            known=known,
+            decisions_until=self._decisions_until,
+            # And what it had recorded itself by then, and is not journaled yet.
+            pending=[*turn.pending, *(e for e in known if not e.seq and e.key not in before)],
+            llm_calls=self.llm_calls,
+            watched=self.watched,
+            token=own.token,
+            lost_token=own.lost_token,
+        )
+
+    async def _restart(self, turn: PassInput) -> Restarted:
+        lost = msgspec.structs.replace(turn.activation, run=self.turn.run)
+        restarted = await self._recorder.restart(lost)
+        if not restarted.ack.taken:
+            raise Superseded
+        self.watched = restarted.ack.watched
+        self._llm_calls_durable = restarted.ack.llm_calls
+        before = {event.key for event in self._known.below(turn.place)}
+        self._known.replace_below(turn.place, restarted.events)
+        # Those above learn it with the return of this node, as what the child itself would have returned.
+        self._sent += [event for event in restarted.events if event.key not in before]
+        for ended in self._runs_inside(turn.place):
+            del self._runs_below[ended]
+        self._runs_below[turn.at] = restarted.run
+        return restarted
+
+    @property
+    def runs_below(self) -> Mapping[str, int]:
+        """See `PassOutput.runs`."""
+        return self._runs_below
+
+    def _runs_inside(self, child: Place) -> Mapping[str, int]:
+        inside = f"{child.text}."
+        return {at: run for at, run in self._runs_below.items() if at.startswith(inside)}
 
     def _absorb(self, output: PassOutput) -> None:
         self.llm_calls_made += output.llm_calls
-        self._known.add(output.sent)
-        self._sent += output.sent
+        sent = [event for event in output.sent if not self._is_known(event)]
+        self._known.add(sent)
+        self._sent += sent
+        self._runs_below |= output.runs
         self._note(output.events)
 
-    async def wait_for_decisions(self) -> list[StepKey]:
-        """Waits for decisions that this pass does not know, and returns their steps. Raises `Superseded`."""
-        after = self._known.newest
+    @property
+    def decided(self) -> int:
+        """How many decisions this pass has learned of since it began."""
+        return len(self._decided)
+
+    async def next_decisions(self, since: int) -> Sequence[StepKey]:
+        """The steps of the decisions that this pass has learned of after so many; waits for one. Each of
+        those who wait gets all of them, whoever asked the keeper. Raises `Superseded`, `Unavailable`."""
+        while len(self._decided) <= since:
+            async with self._listening:
+                if len(self._decided) <= since:
+                    await self._learn_decisions()
+        return self._decided[since:]
+
+    async def _learn_decisions(self) -> None:
+        turn = self.turn
+        news = await self._recorder.decisions(turn.activation, self._decisions_until)
+        if news is None:
+            raise Superseded
+        if news.events:
+            lost = turn.lost_token and not news.token
+            self.turn = msgspec.structs.replace(self.turn, token=news.token, lost_token=lost)
+            self._decisions_until = max(event.seq for event in news.events)
+            self._known.add([event for event in news.events if not self._is_known(event)])
+            self._decided += [StepKey(event.step) for event in news.events]
+
+    def _is_known(self, event: AnyEvent) -> bool:
+        # A decision comes from the keeper and with what was journaled of a child that was lost.
+        return any(known.key == event.key for known in self._known.of(StepKey(event.step)))
+
+    # -- news
+
+    @property
+    def news(self) -> Sequence[AgentTold]:
+        """What the agent at this place was told while it works."""
+        known = self._known.of(self.turn.place.step)
+        return [event for event in known if isinstance(event, AgentTold) and not event.stops]
+
+    def stop_hearing(self) -> None:
+        """From here on the model of this node reads nothing more: what comes now comes too late."""
+        self._hears = False
+
+    async def tell(self, place: Place, told: AgentTold) -> Hearing:
+        """Tells something to a started agent below this node. Raises `Superseded`, `Unavailable`."""
+        # What led to it goes first, as another node may journal it.
+        async with self._sending:
+            if self._pending or self._unsent:
+                await self._send_batch(partial(self._recorder.append, self.turn.activation))
+        return await self.hear(self._stamp(place.step, told), is_durable=False)
+
+    async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing:
+        """Takes news about this place or one below it: see `RunNode.hear`. Raises `Superseded`,
+        `Unavailable`."""
+        place = news.addressee
+        if place == self.turn.place:
+            return await self._hear_stop(news, is_durable) if news.stops else self._hear_own(news)
         while True:
-            turn = self.turn
-            news = await self._recorder.decisions(turn.conversation_id, turn.turn, turn.run, after)
-            if news is None:
-                raise Superseded
-            if news.events:
-                lost = turn.lost_token and not news.token
-                self.turn = msgspec.structs.replace(turn, token=news.token, lost_token=lost)
-                self._known.add(news.events)
-                return [StepKey(event.step) for event in news.events]
+            await self._below.restarted(place)
+            running = self._below.around(place)
+            # The node that has started an agent knows best whether it can be stopped.
+            is_last = running is None or (running.place == place and not news.stops)
+            if not is_durable and is_last:
+                if problem := self._cannot_hear(news):
+                    return problem
+                await self._journal(news)
+                is_durable = True
+            if is_durable:
+                self._known.add([news])
+                running = self._below.around(place)  # it may have begun, or ended, meanwhile
+            if running is None:
+                return self._cannot_hear(news) or self._wake_for(news)
+            heard = await running.hear(news, is_durable=is_durable)
+            if heard is not None:
+                return heard
+            if is_durable:
+                return "taken"  # the next call of the node brings it
+
+    def _hear_own(self, news: AgentTold) -> Hearing:
+        if not self._hears:
+            return "ended"
+        self._known.add([news])
+        return "taken"
+
+    async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
+        """Ends an agent that this node has started."""
+        if problem := self._cannot_hear(stop):
+            return problem
+        if not is_durable:
+            await self._journal(stop)
+        self._known.add([stop])
+        await self.stop_agent(stop)
+        return "taken"
+
+    def _wake_for(self, news: AgentTold) -> Hearing:
+        """No node runs between this one and the addressee of news that it has journaled. One that has paused
+        goes on if an agent is stopped, as after a decision: it may have waited for this one."""
+        for go_on in self._when_stopped if news.stops else ():
+            go_on(news.place.step)
+        return "taken"
+
+    @contextmanager
+    def when_stopped(self, go_on: Callable[[StepKey], None]) -> Iterator[None]:
+        """While it is open, ``go_on`` is told which agent below was stopped while its node had paused."""
+        self._when_stopped.append(go_on)
+        try:
+            yield
+        finally:
+            self._when_stopped.remove(go_on)
+
+    def stop_of(self, place: Place) -> AgentTold | None:
+        """What stops the agent at a place below this node, if a node above has stopped it."""
+        return next((told for told in self._known.told(place) if told.stops and told.place == place), None)
+
+    def _cannot_hear(self, news: AgentTold) -> Hearing | None:
+        """Why the agent below this node that news is about does not hear, as far as this node knows; None if
+        it does."""
+        place = news.place
+        for at in place.scopes:
+            if at == self.turn.place:
+                break
+            if self.known(at.step, NodeCompleted) or (at.call and self.known(at.call, ToolResult)):
+                return "ended"
+        start = self.known(place.step, AgentStarted)
+        if start is None or not start.by:
+            return "unknown"
+        return None if news.stops or start.kind == "llm" else "mute"
+
+    async def _journal(self, news: AgentTold) -> None:
+        if news.key not in {told.key for told in self._known.told(news.place)}:
+            self._unsent.append(news)
+            await self._send()
 
     # -- the end
 
@@ -278,8 +665,11 @@ class Steps:
         this."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._sender is not None:
+        if self._sender is not None and self._is_queued:
+            self._sender.cancel()  # what it would have sent travels with the return
+        elif self._sender is not None:
             await self._sender
+        await self._slots.close()
         unsent, self._unsent = self._unsent, []
         return unsent, self._sent
 
@@ -288,6 +678,7 @@ class Steps:
         goes on, but nothing follows it: the node's parent may have recorded its end by then."""
         if self._timer is not None:
             self._timer.cancel()
+        self._slots.abandon()
         del self._unsent[self._on_its_way :]
 
     def _note(self, events: Sequence[AnyEvent]) -> None:
@@ -295,6 +686,7 @@ class Steps:
             return
         self._known.add(_journaled(events))
         self._unsent += events
+        self._llm_calls_unsent += _llm_calls(events)
         self._send_soon()
 
     def _about(self) -> str:
@@ -321,7 +713,10 @@ class Steps:
     async def _send_in_background(self) -> None:
         try:
             while self._unsent:
-                await self._send()
+                self._is_queued = True
+                async with self._passes.sending_ahead:
+                    self._is_queued = False
+                    await self._send()
         except Superseded:
             _log.info("event=superseded %s run=%d", self._about(), self.turn.run)
         except (Unavailable, JournalError) as problem:
@@ -330,11 +725,8 @@ class Steps:
     async def _send(self) -> None:
         # One append at a time: an event must not arrive before what was recorded before it.
         async with self._sending:
-            turn = self.turn
             if self._unsent:
-                await self._send_batch(
-                    partial(self._recorder.append, turn.conversation_id, turn.turn, turn.run)
-                )
+                await self._send_batch(partial(self._recorder.append, self.turn.activation))
 
     async def _send_batch(self, send: Callable[[Sequence[AnyEvent]], Awaitable[Ack]]) -> None:
         """Sends all that is not sent yet. The lock is held."""
@@ -348,13 +740,46 @@ class Steps:
             raise Superseded
         self.watched = ack.watched
         self._llm_calls_durable = ack.llm_calls
-        self._sent += _journaled(self._unsent[:own])
+        sent = self._unsent[:own]
+        self._llm_calls_unsent -= _llm_calls(sent)
+        self._sent += _journaled(sent)
         del self._pending[:before], self._unsent[:own]
+
+
+class _Losses:
+    """How often in a row a child was lost, and how long that has lasted. A new row begins when it has got
+    on in between."""
+
+    def __init__(self, turn: PassInput) -> None:
+        self._for_s = turn.patience_s
+        self._outcomes = 0
+        self._patience = Patience(_LOST_NODES, self._for_s)
+
+    def pause(self, journaled: Sequence[AnyEvent]) -> float:
+        """The seconds to wait after one more loss; ``journaled`` is what has happened there so far."""
+        outcomes = sum(isinstance(event, _OUTCOMES) for event in journaled)
+        if outcomes > self._outcomes:
+            self._outcomes = outcomes
+            self._patience = Patience(_LOST_NODES, self._for_s)
+        return self._patience.next_delay()
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._patience.is_over
+
+
+async def _nobody_to_stop(_: AgentTold) -> None:
+    """A node whose agents do not run yet: it knows of the stop when it comes to them."""
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:
     """Whether the second piece of text follows the first without a gap."""
     return first.step == second.step and first.offset + len(first.text) == second.offset
+
+
+def _llm_calls(events: Sequence[AnyEvent]) -> int:
+    return sum(isinstance(event, LlmCall) for event in events)
 
 
 def _journaled(events: Sequence[AnyEvent]) -> list[AnyEvent]:

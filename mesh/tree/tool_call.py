@@ -27,7 +27,7 @@ from mesh.core.events import (
     ToolProgress,
     ToolResult,
 )
-from mesh.core.execution import ExecutionContext, step_id
+from mesh.core.execution import ExecutionContext, RecordedQuestion, step_id
 from mesh.core.history import NOT_RUN
 from mesh.core.places import StepKey
 from mesh.core.verdict import Verdict
@@ -41,8 +41,10 @@ from mesh.mcp.toolbox import Toolbox
 from mesh.net.backoff import Backoff
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
+from mesh.python.questions import MOST_QUESTIONS, AskedSomethingElse, BrokenProtocol, is_refusal
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
+from mesh.tree.agents_of_code import AgentsOfCode
 from mesh.tree.calls import (
     MOST_SHOWN,
     CallDriver,
@@ -61,10 +63,11 @@ from mesh.tree.calls import (
     refused,
     result_of,
     run_call,
+    run_to_completion,
 )
 from mesh.tree.calls_for_policies import tool_call
 from mesh.tree.gate import GateSources, GrantsOnly
-from mesh.tree.node import PassEnd
+from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.turn import AbandonedTask, UnsettledCall
 
@@ -85,10 +88,17 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
     settings: CallSettings = CallSettings()
     for_model: bool = True
 
-    async def run(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
-        """See `run_call`."""
-        driver = _ToolCall(self, steps, step, call, self.toolbox.tools.get(call.name))
+    async def run(
+        self, steps: Steps, step: StepKey, call: ToolCall, agents: AgentsOfCode | None = None
+    ) -> ToolResult | PassEnd:
+        """See `run_call`. ``agents`` are what the tool may start and wait for; None: nothing."""
+        driver = _ToolCall(self, steps, step, call, self.toolbox.tools.get(call.name), agents)
         return await run_call(driver, steps, step, call, self.settings)
+
+    def may_ask(self, call: ToolCall) -> bool:
+        """Whether the tool is one that may start agents and wait for them: a function that may run twice."""
+        tool = self.toolbox.tools.get(call.name)
+        return tool is not None and tool.tells_truth and tool.repeatable
 
     def problems(self, call: ToolCall) -> str:
         """Why a call cannot be made, for whoever wrote its arguments; empty if it can."""
@@ -231,9 +241,16 @@ class _ToolCall(CallDriver):
     leaves_doubt = True
 
     def __init__(
-        self, calls: ToolCalls, steps: Steps, step: StepKey, call: ToolCall, tool: Tool | None
+        self,
+        calls: ToolCalls,
+        steps: Steps,
+        step: StepKey,
+        call: ToolCall,
+        tool: Tool | None,
+        agents: AgentsOfCode | None,
     ) -> None:
         super().__init__(call)
+        self._agents = agents
         self._calls = calls
         self._steps = steps
         self._step = step
@@ -244,7 +261,8 @@ class _ToolCall(CallDriver):
     def _take(self, tool: Tool | None) -> None:
         self._tool = tool
         self.is_repeatable = tool is not None and tool.repeatable
-        self.may_be_broken_off = tool is not None and tool.read_only
+        # A tool that waits for agents ends with its pass, as they do: see `_run_once`.
+        self.may_be_broken_off = tool is not None and (tool.read_only or self._agents is not None)
 
     # -- as it describes itself
 
@@ -306,15 +324,46 @@ class _ToolCall(CallDriver):
             return asked.preview
         return await self.preview(arguments)
 
-    async def run(self, arguments: dict[str, Any]) -> Returned:
+    async def run(self, arguments: dict[str, Any]) -> Returned | PassEnd:
+        recorded = self._agents.recorded() if self._agents else []
         try:
-            context = self._context(await self._steps.remaining(self._calls.settings.on_limit))
-            outcome = await self._calls.toolbox.call(
-                self._found, arguments, context=context, on_progress=self._on_progress
-            )
-        except ToolSessionError as problem:
+            while True:
+                outcome = await self._run_once(arguments, recorded)
+                if not outcome.asks or not self._found.tells_truth:
+                    return self._returned(outcome, arguments)
+                if not await self._answer(outcome.asks, recorded):
+                    return PAUSED
+        except (ToolSessionError, AskedSomethingElse, BrokenProtocol) as problem:
             return Returned(str(problem), is_error=True)
-        return self._returned(outcome, arguments)
+
+    async def _run_once(self, arguments: dict[str, Any], recorded: Sequence[RecordedQuestion]) -> ToolOutcome:
+        """One run of the tool, which is told what was answered to its questions before."""
+        context = self._context(await self._steps.remaining(self._calls.settings.on_limit))
+        context = msgspec.structs.replace(context, recorded=tuple(recorded))
+        call = self._calls.toolbox.call(
+            self._found, arguments, context=context, on_progress=self._on_progress
+        )
+        # What may change something is not interrupted; between its runs, the tool only waits.
+        is_uninterrupted = self._agents is not None and not self._found.read_only
+        return await (run_to_completion(call) if is_uninterrupted else call)
+
+    async def _answer(self, asks: Sequence[str], recorded: list[RecordedQuestion]) -> bool:
+        """Answers what a tool asks, for its next run; False if what it waits for waits for a person. Raises
+        `AskedSomethingElse`, `BrokenProtocol`."""
+        if self._agents is None:
+            raise BrokenProtocol(
+                f"{self.call.name} wants to start agents, which the node has to allow: spawn"
+            )
+        if len(recorded) + len(asks) > MOST_QUESTIONS:
+            raise BrokenProtocol(f"{self.call.name} has asked more than {MOST_QUESTIONS:,} times for agents")
+        for asked in asks:
+            answered = await self._agents.answered(len(recorded), asked)
+            if answered is None:
+                return False
+            recorded.append(answered)
+            if is_refusal(answered.answer):
+                break  # the tool was sure of this agent, and hears now that there is none
+        return True
 
     async def run_claimed(self, claim: ToolIntent) -> Ended:
         failpoint("tool.claimed")
@@ -391,7 +440,8 @@ class _ToolCall(CallDriver):
         if self._calls.for_model and arguments != self.call.arguments:
             note = f"[A person changed the arguments to {json.dumps(arguments, ensure_ascii=False)}]\n"
         content, artifacts = _fitted(note, outcome, self._calls.settings.max_result_bytes)
-        return Returned(content, outcome.is_error, artifacts)
+        told = self._agents.told if self._agents else ()
+        return Returned(content, outcome.is_error, artifacts, told=told)
 
     # -- for people
 

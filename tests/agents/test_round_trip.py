@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.agents import Agent, Budget, LlmOptions, ModelParameters, Settings, Validator
+from mesh.agents import Agent, Budget, LlmOptions, ModelParameters, Settings, Spawn, Validator
 from mesh.agents.as_config import AsConfig
 from mesh.agents.plain_data import AgentProblem
 from mesh.config.call_lines import CallLines
@@ -121,6 +121,7 @@ class Drawing:
             "validate": [*self.one_of([], [self.module.is_polite], [Validator(person=True)]), *agents[:1]],
             "output_key": f"draft_{self.made}",
             "replicas": self.one_of(0, 3),
+            "spawn": self.one_of(Spawn(fork=True, review="ask"), Spawn(fork=True, unwaited="delete")),
         }
         if depth == 0:
             keys["input_schema"] = self.one_of(self.module.Order, {"type": "object"})

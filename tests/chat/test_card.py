@@ -28,10 +28,9 @@ def asked(kind: ApprovalKindName = "tool_call", form: Any = "", **more: Any) -> 
     question = RemoteQuestion("c1", "q1", form) if form else None
     remote = {"remote_agent_name": "b", "remote_task_id": "t", "description": "Agent b asks: Which?"}
     return ApprovalRequired(
-        step="0/tool/1.0",
         kind=kind,
         remote_question=question,
-        **{**about, **(remote if form else {}), **more},
+        **{"step": "0/tool/1.0", **about, **(remote if form else {}), **more},
     )
 
 
@@ -67,6 +66,14 @@ def test_the_head_names_who_asks_and_the_rest_says_what(it: ApprovalRequired, he
             "? a limit of the budget is reached (search, called by main)",
         ),
         ({"asked_by": "search", "kind": "question"}, "? search asks (called by main)"),
+        (
+            {"asked_by": "search", "step": "0.search@2-0-1/tool/0.0"},
+            "? drop (search@2-0-1, called by main) wants to run",
+        ),
+        (
+            {"asked_by": "first", "step": "0.search@2-0-1.0/tool/0.0"},
+            "? drop (first of search@2-0-1, called by main) wants to run",
+        ),
         (
             {"asked_by": "", "agent_path": ("a", "b", "c")},
             "? drop (c, called by b, called by a) wants to run",

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from mesh.sandbox.sandbox import KINDS
 from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
-from mesh.servers.shell.sandbox import KINDS
 from tests.chat.screen import CTRL_C, CTRL_D, MESH, WITHIN_S, Screen, chat_env
 from tests.cluster.model import Model
 from tests.servers.shell.world import why_not

@@ -14,7 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer
+from mesh.servers.llm_stub.server import LlmStub
 from tests.chat.screen import CTRL_D, MESH, WITHIN_S, Screen, chat_env
+from tests.cluster.model import Model
 
 AGENT = "name: solo\nllm: {model: offline}\ndata_dir: data\n"
 RESOURCES = "mcp_servers: [{name: r, command: mcp-resources, args: [--db, data/r.db]}]\n"
@@ -38,6 +41,13 @@ def launch(name: str) -> str:
     time.sleep(600)
     return "launched"
 """
+
+
+class Calm(Script):
+    """A model that is content."""
+
+    def answer(self, call: ModelRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(text="All is well.")
 
 
 def agent(folder: Path, more: str = RESOURCES) -> Path:
@@ -169,6 +179,22 @@ def test_the_command_that_continues_is_typed_as_it_is_shown(tmp_path: Path) -> N
         command = s.text.replace("\n", "").rpartition("To continue: ")[2]
     where = shlex.join(["mesh", "chat", "--config", "agent.yaml", "--workspace", str(elsewhere), "--resume"])
     assert command.startswith(where)
+
+
+def test_a_chat_whose_model_is_called_over_http_ends_in_silence(tmp_path: Path) -> None:
+    agent(tmp_path, "").write_text(AGENT.replace("model: offline", "model: openai:main"))
+    with Model(lambda: LlmStub(Calm())) as model:
+        done = subprocess.run(
+            [str(MESH), "chat", "--config", "agent.yaml"],
+            input="how is it?\n",
+            capture_output=True,
+            text=True,
+            env=chat_env(tmp_path, **model.env),
+            cwd=tmp_path,
+            timeout=2 * WITHIN_S,
+            check=False,
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "All is well.\n", "")
 
 
 def test_yes_answers_what_asks_and_never_what_is_denied(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mesh.llm.port import LlmRequest
 from tests.chat.screen import MESH, WITHIN_S, chat_env
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import SIMPLE, calls, says
+from tests.worlds.trees import ByNode, config, llm
 
 ADD = calls(("add", {"n": 3}))
 LOOK = calls(("look", {}))
@@ -69,6 +70,17 @@ def test_a_turn_that_waits_ends_with_3_and_says_how_to_decide(env: dict[str, str
         decided = chat(env, "", *how.partition("mesh chat ")[2].split(), "--yes")
         assert (decided.returncode, decided.stdout) == (0, "Added.\n")
         assert mesh.mesh.ledger.lines == ["add 3"]
+
+
+def test_of_several_agents_of_one_name_it_says_which_waits(env: dict[str, str]) -> None:
+    clerk = {"agent": "clerk", "task": "go"}
+    model = ByNode(main=[calls(("spawn", {"agents": [clerk, clerk]}))], clerk=[ADD])
+    clerks = config(llm("main", agents=["clerk"], spawn={}), agents=[llm("clerk")])
+    with LiveMesh(model, clerks) as mesh:
+        waits = chat(env, "go\n", "--url", mesh.url)
+    assert waits.returncode == 3
+    lines = [line for line in waits.stderr.splitlines() if " waits for approval " in line and "⏸" not in line]
+    assert [line.partition(" ")[0] for line in lines] == ["clerk@0-0-0", "clerk@0-0-1"]
 
 
 def test_yes_approves_what_asks_and_says_so(env: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from mesh.chat.layout import Layout
 from mesh.chat.transcript import TextChunk, Transcript
 from mesh.core.events import (
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -297,6 +298,78 @@ def test_a_called_agent_that_waits_says_on_whose_behalf() -> None:
     )
     shown = printed([called(FIRST), asked], {"0": "main"})
     assert shown == "  ─ search\n  ⏸ add() waits for approval (called by main)\n"
+
+
+def spawned(index: int, **more: Any) -> AgentStarted:
+    step = f"0.search@0-0-{index}"
+    return AgentStarted(
+        step=step, name="search", kind="llm", agent_path=("main", "search"), by="spawn", **more
+    )
+
+
+SPAWN = ToolCall("s", "spawn", {})
+
+
+def test_what_a_started_agent_says_and_does_is_indented_with_its_handle_and_its_end_is_told() -> None:
+    look = ToolCall("c", "look", {})
+    events = [
+        answer("", SPAWN, step="0/llm/0"),
+        spawned(0, title="cats"),
+        spawned(1, task="find dogs"),
+        answered("0/tool/0.0", SPAWN),
+        answer("", look, step="0.search@0-0-0/llm/0"),
+        answered("0.search@0-0-0/tool/0.0", look),
+        NodeCompleted(step="0.search@0-0-0", name="search", text="many", duration_ms=7),
+        NodeCompleted(step="0.search@0-0-1", name="search", status="deleted", text="too late"),
+    ]
+    assert printed(events, {"0": "main", "search": "search"}) == (
+        "─ main\n"
+        "⚙ spawn()\n"
+        "  ─ search@0-0-0\n"
+        "  ▸ cats\n"
+        "  ─ search@0-0-1\n"
+        "  ▸ find dogs\n"
+        "─ main\n"
+        "✓ spawn() 5 ms\n"
+        "  ─ search@0-0-0\n"
+        "  ⚙ look() ✓ 5 ms\n"
+        "  ✓ is done 7 ms\n"
+        "  ─ search@0-0-1\n"
+        "  ⊘ is deleted 0 ms  too late\n"
+    )
+
+
+def test_what_a_started_agent_is_told_while_it_works_is_printed_under_its_handle() -> None:
+    told = AgentTold(step="0.search@0-0-0", id="0/tool/1.0", text="only cats", by="main")
+    shown = printed([spawned(0, title="pets"), told], {"0": "main", "search": "search"})
+    assert shown == "  ─ search@0-0-0\n  ▸ pets\n  ▸ is told by main: only cats\n"
+    stopped = AgentTold(step="0.search@0-0-0", id="0/tool/2.0", text="enough", by="main", stops=True)
+    shown = printed([spawned(0, title="pets"), stopped], {"0": "main", "search": "search"})
+    assert shown == "  ─ search@0-0-0\n  ▸ pets\n  ▸ is stopped by main: enough\n"
+
+
+def test_a_fork_keeps_the_name_of_its_node() -> None:
+    fork = AgentStarted(step="0.self@0-0-0", name="self", kind="llm", by="fork", title="half")
+    said = answer("x", step="0.self@0-0-0/llm/1")
+    shown = printed([fork, said, answer("y", step="0/llm/1")], {"0": "main", "0.1": "other"})
+    assert [line for line in shown.splitlines() if "─" in line] == ["  ─ self@0-0-0", "─ main"]
+
+
+def test_a_thousand_started_agents_are_counted_and_what_they_ask_is_told() -> None:
+    transcript = Transcript({"0": "main"})
+    starts = [spawned(index) for index in range(1_000)]
+    step = f"{starts[3].step}/tool/0.0"
+    asked = ApprovalRequired(
+        step=step, uuid="u", call_id="c", tool_name="add", tool_args={}, description="Run add"
+    )
+    shown = printed([*starts, answer("hm", step=f"{starts[3].step}/llm/0"), asked], transcript=transcript)
+    assert shown == "· 1,000 agents begin: search\n  ─ search@0-0-3\n  ⏸ add() waits for approval\n"
+    assert [*transcript.pending] == ["u"]
+    ends = [NodeCompleted(step=start.step, name="search", text="x") for start in starts]
+    counted = printed(list(ends), transcript=transcript).splitlines()
+    assert counted[0] == "· 100 of 1,000 agents completed"
+    assert (len(counted), counted[-1]) == (10, "· 1,000 of 1,000 agents completed")
+    assert transcript.pending == {}
 
 
 def test_a_limit_that_is_reached_and_what_the_turn_spent_are_told() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.core.budget import Amount
+from mesh.core.amounts import Amount
 from mesh.servers.llm_stub import openai_wire
 from mesh.servers.llm_stub.http import StubResponse
 from mesh.servers.llm_stub.script import ScriptedAnswer, ScriptedCall, ScriptedUsage

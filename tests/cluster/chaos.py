@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -91,8 +92,16 @@ def await_resumed(data_dir: Path) -> float:
 
 def _open_turns(journals: Iterable[Path]) -> dict[Path, int]:
     """The journals of the turns that can go on without a person, and where they end."""
-    conversations = {path: fold(parse(path.read_bytes(), path.name)[0]) for path in journals}
-    return {path: each.seq for path, each in conversations.items() if each.needs_pass}
+    ends = {path: _end_of_open_turn(path, path.stat().st_size) for path in journals}
+    return {path: end for path, end in ends.items() if end is not None}
+
+
+@cache
+def _end_of_open_turn(path: Path, size: int) -> int | None:
+    # Each journal once for each size that it has: most do not grow any more, and to read all of them again
+    # takes time from the model, which answers in this process.
+    conversation = fold(parse(path.read_bytes(), path.name)[0])
+    return conversation.seq if conversation.needs_pass else None
 
 
 def journal(told: Told, world: World) -> Sequence[AnyEvent]:

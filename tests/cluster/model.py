@@ -5,8 +5,11 @@ append a, b       calls it twice in one answer
 read              calls ledger_read, then says what came of it
 tell b hello      asks the agent b "hello", then says what came of it
 use a read        calls the agent a with the task "read", then says what came of it
+advise a hello    starts the agent a, tells it "hello" while it works, waits for it, then says what came of it
 sleep 1.5         says "slept 1.5" after that many seconds
 anything else     is repeated; where the answer has a schema, it is the verdict that another answer is valid
+
+A model whose prompt is `LISTENS` reads the ledger, again and again, until somebody tells it something.
 """
 
 import asyncio
@@ -21,6 +24,8 @@ from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, S
 from mesh.servers.llm_stub.server import LlmStub
 
 START_WITHIN_S = 30.0
+LISTENS = "You listen."
+_LISTENS_EVERY_S = 0.05
 
 
 class Obedient(Script):
@@ -30,6 +35,10 @@ class Obedient(Script):
         self.calls += 1
         if call.output_schema is not None:
             return ScriptedAnswer(text='{"valid": true, "feedback": "fine"}')
+        if call.system == LISTENS and not call.last.startswith("["):
+            return ScriptedAnswer(tool_calls=(ScriptedCall(name="ledger_read"),), delay=_LISTENS_EVERY_S)
+        if call.speaker == "tool" and (advised := _advised(call.last)):
+            return ScriptedAnswer(tool_calls=(advised,))
         if call.speaker == "tool":
             return ScriptedAnswer(text=f"done: {call.last}")
         if said := re.fullmatch(r"append (.+)", call.last):
@@ -43,11 +52,23 @@ class Obedient(Script):
             )
         if said := re.fullmatch(r"use (\w+) (.+)", call.last):
             return ScriptedAnswer(tool_calls=(ScriptedCall(name=said[1], arguments={"task": said[2]}),))
+        if said := re.fullmatch(r"advise (\w+) (.+)", call.last):
+            agents = [{"agent": said[1], "task": "go", "title": said[2]}]
+            return ScriptedAnswer(tool_calls=(ScriptedCall(name="spawn", arguments={"agents": agents}),))
         if said := re.fullmatch(r"sleep ([\d.]+)", call.last):
             return ScriptedAnswer(text=f"slept {said[1]}", delay=float(said[1]))
         if call.last == "read":
             return ScriptedAnswer(tool_calls=(ScriptedCall(name="ledger_read"),))
         return ScriptedAnswer.model_construct(text=f"echo: {call.last}")
+
+
+def _advised(result: str) -> ScriptedCall | None:
+    """What follows the start of an agent, and what follows when it was told something."""
+    if started := re.search(
+        r'"handle": "([^"]+)".*"status": "(?:running|queued)", "title": "([^"]+)"', result
+    ):
+        return ScriptedCall(name="tell", arguments={"handle": started[1], "message": started[2]})
+    return ScriptedCall(name="wait") if result.endswith("reads it before its next step.") else None
 
 
 class Server(Protocol):

@@ -1,4 +1,5 @@
-"""Agents that are called, on Ray: an actor for each replica, one that starts on use, and nodes that die."""
+"""Agents that are called or started, on Ray: an actor for each replica, one that starts on use, and nodes
+that die."""
 
 import tempfile
 from collections.abc import Iterator
@@ -7,7 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cluster.model import Model
+from mesh.core.events import AgentTold, LlmCall
+from mesh.journal.on_disk import parse
+from tests.cluster.model import LISTENS, Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED
 from tests.cluster.rest import created
 from tests.cluster.world import World
@@ -15,10 +18,11 @@ from tests.worlds.process import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-MAIN = {"name": "main", "type": "llm", "agents": ["writer", "spare"]}
+MAIN = {"name": "main", "type": "llm", "agents": ["writer", "spare", "listener"], "spawn": {}}
 AGENTS = [
     {"name": "writer", "type": "llm", "prompt": "You write.", "replicas": 2},
     {"name": "spare", "type": "llm", "prompt": "You are there if needed.", "replicas": 0},
+    {"name": "listener", "type": "llm", "prompt": LISTENS, "replicas": 2},
 ]
 
 
@@ -26,7 +30,8 @@ AGENTS = [
 def doomed(model: Model) -> Iterator[World]:
     """A mesh whose root agent calls two others, and whose nodes are killed."""
     with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), model, AS_OFTEN_AS_NEEDED, agent=MAIN, agents=AGENTS)
+        limits = {"max_tool_iterations": 1000}  # the listener reads until it is told something
+        world = World(Path(name), model, AS_OFTEN_AS_NEEDED, agent=MAIN, agents=AGENTS, limits=limits)
         with running(world.mesh):
             yield world
 
@@ -44,10 +49,10 @@ def nodes(world: World) -> int:
 def test_called_agents_have_actors_of_their_own_and_one_without_replicas_starts_on_use(
     doomed: World, api: httpx.Client
 ) -> None:
-    assert nodes(doomed) == 1 + 2
+    assert nodes(doomed) == 1 + 2 + 2
     body = created(api, "use spare hello")
     assert body["result"]["response"] == "done: echo: hello"
-    assert nodes(doomed) == 1 + 2 + 1
+    assert nodes(doomed) == 1 + 2 + 2 + 1
 
 
 @pytest.mark.parametrize("failpoint", ["agent.called", "agent.returned"])
@@ -65,3 +70,22 @@ def test_a_kill_where_an_agent_is_called_or_returns_is_not_noticed(
     assert not doomed.is_armed(failpoint), "nobody passed it"
     assert decided.json()["result"]["response"].startswith("done: done: ")
     assert doomed.lines()[failpoint] == 1
+
+
+@pytest.mark.parametrize("times", ["the first time", "the second time"])
+def test_what_an_agent_is_told_reaches_the_very_actor_that_it_works_on(
+    doomed: World, api: httpx.Client, times: str
+) -> None:
+    body = created(api, f"advise listener {times}")
+    path = doomed.mesh.data_dir / f"conversation_{body['conversation']['id']}.jsonl"
+    events, _ = parse(path.read_bytes(), path.name)
+    assert f"[main tells you, while you work:]\\n{times}" in body["result"]["response"]
+    (told,) = (event for event in events if isinstance(event, AgentTold))
+    assert (told.step, told.text) == ("0.listener@0-0-0", times)
+    calls = [event for event in events if isinstance(event, LlmCall) and event.node == told.step]
+    # It reads the ledger until then, and answers what it is told.
+    assert [call.heard for call in calls if call.heard] == [(told.id,)]
+    assert (calls[-1].heard, calls[-1].text) == (
+        (told.id,),
+        f"echo: [main tells you, while you work:]\n{times}",
+    )

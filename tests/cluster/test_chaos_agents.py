@@ -18,7 +18,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh.core.budget import NOTHING, NUSD
+from mesh.core.amounts import NOTHING
+from mesh.core.budget import NUSD
 from mesh.core.conversation import fold
 from mesh.core.events import (
     AgentStarted,
@@ -172,10 +173,10 @@ def judge_spending(turn: int, events: Sequence[AnyEvent], world: AgentWorld, tol
         use = fold(events[:length]).budget_use.use("0").total
         assert (use.nusd <= MOST_NUSD, use.calls <= MOST_CALLS) == (True, True), (told, length)
     budget = fold(events[:last]).budget_use
-    in_flight = [key for key, reserved in budget.open.items() if not went_on(reserved, events[:last])]
+    in_flight = [reserved for reserved in budget.open if not went_on(reserved, events[:last])]
     assert in_flight == [], told
     budget.apply(events[last])
-    assert budget.open == {}, told
+    assert [*budget.open] == [], told
     assert budget.overrun == NOTHING, told
     counted, bill = budget.use("0").total, world.bills.bill(told.conversation_id, turn)
     assert bill.nusd <= counted.nusd, (told, turn, bill, counted)

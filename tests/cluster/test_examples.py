@@ -10,16 +10,21 @@ import pytest
 from mesh.config.model import load
 from mesh.llm.offline import Offline
 from mesh.mcp.session import McpSession
+from mesh.sandbox.sandbox import KINDS
 from mesh.servers.llm_stub.script import load as load_script
 from mesh.tree.local import LocalTree
 from mesh.tree.plan import likely_mistakes
 from tests.cluster.terminal import Shown, Terminal
+from tests.python.machine import skip_without_python
+from tests.servers.shell.world import why_not
 from tests.worlds.documents import ROOT, blocks
 from tests.worlds.mesh import ScriptedLlm, WorldMesh
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
 CONFIGS = sorted(path for path in EXAMPLES.glob("*/*.yaml") if path.name != "script.yaml")
+
+NEEDS_SANDBOX = ("python-fork",)
 
 
 @pytest.fixture
@@ -38,6 +43,12 @@ def terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_of_a_readme_prints_what_is_shown(name: str, terminal: Terminal) -> None:
+    if name in NEEDS_SANDBOX and all(map(why_not, KINDS)):
+        pytest.skip(f"no sandbox here: {'; '.join(map(why_not, KINDS))}")
+    if any(
+        node.python for path in (EXAMPLES / name).glob("agent.yaml") for _, node in load(path, {}).nodes()
+    ):
+        skip_without_python()
     shown = Shown()
     compared = 0
     for block in blocks((EXAMPLES / name / "README.md").read_text()):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.servers.shell.sandbox import KINDS
+from mesh.sandbox.sandbox import KINDS
 from tests.cluster.terminal import Shown, Terminal
 from tests.servers.shell.world import why_not
 from tests.worlds.documents import MANUAL, blocks, name_of

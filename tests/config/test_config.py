@@ -130,6 +130,14 @@ class TestProblems:
             ),
             ("llm: {modle: x}", "agent.yaml:1: llm.modle: unknown key; did you mean model?"),
             ("llm:\n\n  zzz: 1", "agent.yaml:3: llm.zzz: unknown key; expected one of: model, max_tokens"),
+            (
+                "limits: {max_agents: 9}",
+                "agent.yaml:1: limits.max_agents: unknown key; it is a key of budget",
+            ),
+            (
+                "agent: {name: a, type: llm, review: ask}",
+                "agent.yaml:1: agent.review: unknown key; it is a key of spawn",
+            ),
             ("mcp: {args: []}", "agent.yaml:1: mcp.command: is missing"),
             ("mcp: {command: a, env: {A: 1}}", "agent.yaml:1: mcp.env.A: is a number; expected text"),
             (
@@ -432,6 +440,7 @@ class TestTree:
                 "agents[0].budget.max_llm_calls",
                 "1 or more",
             ),
+            ("{name: y, type: llm, budget: {max_agents: 0}}", "agents[0].budget.max_agents", "1 or more"),
             ("{name: y, type: llm, budget: {max_time_s: .inf}}", "agents[0].budget.max_time_s", ""),
             ("{name: y, type: llm, budget: {max_cost_usd: .nan}}", "agents[0].budget.max_cost_usd", ""),
         ],

@@ -1,5 +1,7 @@
 """The actions of agents: what each line says, and that no cost is said twice or not at all."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from mesh.core.actions import ActionLog, AgentAction, actions
 from mesh.core.events import (
+    AgentStarted,
     AnyEvent,
     Completed,
     ConversationCreated,
@@ -14,6 +17,7 @@ from mesh.core.events import (
     LlmCall,
     LlmLost,
     LlmSettled,
+    NodeCompleted,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -80,6 +84,41 @@ def test_a_called_agent_has_a_trace_below_that_of_its_caller() -> None:
     assert search.parent_trace == main.trace_id == asked.trace_id
     assert asked.data["trace"] == search.trace_id != main.trace_id
     assert asked.data["arguments"] == search.data["input"] == {"task": "cats"}
+
+
+def spawned(index: int, **more: Any) -> AgentStarted:
+    step = f"0.search@0-0-{index}"
+    return AgentStarted(step=step, turn=1, name="search", kind="llm", by="spawn", task="t" * 2000, **more)
+
+
+def test_a_started_agent_has_a_trace_below_that_of_who_started_it_and_says_its_own_task_alone() -> None:
+    end = NodeCompleted(step="0.search@0-0-1", turn=1, name="search", status="deleted", text="too late")
+    model = call("0.search@0-0-1/llm/0")
+    found = lines([*CALLED[:3], spawned(0), spawned(1, title="dogs", id="i"), model, end])
+    main, asked, search = found[0], found[4], found[5]
+    assert search.parent_trace == main.trace_id == asked.trace_id
+    assert (asked.action, asked.turn, asked.data["trace"]) == ("agent_call", 1, search.trace_id)
+    assert (asked.data["title"], asked.data["by"], asked.data["id"]) == ("dogs", "spawn", "i")
+    assert len(asked.data["arguments"]["task"]) == len(search.data["input"]["task"]) == 1001
+    assert (found[-1].action, found[-1].trace_id) == ("agent_complete", search.trace_id)
+    assert found[-1].data == {"result": "too late", "isError": True, "deleted": True}
+
+
+def test_who_ends_ends_the_agents_that_it_started_and_no_others() -> None:
+    below = AgentStarted(step="0.search@0-0-1.web@0-0-0", turn=1, name="web", kind="llm", by="spawn")
+    end = NodeCompleted(step="0.search@0-0-1", turn=1, name="search")
+    found = lines([*CALLED[:3], spawned(0), spawned(1), below, end])
+    ended = [line.agent_name for line in found if line.action == "agent_complete"]
+    assert ended == ["web", "search"]
+
+
+def test_an_item_of_a_map_is_a_part_of_the_agent_around_it() -> None:
+    item = AgentStarted(step="0.0#7", turn=1, name="each", kind="llm", by="map")
+    found = lines([*CALLED[:2], item, call("0.0#7/llm/0"), NodeCompleted(step="0.0#7", turn=1, name="each")])
+    assert [(line.agent_name, line.action) for line in found] == [
+        ("main", "agent_start"),
+        ("main", "llm_call"),
+    ]
 
 
 def test_a_tool_is_shown_with_the_arguments_that_it_ran_with_and_a_long_text_is_cut() -> None:

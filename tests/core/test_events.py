@@ -9,7 +9,11 @@ import pytest
 
 from mesh.core.events import (
     NAMES,
+    AgentsReported,
+    AgentStarted,
+    AgentTold,
     AnyEvent,
+    CodeStep,
     ConversationCreated,
     Event,
     Live,
@@ -79,12 +83,26 @@ def test_what_is_documented_of_an_event_is_what_a_stream_shows(kind: type[Event]
     assert journaled == (kind not in get_args(Live))
 
 
-@pytest.mark.parametrize("kind", [LlmCall, ToolIntent, ToolResult, Validation, NodeCompleted])
+SAYING = [
+    AgentStarted,
+    AgentTold,
+    AgentsReported,
+    CodeStep,
+    LlmCall,
+    ToolIntent,
+    ToolResult,
+    Validation,
+    NodeCompleted,
+]
+
+
+@pytest.mark.parametrize("kind", SAYING)
 def test_a_stream_shows_of_a_concealed_event_that_it_happened_and_nothing_that_is_said_in_it(
     kind: type[Event],
 ) -> None:
     event = example(kind)
     said = {"text", "tool_calls", "arguments", "content", "output", "invalid", "feedback", "state", "found"}
+    said |= {"title", "task", "metadata", "asked", "answer"}
     assert event.concealed and decode(encode(event)) == event
     told = shown(event, "c")  # type: ignore[arg-type]
     assert told["concealed"] is True and told["step"] == event.step

@@ -14,6 +14,7 @@ from mesh.core.events import (
     ConversationCreated,
     LlmCall,
     LlmSettled,
+    NodeCompleted,
     ToolResult,
     Usage,
     UserMessage,
@@ -72,6 +73,20 @@ def test_each_agent_has_its_own_sum_over_all_its_runs() -> None:
     assert (search.unpriced_calls, search.total_tokens, search.time_ms) == (1, 45, 21)
 
 
+def test_a_started_agent_is_a_run_that_ends_at_its_place_and_an_item_of_a_map_is_none() -> None:
+    spawned = started("0.search@0-0-1", "main", "search")
+    item = AgentStarted(step="0.2.0#7", turn=1, name="each", kind="llm", by="map")
+    end = NodeCompleted(step="0.search@0-0-1", turn=1, name="search", forced="max_llm_calls")
+    fork = started("0.self@0-1-0", "main", "self")
+    events = [*CALLED[:2], spawned, item, call("0.search@0-0-1/llm/0"), call("0.2.0#7/llm/0"), end, fork]
+    sums = spend_report(events, "main").by_agent
+    assert [(one.agent_path, one.runs, one.calls, one.forced) for one in sums] == [
+        (("main",), 1, 2, 0),
+        (("main", "search"), 1, 1, 1),
+        (("main", "self"), 1, 0, 0),
+    ]
+
+
 def test_each_model_has_its_sum_and_the_number_of_runs_that_called_it() -> None:
     big, small = spend_report(CALLED, "main").by_model
     assert (big.model, big.calls, big.runs, big.forced) == ("big", 3, 2, 1)
@@ -110,13 +125,20 @@ def journals(draw: st.DrawFn) -> list[AnyEvent]:
     events: list[AnyEvent] = [UserMessage(turn=1, text="go")]
     for number in range(draw(st.integers(0, 25))):
         place = Place(draw(st.sampled_from(places)))
-        kind = draw(st.sampled_from(["call", "call", "agent", "settled", "result"]))
+        kind = draw(st.sampled_from(["call", "call", "agent", "settled", "result", "end"]))
         cost = draw(st.none() | AMOUNTS)
         if kind == "agent":
             name = draw(st.sampled_from(["a", "b"]))
-            at = place.model_call(number).tool_call(0).called_agent(name)
+            asked = place.model_call(number).tool_call(0)
+            at = draw(
+                st.sampled_from([asked.called_agent(name), asked.started_agent(name, 1), asked.fork(0)])
+            )
             places.append(at.text)
             events.append(started(at.text, "main", *at.called_agents))
+        elif kind == "end" and (ended := Place(draw(st.sampled_from(places)))).is_started:
+            forced = draw(st.sampled_from(["", "max_cost_usd"]))
+            status = draw(st.sampled_from(["completed", "failed", "deleted"]))
+            events.append(NodeCompleted(step=ended.text, turn=1, name="a", status=status, forced=forced))  # type: ignore[arg-type]
         elif kind == "settled":
             tokens = draw(AMOUNTS)
             settled = LlmSettled(step=f"{place.text}/llm/{number}", turn=1, tokens=tokens, calls=1)

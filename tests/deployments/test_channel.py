@@ -288,11 +288,11 @@ async def call_again_and_again(address: Address, over: asyncio.Event) -> int:
     return answered
 
 
-async def test_ten_thousand_unauthenticated_connections_cost_no_memory_and_keep_no_caller_out() -> None:
+async def test_thousands_of_unauthenticated_connections_cost_no_memory_and_keep_no_caller_out() -> None:
     with endpoint_process() as (process, address):
         before, descriptors, over = process.memory_info().rss, 0, asyncio.Event()
         calling = asyncio.create_task(call_again_and_again(address, over))
-        for _ in range(10):
+        for _ in range(3):
             greetings = [ENDLESS, b"", *GREETINGS.values()] * 125
             strangers = asyncio.gather(*(knock_for_a_while(address, greeting) for greeting in greetings))
             while not strangers.done():

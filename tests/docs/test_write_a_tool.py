@@ -32,7 +32,14 @@ def test_its_parts_are_one_file_without_problems(folder: Path) -> None:
     (folder / "tools/shop.py").write_text("\n".join(of_language("python")))
     found = describe(read(folder, "tools/shop.py"), {})
     assert found.problems == ()
-    assert [each["name"] for each in found.tools] == ["orders", "refund", "shipped", "count", "send"]
+    assert [each["name"] for each in found.tools] == [
+        "orders",
+        "refund",
+        "shipped",
+        "count",
+        "survey",
+        "send",
+    ]
     assert [each["name"] for each in found.checks] == ["is_polite", "was_sent"]
     arguments = found.tools[2]["inputSchema"]["properties"]
     assert [each["description"] for each in arguments.values()] == [

@@ -141,7 +141,10 @@ def _rest(known: Known) -> list[Template]:
         Template(
             "POST",
             f"{done}/messages",
-            {"message": "hello", "budget": {"max_llm_calls": 5, "max_total_tokens": 900, "max_time_s": 9.5}},
+            {
+                "message": "hello",
+                "budget": {"max_llm_calls": 5, "max_total_tokens": 900, "max_time_s": 9.5, "max_agents": 3},
+            },
         ),
         Template("POST", f"{done}/cancel"),
         Template("POST", f"/conversations/{uuid4()}/complete", fits=False),

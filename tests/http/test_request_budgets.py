@@ -92,6 +92,7 @@ def test_a_later_message_may_have_a_budget_too(http: httpx.Client, live: LiveMes
         ({"max_cost_usd": -1}, '"budget.max_cost_usd" is too small'),
         ({"max_total_tokens": 0}, '"budget.max_total_tokens" is too small; expected 1 or more'),
         ({"max_total_tokens": 1.5}, '"budget.max_total_tokens" is a number with a fraction'),
+        ({"max_agents": 0}, '"budget.max_agents" is too small; expected 1 or more'),
         ({"max_llm_calls": [1]}, '"budget.max_llm_calls" is a list'),
         ({"max_time_s": {}}, '"budget.max_time_s" is a mapping'),
         ({"max_time_s": 1e300}, '"budget.max_time_s" is too large'),
@@ -124,6 +125,7 @@ def test_a_limit_that_json_does_not_have_is_refused(http: httpx.Client, number: 
         ({"max_cost_usd": 0.51}, ("max_cost_usd", "0.51", "0.5 ")),
         ({"max_llm_calls": 5}, ("max_llm_calls", "5", "4 ")),  # the root node's own would be 8
         ({"max_total_tokens": 5001}, ("max_total_tokens", "5001", "5000 ")),
+        ({"max_agents": 65}, ("max_agents", "65", "64 ")),  # the default of a turn
     ],
 )
 def test_a_limit_over_that_of_the_agent_is_refused_and_both_are_named(

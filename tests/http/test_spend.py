@@ -27,6 +27,12 @@ def ask(*tasks: str) -> LlmCall:
     return dear("", *calls(*(("search", {"task": task}) for task in tasks)).tool_calls)
 
 
+def start(*agents: str) -> LlmCall:
+    return dear(
+        "", *calls(("spawn", {"agents": [{"agent": one, "task": "go"} for one in agents]})).tool_calls
+    )
+
+
 def shown(model: ByNode, *paths: str) -> tuple[dict[str, Any], list[httpx.Response]]:
     """A conversation with one turn, and the answers to these requests about it."""
     with LiveMesh(model, TREE) as live, httpx.Client(base_url=live.url) as http:
@@ -92,6 +98,43 @@ def test_each_run_with_a_budget_of_its_own_says_what_it_has_used() -> None:
     assert [(run["place"], run["limits"], run["spent"]) for run in turn["runs"]] == [
         (place, {"max_llm_calls": 3}, {"max_llm_calls": 1}) for place in ("0.search@0-0", "0.search@0-1")
     ]
+
+
+def test_the_agents_that_were_started_count_in_the_limits_of_each_run_around_them() -> None:
+    lead = llm("lead", agents=["search"], spawn={}, budget={"max_agents": 3})
+    limited = config(
+        llm("main", agents=["lead", "search"], spawn={}),
+        agents=[lead, llm("search")],
+        llm={"model": "scripted"},
+        budget={"max_agents": 20},
+    )
+    model = ByNode(
+        main=[start("lead", "search"), dear("", *calls(("wait", {})).tool_calls), dear("done")],
+        lead=[start("search", "search"), dear("", *calls(("wait", {})).tool_calls), dear("found")],
+    )
+    with LiveMesh(model, limited) as live, httpx.Client(base_url=live.url) as http:
+        body = http.post("/conversations", json={"message": "go"}).json()
+        conversation = f"/conversations/{body['conversation']['id']}"
+        turn = http.get(f"{conversation}/spend").json()["turn"]
+    assert (turn["limits"], turn["spent"]) == ({"max_agents": 20}, {"max_agents": 4})
+    assert [(run["place"], run["limits"], run["spent"]) for run in turn["runs"]] == [
+        ("0.lead@0-0-0", {"max_agents": 3}, {"max_agents": 2})
+    ]
+
+
+def test_what_the_start_of_an_agent_allows_it_is_shown_as_its_limit() -> None:
+    one = {"agent": "search", "task": "go", "budget": {"max_llm_calls": 2, "max_agents": 1}}
+    model = ByNode(main=[dear("", *calls(("spawn", {"agents": [one]})).tool_calls), dear("done")])
+    limited = config(
+        llm("main", agents=["search"], spawn={}), agents=[llm("search", budget={"max_llm_calls": 9})]
+    )
+    with LiveMesh(model, limited) as live, httpx.Client(base_url=live.url) as http:
+        body = http.post("/conversations", json={"message": "go"}).json()
+        turn = http.get(f"/conversations/{body['conversation']['id']}/spend").json()["turn"]
+    (run,) = turn["runs"]
+    assert (turn["limits"], run["place"]) == ({}, "0.search@0-0-0")
+    assert run["limits"] == {"max_llm_calls": 2, "max_agents": 1}
+    assert run["spent"] == {"max_llm_calls": 1, "max_agents": 0}
 
 
 def test_a_conversation_that_is_not_there_has_neither() -> None:

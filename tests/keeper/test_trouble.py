@@ -151,7 +151,7 @@ async def test_a_pass_for_a_message_that_was_refused_tells_nothing_about_the_nex
         assert await loaded.drop_held_message()
         loaded.hold(UserMessage(turn=1, text="Next"))
         late = LlmCall(turn=1, step="0/llm/0", model="scripted", text="about what was refused")
-        assert not await loaded.append_from_pass(1, lost.run, [late])
+        assert not await loaded.append_from_pass(lost.activation, [late])
         assert loaded.conversation.steps == []
 
 
@@ -255,13 +255,13 @@ async def test_a_late_result_of_an_attempt_that_another_one_followed_is_not_take
         loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
         loaded.hold(UserMessage(turn=1, text="Hi"))
         first = await loaded.begin_pass()
-        assert await loaded.append_from_pass(1, first.run, [_claim(first, 0)])
+        assert await loaded.append_from_pass(first.activation, [_claim(first, 0)])
         second = await loaded.begin_pass()
-        assert await loaded.append_from_pass(1, second.run, [_claim(second, 1)])
+        assert await loaded.append_from_pass(second.activation, [_claim(second, 1)])
         late = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="not started", is_error=True)
-        assert not await loaded.append_from_pass(1, first.run, [late])
+        assert not await loaded.append_from_pass(first.activation, [late])
         told = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="added")
-        assert await loaded.append_from_pass(1, second.run, [told])
+        assert await loaded.append_from_pass(second.activation, [told])
         results = [
             e.content for e in await mesh.journal.read(loaded.conversation.id) if isinstance(e, ToolResult)
         ]
@@ -274,11 +274,11 @@ async def test_a_call_whose_result_came_late_cannot_be_claimed_again() -> None:
         loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
         loaded.hold(UserMessage(turn=1, text="Hi"))
         first = await loaded.begin_pass()
-        assert await loaded.append_from_pass(1, first.run, [_claim(first, 0)])
+        assert await loaded.append_from_pass(first.activation, [_claim(first, 0)])
         second = await loaded.begin_pass()  # a person said "retry", say
         late = ToolResult(turn=1, step=STEP, call_id="c", tool="add", content="added")
-        assert not await loaded.append_from_pass(1, first.run, [late])
-        assert not await loaded.append_from_pass(1, second.run, [_claim(second, 1)])
+        assert not await loaded.append_from_pass(first.activation, [late])
+        assert not await loaded.append_from_pass(second.activation, [_claim(second, 1)])
         assert not any(isinstance(e, ToolIntent) and e.attempt for e in loaded.conversation.steps)
 
 

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from mesh.config.model import ModelPrice
 from mesh.core.events import (
+    AgentsReported,
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -492,3 +494,77 @@ def test_a_limit_that_is_reached_is_told_with_whose_it_is_and_what_follows() -> 
     text = shown([asked(), called, own, of_turn])
     assert "search reaches the limit max_llm_calls of search  [it stops]" in text
     assert "main reaches the limit max_cost_usd of the turn  [one last answer follows]" in text
+
+
+class TestStartedAgents:
+    @staticmethod
+    def events(number: int) -> list[AnyEvent]:
+        places = [f"0.search@0-0-{index}" for index in range(number)]
+        starts = [
+            AgentStarted(
+                turn=1,
+                time=at(2),
+                step=place,
+                name="search",
+                kind="llm",
+                by="spawn",
+                title=f"about {place[-1]}",
+            )
+            for place in places
+        ]
+        said = [
+            LlmCall(turn=1, time=at(3), step=f"{place}/llm/0", model="m", text=f"from {place}")
+            for place in places
+        ]
+        ends = [NodeCompleted(turn=1, time=at(4), step=place, name="search") for place in places]
+        return [
+            asked(),
+            *starts,
+            *said,
+            *ends[:-1],
+            msgspec.structs.replace(ends[-1], status="deleted", text="late"),
+        ]
+
+    def test_a_few_are_told_one_by_one_under_their_handles(self) -> None:
+        text = shown(self.events(2))
+        assert "  search@0-0-0 begins: about 0  [by spawn]" in text
+        assert "  search@0-0-1: from 0.search@0-0-1" in text
+        assert "  search@0-0-0 is done  [0 ms]" in text
+        assert "  search@0-0-1 is deleted: late  [0 ms]" in text
+        assert "agents begun 2 (search 2), 1 completed, 1 deleted" in text
+
+    def test_many_are_counted_and_none_of_their_lines_is_told(self) -> None:
+        events = self.events(1_000)
+        names, people = NodeNames(), EventLines(NodeNames(), Prices())
+        names.learn(events)
+        people.learn(events)
+        lines = [line.text for event in events[1:] for line in people.lines(event)]
+        assert lines[0] == "node 0: 1,000 agents begin: search"
+        assert lines[1] == "node 0: 100 of 1,000 agents completed"
+        assert (len(lines), lines[-1]) == (11, "node 0: 999 of 1,000 agents completed, 1 deleted")
+
+    def test_all_of_them_are_told_to_who_wants_it(self) -> None:
+        events = self.events(1_000)
+        people = EventLines(NodeNames(), Prices(), folds=False)
+        people.learn(events)
+        assert len([line for event in events[1:] for line in people.lines(event)]) == 3_000
+
+    def test_a_fork_does_not_rename_its_node(self) -> None:
+        fork = AgentStarted(turn=1, time=at(2), step="0.1.self@0-0-0", name="self", kind="llm", by="fork")
+        named = NodeStarted(turn=1, step="0.1", name="lead", kind="llm")
+        names = NodeNames()
+        names.learn([named, fork])
+        assert (names.of("0.1"), names.of("0.1.self@0-0-0")) == ("lead", "self@0-0-0")
+        assert names.of("0.1.self@0-0-0.search@1-0-2.3") == "node search.3 of search@1-0-2"
+
+    def test_what_an_agent_is_told_while_it_works_is_a_line(self) -> None:
+        place = "0.search@0-0-0"
+        told = AgentTold(turn=1, time=at(3), step=place, id="0/tool/1.0", text="only\ncats", by="lead")
+        report = AgentsReported(turn=1, time=at(4), step="0/llm/1", text="search@0-0-0: three")
+        text = shown([*self.events(1)[:2], told, report])
+        assert "search@0-0-0 is told by lead: only cats" in text
+        stopped = AgentTold(
+            turn=1, time=at(3), step=place, id="0/tool/1.0", text="enough", by="lead", stops=True
+        )
+        assert "search@0-0-0 is stopped by lead: enough" in shown([*self.events(1)[:2], stopped])
+        assert "node 0 is told: search@0-0-0: three" in text

@@ -85,6 +85,20 @@ async def test_the_first_rule_that_fits_answers() -> None:
         assert await said(stub, "nothing fits") == "the seventh"
 
 
+SYSTEM: dict[str, dict[str, Any]] = {
+    "openai": {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]},
+    "anthropic": {"system": [{"type": "text", "text": "Be kind."}]},
+    "gemini": {"systemInstruction": {"parts": [{"text": "Be kind."}]}},
+}
+
+
+@pytest.mark.parametrize("wire", list(PATHS))
+async def test_a_rule_can_go_by_the_system_prompt(wire: str) -> None:
+    async with LlmStub({"rules": [{"match": {"system": "^Be k"}, "answer": {"text": "kindly"}}]}) as stub:
+        assert await said(stub, "hi", wire, **SYSTEM[wire]) == "kindly"
+        assert await said(stub, "Be kind.", wire) == "echo: Be kind."
+
+
 COUNT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
 ASKED_FOR: dict[str, dict[str, Any]] = {
     "openai": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": COUNT}}},

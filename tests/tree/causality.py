@@ -4,15 +4,19 @@ Both are told as keys of events. A journal all of whose events have what they de
 prefixes that are closed under "depends on".
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mesh.config.model import Config
 from mesh.core.events import (
+    AgentsReported,
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
+    CodeStep,
     Completed,
     ConversationCompleted,
     ConversationCreated,
@@ -26,10 +30,12 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
-from mesh.core.places import ROOT, Place, StepKey
+from mesh.core.history import NOT_RUN
+from mesh.core.places import FORK, ROOT, Place, StepKey
 from mesh.tree.plan import PlannedNode, callable_agents, tree_of
 
 Past = Mapping[str, AnyEvent]
+TOOLS_FOR_AGENTS = ("spawn", "fork", "wait", "stop")
 NEVER = "what cannot be"
 """A key that no event has: the event that depends on it is wrong where it stands."""
 _CREATED, _FINAL = "0||ConversationCreated", "ConversationCompleted"
@@ -50,6 +56,8 @@ class Plans:
         planned = self.root
         for part in place.split(".")[1:]:
             name, is_call, _ = part.partition("@")
+            if name == FORK:
+                continue
             planned = self.called[name] if is_call else planned.children[int(part.partition("#")[0])]
         return planned
 
@@ -69,7 +77,7 @@ def violations(journal: Sequence[AnyEvent], config: Config) -> list[str]:
         found += [
             f"{event.seq}: {event.key} before {key}" for key in depends_on(event, past, root) - past.keys()
         ]
-        found += [f"{event.seq}: {event.key} after {key}" for key in excludes(event) & past.keys()]
+        found += [f"{event.seq}: {event.key} after {key}" for key in excludes(event, past) & past.keys()]
         past[event.key] = event
     return found
 
@@ -86,16 +94,25 @@ def depends_on(event: AnyEvent, past: Past, root: Plans) -> set[str]:
             return needs | _closed(event.turn - 1, past)
         case _:
             opened = f"{event.turn}||UserMessage"
-            agents = {_started(event, place) for place in _agents_around(event)}
+            agents = {_started(event, place) for place in _agents_around(event, root)}
             return needs | agents | {opened, *_earlier_nodes(event, root), *_within(event, past, root)}
 
 
-def excludes(event: AnyEvent) -> set[str]:
-    """The keys of what must not be before an event: its turn's end, the end of a node it happened in."""
+def excludes(event: AnyEvent, past: Past) -> set[str]:
+    """The keys of what must not be before an event: its turn's end, the end of a node it happened in. What a
+    claimed call came to is true in any case, also where the agent was ended meanwhile."""
     ends = {f"{event.turn}||{end}" for end in ("Completed", "Error")}
     if isinstance(event, ConversationCompleted):
         return set()
+    if isinstance(event, CodeStep):
+        ends.add(f"{event.turn}|{event.step}|ToolResult")
+    is_truth = isinstance(event, ToolResult) and f"{event.turn}|{event.step}|ToolIntent|0" in past
     at = event.node.rpartition(".")[0] if isinstance(event, NodeCompleted) else event.node
+    at = "" if is_truth else at
+    if isinstance(event, AgentStarted) and event.by == "map":
+        ends |= {
+            e.key for e in past.values() if _is_in_item(e, event)
+        }  # all items begin before any does anything
     while at:
         ends.add(_done(event, at))
         if call := Place(at).call:
@@ -104,15 +121,28 @@ def excludes(event: AnyEvent) -> set[str]:
     return ends | {f"{turn}||{_FINAL}" for turn in range(event.turn + 1)}
 
 
+def _is_in_item(event: AnyEvent, start: AgentStarted) -> bool:
+    """Whether an event is in an item of the map that starts this one, and not the start of an item."""
+    above = start.step.rpartition(".")[0]
+    is_start = isinstance(event, AgentStarted) and event.step.rpartition(".")[0] == above
+    return event.turn == start.turn and event.node.startswith(f"{above}.") and not is_start
+
+
 def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
     """What an event depends on in its own node, or of its own turn."""
     match event:
         case LlmCall():
-            return _first_answers(event.turn, event.node, _ordinal(event.step)[0], past)
+            heard = {f"{event.turn}|{event.node}|AgentTold|{id}" for id in event.heard}
+            return heard | _first_answers(event.turn, event.node, _ordinal(event.step)[0], past)
+        case AgentTold():
+            asked = StepKey(event.id).asked_by
+            return {f"{event.turn}|{asked.text}|LlmCall", _started(event, event.place)}
         case Validation() | ApprovalRequired(kind="validation"):
             return _before_validation(root, event, StepKey(event.step), past) | _judged(root, event, past)
+        case AgentStarted(by="map"):
+            return set()  # what wrote the list comes before, as an earlier node
         case AgentStarted():
-            call = event.place.call
+            call = event.place.begun_in
             assert call is not None
             if call.validated is not None:
                 return _before_validation(root, event, call, past)
@@ -121,11 +151,18 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
             return {NEVER}  # no destructive tool starts in a turn that an agent has ended
         case ToolIntent() | ToolResult() | ApprovalRequired():
             key = StepKey(event.step)
-            return _call(root, event.turn, key, past) | _person(event, past) | _answer(root, event, past)
+            needs = _call(root, event.turn, key, past) | _person(event, past) | _answer(root, event, past)
+            return needs | _of_agents(event) if isinstance(event, ToolResult) else needs
+        case CodeStep():
+            key = StepKey(event.step)
+            before = {f"{event.turn}|{event.step}|CodeStep|{event.number - 1}"} if event.number else set()
+            return _call(root, event.turn, key, past) | before | _answered_to_code(event, past)
+        case AgentsReported():
+            return {f"{event.turn}|{event.step}|LlmCall", *_ends_told(event)}
         case ApprovalResolved():
             return _question(event, past)
         case NodeCompleted():
-            return _all_of(root, event, event.step, past) if event.status == "completed" else set()
+            return _done_below(root, event, past)
         case Paused():
             asked = any(isinstance(e, ApprovalRequired) and e.turn == event.turn for e in past.values())
             return set() if asked else {NEVER}
@@ -138,6 +175,48 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
         case _:
             assert isinstance(event, Error), event
             return set()
+
+
+def _of_agents(result: ToolResult) -> set[str]:
+    """The starts of the agents that a call tells of, and the ends of which it tells."""
+    if result.tool not in TOOLS_FOR_AGENTS or result.is_error or result.skipped:
+        return _ends_told(result)
+    starts: set[str] = set()
+    if result.tool in ("spawn", "fork"):
+        node = result.place.text
+        told = [Place(f"{node}.{entry['handle']}") for entry in json.loads(result.content)["agents"]]
+        starts = {_started(result, place) for place in told}
+        if any(place.started_in != StepKey(result.step) for place in told):
+            return {NEVER}
+    return starts | _ends_told(result)
+
+
+def _answered_to_code(event: CodeStep, past: Past) -> set[str]:
+    """The start of the agent whose handle the code got, or the ends of those of which it was told."""
+    starts = [e for e in past.values() if isinstance(e, AgentStarted) and e.turn == event.turn]
+    own = [e.place for e in starts if (call := e.place.started_in) and call.text == event.step]
+    asked, answer = json.loads(event.asked), json.loads(event.answer)
+    if handle := answer.get("handle"):
+        return set() if handle <= len(own) else {NEVER}
+    handles, ended = asked.get("wait", ()), answer.get("ended", ())
+    told = [handle for handle, has_ended in zip(handles, ended, strict=True) if has_ended]
+    return {_done(event, own[handle - 1].text) if handle <= len(own) else NEVER for handle in told}
+
+
+def _ends_told(event: ToolResult | AgentsReported) -> set[str]:
+    return {_done(event, place) for place in event.told}
+
+
+def _done_below(root: Plans, event: NodeCompleted, past: Past) -> set[str]:
+    """What the end of a node needs."""
+    needs = set() if event.status == "deleted" else _ends_of_own_agents(event, event.step, past)
+    return needs | _all_of(root, event, event.step, past) if event.status == "completed" else needs
+
+
+def _ends_of_own_agents(event: AnyEvent, at: str, past: Past) -> set[str]:
+    """The ends of all agents that a node has started: none outlives it."""
+    starts = (e for e in past.values() if isinstance(e, AgentStarted) and e.turn == event.turn)
+    return {_done(event, e.step) for e in starts if e.by and e.step.rpartition(".")[0] == at}
 
 
 def _judged(root: Plans, event: AnyEvent, past: Past) -> set[str]:
@@ -218,7 +297,7 @@ def _first_answers(turn: int, node: str, answers: int, past: Past) -> set[str]:
         needs.add(asked := f"{turn}|{node}/llm/{i}|LlmCall")
         answer = past.get(asked)
         calls = len(answer.tool_calls) if isinstance(answer, LlmCall) else 0
-        if isinstance(answer, LlmCall) and not calls:
+        if isinstance(answer, LlmCall) and not calls and f"{turn}|{answer.step}|AgentsReported" not in past:
             needs |= _objection(turn, StepKey(answer.step), past)
         needs |= {f"{turn}|{node}/tool/{i}.{j}|ToolResult" for j in range(calls)}
     return needs
@@ -255,10 +334,15 @@ def _approved(event: AnyEvent, step: str, past: Past) -> set[str]:
     return _decided(event, "approve", past, step) if asked else set()
 
 
-def _agents_around(event: AnyEvent) -> list[Place]:
-    """The places of the called agents that an event happened in."""
+def _agents_around(event: AnyEvent, root: Plans) -> list[Place]:
+    """The places of the called and started agents, and of the items of maps, that an event happened in."""
     around = event.place.enclosing if isinstance(event, AgentStarted) else event.place.scopes
-    return [place for place in around if place.call]
+    return [place for place in around if place.begun_in or _is_item(place, root)]
+
+
+def _is_item(place: Place, root: Plans) -> bool:
+    above = place.text.rpartition(".")[0]
+    return bool(above) and root.at(above).node.type == "map"
 
 
 def _started(event: AnyEvent, place: Place) -> str:
@@ -284,6 +368,8 @@ def _person(event: ToolIntent | ToolResult | ApprovalRequired, past: Past) -> se
             return _decided(event, "approve", past) if asked else set()
         case ApprovalRequired(kind="unknown_outcome"):
             return {f"{claim}{event.attempt}"}
+        case ToolResult(skipped=True, content=content) if content == NOT_RUN:
+            return {f"{claim}0"}  # it had not begun when its turn ended
         case ToolResult(skipped=True):
             return _decided(event, "skip", past) and _decided(event, "reject", past)
         case ToolResult(tool="add", is_error=False):
@@ -317,19 +403,21 @@ def _all_of(root: Plans, event: AnyEvent, at: str, past: Past) -> set[str]:
     if planned.node.type == "tool":
         return {f"{event.turn}|{at}/tool/0.0|ToolResult"}
     if not planned.children:
+        own_agents = _ends_of_own_agents(event, at, past)
         answers = [e for e in past.values() if isinstance(e, LlmCall) and _is_answer(e, event.turn, at)]
         if any(_completes_task(e, event.turn, at) for e in past.values()):
-            return _first_answers(event.turn, at, len(answers) - 1, past)
+            return _first_answers(event.turn, at, len(answers) - 1, past) | own_agents
         if not answers:
             return {f"an answer at {at}"}
         last = len(answers) - 1
         results = _results(event.turn, at, answers[-1])
-        return (
-            _first_answers(event.turn, at, last, past) | results | _passed(root, event.turn, at, last, past)
-        )
+        verdicts = set() if Place(at).is_fork else _passed(root, event.turn, at, last, past)
+        return _first_answers(event.turn, at, last, past) | results | verdicts | own_agents
     done = [e for e in past.values() if isinstance(e, NodeCompleted) and _is_child(e, event.turn, at)]
     if any(end.ends_agent for end in done):
         return set()
+    if planned.node.type == "map":
+        return _ends_of_own_agents(event, at, past)
     if planned.node.type == "parallel":
         return {_done(event, Place(at).child(index).text) for index in range(len(planned.children))}
     if done and done[-1].exits:

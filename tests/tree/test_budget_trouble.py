@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.core.agent_limits import AgentsStarted
 from mesh.core.budget import (
     Amount,
     BudgetUse,
@@ -16,7 +17,6 @@ from mesh.core.budget import (
     admitted,
     limit_question,
     scope_of,
-    spend_of,
 )
 from mesh.core.conversation import fold
 from mesh.core.errors import LlmError, Unavailable
@@ -36,6 +36,7 @@ from mesh.core.events import (
     Usage,
     UserMessage,
 )
+from mesh.core.spend_of_runs import spend_of
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import PassInput, PassOutput, Recorder, ReserveReply
 from tests.tree.test_budgets import LOOKS, Paid, mesh
@@ -105,7 +106,7 @@ def test_a_provider_that_does_not_say_what_it_charges_may_have_charged_the_bound
 
 def test_absurd_numbers_are_counted_without_a_failure() -> None:
     spending = charged(Usage(10**400, 1), 10**400, bound=10**400)
-    spend = spend_of(spending, scope_of("0", {"max_cost_usd": 1}), 1, OPENED.time)
+    spend = spend_of(spending, AgentsStarted(), scope_of("0", {"max_cost_usd": 1}), 1, OPENED.time)
     assert spend.spent["max_cost_usd"] > 1
 
 

@@ -247,9 +247,7 @@ async def test_a_branch_that_is_decided_while_it_pauses_goes_on_beside_its_sibli
         async def decided_on_the_way_back(turn: PassInput, recorder: Recorder) -> PassOutput:
             output = await run(turn, recorder)
             if output.status == "paused" and not deciding:
-                await recorder.append(
-                    turn.conversation_id, turn.turn, turn.run, [*turn.pending, *output.events]
-                )
+                await recorder.append(turn.activation, [*turn.pending, *output.events])
                 asked = next(e for e in output.events if isinstance(e, ApprovalRequired))
                 deciding.append(asyncio.create_task(world.decide(asked.uuid, "approve")))
                 await asyncio.sleep(0.05)  # a person is quicker than the way back

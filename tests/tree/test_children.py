@@ -5,22 +5,25 @@ from typing import get_args
 
 import pytest
 
-from mesh.core.errors import Unavailable
+from mesh.core.errors import NodeLost
 from mesh.core.events import AnyEvent, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import Ack, Decisions, PassInput, PassOutput, PassStatus
+from mesh.tree.turn import Ack, Activation, Decisions, PassInput, PassOutput, PassStatus, Restarted
 
 
 class Alone:
-    """A `Recorder` that nobody should need."""
+    """A `Recorder` that nobody should need, of a keeper for which a newer pass runs."""
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         raise AssertionError("nothing is sent ahead here")
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
         raise AssertionError("nothing waits here")
+
+    async def restart(self, lost: Activation) -> Restarted:
+        return Restarted(Ack(False))
 
 
 class Called:
@@ -51,7 +54,9 @@ def steps(known: Sequence[AnyEvent] = ()) -> Steps:
 
 @pytest.mark.parametrize("status", get_args(PassStatus))
 async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: PassStatus) -> None:
-    child, parent = Called(PassOutput(status, "text", state={"k": "v"}, exits=True)), steps()
+    gave_up = status == "interrupted"
+    child = Called(PassOutput(status, "text", state={"k": "v"}, exits=True, gave_up=gave_up))
+    parent = steps()
     running = Children([Child("it", child)]).run(parent, 0, {})
     match status:
         case "completed" | "failed":
@@ -67,7 +72,7 @@ async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Pas
             with pytest.raises(Superseded):
                 await running
         case "interrupted":
-            with pytest.raises(Unavailable, match="text"):
+            with pytest.raises(NodeLost, match="text"):
                 await running
     kept, _ = await parent.close()
     assert [e.step for e in kept] == (["0.1.0"] if status in ("completed", "failed") else [])

@@ -6,11 +6,22 @@ from collections.abc import AsyncIterator, Sequence
 from statistics import median
 from typing import Any
 
-from mesh.core.events import AnyEvent, ApprovalResolved, Event, LlmReserved, ToolResult
-from mesh.core.places import Place
+from mesh.core.events import (
+    AgentStarted,
+    AnyEvent,
+    ApprovalRequired,
+    ApprovalResolved,
+    Event,
+    LlmCall,
+    LlmReserved,
+    NodeCompleted,
+    ToolResult,
+)
+from mesh.core.places import Place, StepKey
 from mesh.llm.port import LlmRequest
+from mesh.tree.node import PAUSED, Node, PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.turn import Ack, Decisions, PassInput
+from mesh.tree.turn import Ack, Activation, Decisions, PassInput, PassOutput
 from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.trees import config, llm
 
@@ -50,7 +61,8 @@ async def test_call_1000_of_a_turn_costs_what_call_10_does() -> None:
 class _Decided:
     """A `Recorder` that has one decision to tell, event 12."""
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions:
+    async def decisions(self, activation: Activation, after: int) -> Decisions:
+        await asyncio.sleep(0)
         decided = ApprovalResolved(seq=12, turn=1, step="0.1/tool/0.0", uuid="u", choice="approve")
         return Decisions([decided] if after < 12 else [])
 
@@ -61,17 +73,33 @@ class _Decided:
         raise NotImplementedError
 
 
-def _steps(known: Sequence[AnyEvent]) -> Steps:
-    turn = PassInput(
+def _turn(known: Sequence[AnyEvent]) -> PassInput:
+    return PassInput(
         conversation_id="c", session_id="s", digest="d", turn=1, run=1, user_message="", known=known
     )
-    return Steps(turn, _Decided())
+
+
+def _steps(known: Sequence[AnyEvent]) -> Steps:
+    return Steps(_turn(known), _Decided())
 
 
 async def test_a_reservation_that_was_numbered_after_a_decision_does_not_hide_the_decision() -> None:
     steps = _steps([LlmReserved(seq=14, turn=1, step="0/llm/0", run=1, tokens=1, max_output=1)])
     async with asyncio.timeout(30):
-        assert [step.text for step in await steps.wait_for_decisions()] == ["0.1/tool/0.0"]
+        assert [step.text for step in await steps.next_decisions(0)] == ["0.1/tool/0.0"]
+
+
+async def test_what_was_numbered_while_a_child_was_lost_hides_no_decision_from_it_when_it_goes_on() -> None:
+    above, place = _steps([LlmCall(seq=10, turn=1, step="0/llm/0", model="m")]), Place("0.1")
+
+    async def pauses(_: PassInput) -> PassOutput:
+        # A process below it was lost: what was journaled there by then is numbered.
+        return PassOutput("paused", sent=[LlmCall(seq=14, turn=1, step="0.1.1/llm/0", model="m")])
+
+    await above.run_below(pauses, above.below(place, {}, 0, history=False))
+    again = Steps(above.below(place, {}, 0, history=False), _Decided())
+    async with asyncio.timeout(30):
+        assert [step.text for step in await again.next_decisions(0)] == ["0.1/tool/0.0"]
 
 
 async def test_a_child_is_told_what_is_known_at_its_place_and_nothing_else() -> None:
@@ -84,3 +112,31 @@ async def test_a_child_is_told_what_is_known_at_its_place_and_nothing_else() -> 
     assert told("0.1") == ["0.1", "0.1/tool/0.0"]
     assert told("0.1#2") == ["0.1#2", "0.1#2.a@0-0/llm/0"]
     assert told("0.a@0-1") == ["0.a@0-1.1"]
+
+
+async def test_each_of_very_many_called_agents_carries_little_that_is_not_journaled_yet() -> None:
+    steps, carried = _steps([]), []
+    for n in range(500):
+        place = Place("0").model_call(0).tool_call(n).called_agent("a")
+        steps.record(place.step, AgentStarted(name="a", kind="llm"))
+        await steps.send_if_many()
+        carried.append(len(steps.below(place, {}, 0, history=False).pending))
+    assert max(carried) <= 32
+    await steps.close()
+
+
+async def test_a_node_that_pauses_tells_nothing_of_what_is_inside_of_its_children_that_have_ended() -> None:
+    inside = LlmCall(turn=1, step="0.1/llm/0", model="m")
+    ended = NodeCompleted(turn=1, step="0.1", name="n")
+    paused = ApprovalRequired(
+        turn=1, step="0.2/tool/0.0", uuid="u", call_id="c", tool_name="t", tool_args={}, description=""
+    )
+
+    async def work(steps: Steps) -> PassEnd:
+        for event in (inside, ended, paused):
+            steps.record(StepKey(event.step), event)
+        await steps.send_ahead()
+        return PAUSED
+
+    output = await Node("n", "parallel", work).run(_turn([]), _Decided())
+    assert [event.step for event in output.sent] == ["0.1", "0.2/tool/0.0"]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,8 +11,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from mesh.core import agent_limits
 from mesh.core.conversation import Conversation, fold
 from mesh.core.events import (
+    AgentsReported,
+    AgentStarted,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -23,9 +26,14 @@ from mesh.core.events import (
     decode,
     encode,
 )
+from mesh.core.ids import agent_id
+from mesh.core.places import StepKey
 from mesh.core.view import view
 from mesh.keeper import event_feeds
-from mesh.tree import steps
+from mesh.net.backoff import Backoff
+from mesh.tree import agent_slots
+from mesh.tree import steps as tree_steps
+from mesh.tree.spawn_calls import NO_RESULT_YET
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ITERATIONS, VERDICTS, Case, Script, Trouble, cases, troubles
 from tests.tree.world import Final, World, final
@@ -39,9 +47,19 @@ PATIENT = (
     cases(verdicts=NOT_CANCELLED)
     | cases(verdicts=NOT_CANCELLED, calls_agents=True)
     | cases(verdicts=NOT_CANCELLED, validates=True)
+    | cases(verdicts=NOT_CANCELLED, spawns=True)
+    | cases(verdicts=NOT_CANCELLED, maps=True)
 )
-ANY = cases() | cases(calls_agents=True) | CHECKED
-RACES = cases(tool_nodes=True) | cases(calls_agents=True, races=True) | CHECKED
+MAPS = cases(maps=True) | cases(maps=True, calls_agents=True) | cases(maps=True, spawns=True)
+ANY = cases() | cases(calls_agents=True) | CHECKED | cases(spawns=True) | MAPS
+RACES = (
+    cases(tool_nodes=True)
+    | cases(calls_agents=True, races=True)
+    | CHECKED
+    | cases(spawns=True, races=True)
+    | cases(maps=True, tool_nodes=True)
+    | cases(maps=True, spawns=True, races=True)
+)
 
 
 def examples(count: int) -> settings:
@@ -92,9 +110,14 @@ def live(
         return Run(world, await world.journal.read(world.id), conversation)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree_steps, "_LOST_NODES", Backoff(first_s=0.0, longest_s=0.0))
         patch.setattr(event_feeds, "WAIT_S", 0.01)  # one may be asked that died before it could answer
+        patch.setattr(agent_slots, "GIVE_BACK_S", 0.01)
+        # Which of several starts is refused depends on their order.
+        patch.setattr(agent_limits, "OF_TURN", 10_000)
+        patch.setattr(agent_limits, "OF_STARTED_AGENT", 10_000)
         if trouble.sent_at_once:
-            patch.setattr(steps, "SEND_AHEAD_S", 0.0)
+            patch.setattr(tree_steps, "SEND_AHEAD_S", 0.0)
         return asyncio.run(lived())
 
 
@@ -160,7 +183,8 @@ def test_nothing_is_done_twice(case: Case, trouble: Trouble) -> None:
     assert len(asked) == len(set(asked))
     unknown = [e for e in run.events if isinstance(e, ApprovalRequired) and e.kind == "unknown_outcome"]
     event(f"unknown outcomes: {len(unknown)}")
-    assert bool(unknown) <= bool(trouble.crashes or trouble.losses or trouble.deaths)
+    disturbed = trouble.crashes or trouble.losses or trouble.node_losses or trouble.deaths
+    assert bool(unknown) <= bool(disturbed)
 
 
 @examples(40)
@@ -221,3 +245,71 @@ def test_a_keeper_that_finds_any_prefix_of_a_journal_goes_on_to_the_same_end(
     assert second.final == first.final
     assert violations(second.events, second.world.config) == []
     assert second.world.asked_again == second.world.checked_again == []
+
+
+# -- agents that were started
+
+
+@examples(15)
+@given(cases(spawns=True, races=True, maps=True), troubles())
+def test_the_starts_of_one_call_are_durable_in_one_append_before_anything_of_these_agents(
+    case: Case, trouble: Trouble
+) -> None:
+    run = live(case, trouble)
+    number = {e.key: i for i, append in enumerate(run.world.appends) for e in append}
+    starts = [e for e in run.events if isinstance(e, AgentStarted) and e.by]
+    event(f"agents: {len(starts) // 5 * 5}")
+    by_call: dict[str, set[int]] = {}
+    for start in starts:
+        call = start.place.started_in
+        assert (call is None) == (start.by == "map")
+        assert start.id == agent_id(run.world.id, start.turn, start.place)
+        begun_by = call.text if call else start.step.rpartition(".")[0]
+        by_call.setdefault(begun_by, set()).add(number[start.key])
+        inside = [e for e in run.events if start.place.contains(e.place) and e.key != start.key]
+        assert all(number[e.key] > number[start.key] for e in inside)
+    assert all(len(appends) == 1 for appends in by_call.values())
+
+
+@examples(20)
+@given(cases(spawns=True, races=True), troubles())
+def test_what_a_model_was_told_of_its_agents_is_what_is_journaled(case: Case, trouble: Trouble) -> None:
+    run = live(case, trouble)
+    for answer in (e for e in run.events if isinstance(e, LlmCall)):
+        assert told_before(StepKey(answer.step), run.events) in run.world.told[answer.step], answer.step
+
+
+def told_before(step: StepKey, events: Sequence[AnyEvent]) -> list[str]:
+    """By the journal, what a model had been told before this model call: results, and reports of agents. A
+    fork knows what the node before it was told."""
+    steps = {f"{e.step}|{type(e).__name__}": e for e in events}
+    place, told = step.place, list[str]()
+    if place.is_fork and (call := place.started_in) is not None:
+        start = steps[f"{place.text}|AgentStarted"]
+        assert isinstance(start, AgentStarted)
+        told += told_before(call.asked_by, events)
+        told += results(call.asked_by, steps, up_to=(call, start.task))
+    for number in range(step.number):
+        before = place.model_call(number)
+        report = steps.get(f"{before.text}|AgentsReported")
+        told += [report.text] if isinstance(report, AgentsReported) else results(before, steps)
+    return told
+
+
+def results(
+    step: StepKey, steps: Mapping[str, AnyEvent], up_to: tuple[StepKey, str] | None = None
+) -> list[str]:
+    """What the calls of an answer brought; for a fork, ``up_to`` its call, which says this to it."""
+    answer = steps[f"{step.text}|LlmCall"]
+    assert isinstance(answer, LlmCall)
+    found: list[str] = []
+    is_later = False
+    for index in range(len(answer.tool_calls)):
+        call = step.tool_call(index)
+        if up_to is not None and call == up_to[0]:
+            found.append(up_to[1])
+            is_later = True
+            continue
+        result = steps[f"{call.text}|ToolResult"] if not is_later else None
+        found.append(result.content if isinstance(result, ToolResult) else NO_RESULT_YET)
+    return found

@@ -15,6 +15,7 @@ from playwright.async_api import Browser, async_playwright, expect
 
 from mesh.core.events import Spend
 from mesh.llm.port import Llm
+from mesh.tree.turn import Activation
 from tests.web import chromium
 from tests.web.world import WITHIN_MS, Cast, Gate, Person, serving
 from tests.worlds.edits import POLICY, Edits
@@ -243,7 +244,7 @@ async def called(browser: Browser, name: str, *, has_drawer: bool = False, **opt
         await person.say("Is the underground of the city large enough?")
         await person.sees("the newest one")
         await person.sees_cards(1)
-        live.run(live.mesh.append(person.conversation_id, 1, live.mesh.newest_run, SPENT))
+        live.run(live.mesh.append(Activation(person.conversation_id, 1, live.mesh.newest_run), SPENT))
         if has_drawer:
             await person.page.get_by_role("button", name="Agent and tools").click()
         await expect(person.page.locator(".limit")).to_have_count(4, timeout=WITHIN_MS)

@@ -35,11 +35,12 @@ def asked_both() -> list[dict[str, Any]]:
 
 
 def place(random: Random) -> str:
-    """Any place: children, iterations and called agents in any order."""
+    """Any place: children, iterations, called and started agents in any order."""
 
     def part() -> str:
         name, a, b = random.choice(["search", "a-b", "x_1"]), random.randrange(13), random.randrange(1, 13)
-        return random.choice([f"{a}", f"{a}#{b}", f"{name}@{a}-{b}", f"{name}@v{a}-{b}"])
+        begun = [f"{name}@{a}-{b}", f"{name}@v{a}-{b}", f"{name}@{a}-{b}-{a}", f"self@{a}-{b}-{a}"]
+        return random.choice([f"{a}", f"{a}#{b}", *begun])
 
     return ".".join(["0", *(part() for _ in range(random.randrange(6)))])
 
@@ -48,14 +49,17 @@ async def test_places_are_read_by_the_rules_of_the_mesh(page: Page) -> None:
     random = Random(13)
     texts = [place(random) for _ in range(300)]
     read = """async (places) => {
-      const { agentOf, callOf, pathOf, scopesOf } = await import("/static/js/place.js");
-      return places.map((place) => [pathOf(place), agentOf(place), callOf(place), scopesOf(place)]);
+      const { agentOf, callOf, isFork, pathOf, scopesOf, startedIn } = await import("/static/js/place.js");
+      const read = [pathOf, agentOf, callOf, startedIn, isFork, scopesOf];
+      return places.map((place) => read.map((one) => one(place)));
     }"""
     expected = [
         [
             place.path,
             place.agent.text,
             place.call.text if place.call else "",
+            place.started_in.text if place.started_in else "",
+            place.is_fork,
             [one.text for one in place.scopes],
         ]
         for place in map(Place, texts)
@@ -64,7 +68,8 @@ async def test_places_are_read_by_the_rules_of_the_mesh(page: Page) -> None:
 
 
 async def test_places_are_sorted_by_the_order_of_reading(page: Page) -> None:
-    in_order = ["0", "0.0#1", "0.1#1.search@0-2", "0.1#1.search@0-10.3", "0.1#1.a@2-0", "0.0#2", "0.0#10"]
+    called = ["0.1#1.search@0-2", "0.1#1.search@0-10.3", "0.1#1.a@2-0", "0.1#1.a@2-1-0", "0.1#1.b@2-1-10"]
+    in_order = ["0", "0.0#1", *called, "0.0#2", "0.0#10"]
     read = """async (places) => {
       const { byPlace } = await import("/static/js/place.js");
       return places.toSorted(byPlace);
@@ -113,9 +118,9 @@ async def test_only_the_agents_of_the_newest_answer_are_in_the_panel(page: Page)
 async def test_a_node_that_its_agent_left_behind_does_not_run_any_more(page: Page) -> None:
     status = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
-      const { statuses } = await import("/static/js/tree-status.js");
-      const found = statuses(fold(events).turns[0]);
-      return ["0", "0.search@0-0", "0.search@0-0.1"].map((slot) => found.get(slot).status);
+      const { statusOf } = await import("/static/js/tree-status.js");
+      const turn = fold(events).turns[0];
+      return ["0", "0.search@0-0", "0.search@0-0.1"].map((slot) => statusOf(turn, slot).status);
     }"""
     left = event("node_started", f"{FIRST}.1", name="check", kind="llm")
     result = event("tool_result", "0/tool/0.0", 5, call_id="a", tool="search", content="no", is_error=True)
@@ -193,7 +198,7 @@ async def test_an_approval_that_is_not_about_a_call_is_no_tool(page: Page, step:
       const { fold } = await import("/static/js/conversation.js");
       const { pending } = await import("/static/js/turn.js");
       const [turn] = fold(events).turns;
-      return [pending(turn).length, turn.items.map((item) => item.kind)];
+      return [pending(turn, 9).length, [...turn.items.values()].map((item) => item.kind)];
     }"""
     asked = event("approval_required", step, 2, uuid="u", tool_name="budget", tool_args={})
     decided = event("approval_resolved", step, 3, uuid="u", decision="approve")

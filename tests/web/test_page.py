@@ -10,6 +10,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import LlmCall, Spend
 from mesh.llm.port import LlmRequest
 from mesh.mcp.progress import Progress
+from mesh.tree.turn import Activation
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, Cast, Gate
 from tests.worlds.live import LiveMesh, Spoken
@@ -518,7 +519,7 @@ async def test_each_limit_has_a_bar_that_says_its_numbers_and_without_limits_the
         unsettled={"max_cost_usd": 0.05},
         reserved={"max_cost_usd": 0.1},
     )
-    live.run(live.mesh.append(person.conversation_id, 1, live.mesh.newest_run, [spend]))
+    live.run(live.mesh.append(Activation(person.conversation_id, 1, live.mesh.newest_run), [spend]))
     cost = person.panel.get_by_role("meter", name="cost")
     await expect(cost).to_have_attribute(
         "aria-valuetext", "$0.25 of $0.50, $0.0500 unsettled, $0.10 reserved"
@@ -550,6 +551,22 @@ async def test_the_limits_of_the_newest_turn_have_bars_after_a_reload_while_it_w
     await person.sees("Added.")
     await expect(calls).to_have_attribute("aria-valuetext", "2 of 5")
     await expect(person.panel.get_by_role("meter")).to_have_count(2)
+
+
+async def test_the_started_agents_of_a_turn_have_a_bar_while_they_work_and_after_a_reload(
+    stage: OpenStage,
+) -> None:
+    limited = CALLED.replace("agents: [search, analyst]}", "agents: [search, analyst], spawn: {}}")
+    plans = [{"agent": "analyst", "task": f"count {one}"} for one in ("cats", "dogs")]
+    main = [calls(("spawn", {"agents": plans})), says("Counted.")]
+    asks = [ADD_1, says("one")]
+    cast = Cast(main=main, analyst=asks)
+    _, person = await stage(cast, limited + "budget: {max_agents: 5}\n")
+    await person.say("go")
+    for _ in range(2):
+        started = person.panel.get_by_role("meter", name="started agents")
+        await expect(started).to_have_attribute("aria-valuetext", "2 of 5", timeout=WITHIN_MS)
+        await person.page.reload()
 
 
 async def test_a_tool_that_says_how_far_it_is_has_a_bar_while_it_runs(stage: OpenStage) -> None:

@@ -9,7 +9,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FOLD = """async (events) => {
   const { fold, empty } = await import("/static/js/conversation.js");
-  return fold(events, empty("c"));
+  const plain = (key, value) => {
+    if (value instanceof Set) return [...value];
+    if (!(value instanceof Map)) return value;
+    return ["items", "approvals"].includes(key) ? [...value.values()] : Object.fromEntries(value);
+  };
+  return JSON.parse(JSON.stringify(fold(events, empty("c")), plain));
 }"""
 
 
@@ -84,7 +89,7 @@ async def test_an_approval_is_pending_until_it_is_decided_or_its_step_has_a_resu
     pending = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
       const { pending } = await import("/static/js/turn.js");
-      return pending(fold(events).turns[0]).map((one) => one.uuid);
+      return pending(fold(events).turns[0], 9).map((one) => one.uuid);
     }"""
     resolved = event("approval_resolved", "0/tool/1.0", 3, uuid="u", decision="approve")
     result = event("tool_result", "0/tool/1.0", 3, call_id="c", tool="add", content="{}")
@@ -121,7 +126,7 @@ async def test_who_asks_and_what_may_be_done_about_it(
     read = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
       const { descriptionOf, kindOf, remoteAgentOf } = await import("/static/js/approvals.js");
-      const [one] = fold(events).turns[0].approvals;
+      const [one] = fold(events).turns[0].approvals.values();
       const kind = kindOf(one);
       const isInWords = kind.takesText && !kind.isQuestion;
       return [remoteAgentOf(one), kind.editsArguments, isInWords, descriptionOf(one)];
@@ -159,8 +164,9 @@ async def test_any_prefix_of_a_journal_and_any_nonsense_is_a_conversation(page: 
 async def test_iterations_of_a_loop_light_the_same_node_and_are_counted(page: Page) -> None:
     lit = """async (events) => {
       const { fold } = await import("/static/js/conversation.js");
-      const { statuses } = await import("/static/js/tree-status.js");
-      return Object.fromEntries(statuses(fold(events).turns[0]));
+      const { statusOf } = await import("/static/js/tree-status.js");
+      const turn = fold(events).turns[0];
+      return Object.fromEntries(["0", "0.2", "0.2.0"].map((slot) => [slot, statusOf(turn, slot)]));
     }"""
     first = [
         event("node_completed", "0.2.0#1", 2, name="w"),

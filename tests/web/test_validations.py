@@ -81,7 +81,8 @@ async def test_an_approval_of_an_answer_waits_until_it_is_decided_and_is_no_tool
       const { fold } = await import("/static/js/conversation.js");
       const { pending } = await import("/static/js/turn.js");
       const [turn] = fold(events).turns;
-      return [pending(turn).length, turn.items.map(({ kind, name }) => `${kind} ${name ?? ""}`)];
+      const items = [...turn.items.values()];
+      return [pending(turn, 9).length, items.map(({ kind, name }) => `${kind} ${name ?? ""}`)];
     }"""
     step = "0/validation/0.1"
     asked = event("approval_required", step, 3, uuid="u", kind="validation", tool_name="main", tool_args={})

@@ -44,7 +44,20 @@ from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.local import LocalTree
-from mesh.tree.turn import AbandonedTask, Ack, Decisions, PassInput, PassOutput, ReserveReply, UnsettledCall
+from mesh.tree.turn import (
+    AbandonedTask,
+    Ack,
+    Activation,
+    Decisions,
+    PassInput,
+    PassOutput,
+    ReserveReply,
+    Restarted,
+    SlotReply,
+    SlotRequest,
+    StartReply,
+    UnsettledCall,
+)
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -180,6 +193,7 @@ class WorldMesh:
             digest=self.config.digest,
             root=self.config.tree.name,
             system_prompt=self.config.prompt,
+            agents_at_once=self.config.limits.agents_at_once,
             **settings,
         )
         self.tree = LocalTree(self.config, [self.ledger.session()], lambda _: llm, self, agent_for)
@@ -237,17 +251,25 @@ class WorldMesh:
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         return await self.tree.settle(call)
 
-    async def append(self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent]) -> Ack:
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         """`Recorder`, of whichever keeper there is now."""
-        return await self.keeper.append(conversation_id, turn, run, events)
+        return await self.keeper.append(activation, events)
 
     async def reserve(
-        self, conversation_id: str, turn: int, run: int, events: Sequence[AnyEvent], request: CallRequest
+        self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
-        return await self.keeper.reserve(conversation_id, turn, run, events, request)
+        return await self.keeper.reserve(activation, events, request)
 
-    async def lose(self, conversation_id: str, turn: int, run: int, at: str) -> Ack:
-        return await self.keeper.lose(conversation_id, turn, run, at)
+    async def start(
+        self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
+    ) -> StartReply:
+        return await self.keeper.start_agents(activation, events, scopes, asker)
+
+    async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
+        return await self.keeper.slots(activation, request)
+
+    async def restart(self, lost: Activation) -> Restarted:
+        return await self.keeper.restart(lost)
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
         return await self.keeper.remaining(conversation_id, scopes, on_limit)
@@ -258,8 +280,8 @@ class WorldMesh:
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         return await self.keeper.denial(conversation_id, call)
 
-    async def decisions(self, conversation_id: str, turn: int, run: int, after: int) -> Decisions | None:
-        return await self.keeper.decisions(conversation_id, turn, run, after)
+    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
+        return await self.keeper.decisions(activation, after)
 
     async def crash(self) -> None:
         """The process is gone without a word, with all that ran in it; another one takes over."""

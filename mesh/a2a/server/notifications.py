@@ -37,7 +37,7 @@ def notifications(
         updates = list(turn_updates.of_event(event))
         if event.seq <= after:
             continue
-        if isinstance(event, Paused) and conversation.pending:
+        if isinstance(event, Paused) and conversation.is_waiting:
             updates.append(turn_updates.paused(view(conversation)))
         bodies = _stream_responses(updates) if version == "1.0" else _tasks_0_3(conversation, event)
         if bodies:
@@ -49,7 +49,9 @@ def _stream_responses(updates: Iterable[Update]) -> list[bytes]:
 
 
 def _tasks_0_3(conversation: Conversation, event: AnyEvent) -> list[bytes]:
-    if not isinstance(event, Completed | Error) and not (isinstance(event, Paused) and conversation.pending):
+    if not isinstance(event, Completed | Error) and not (
+        isinstance(event, Paused) and conversation.is_waiting
+    ):
         return []
     # Imported here because it takes half a second, which only users of 0.3 need to spend.
     from a2a.compat.v0_3.conversions import to_compat_task

@@ -24,8 +24,9 @@ from msgspec import UNSET
 
 from mesh.a2a.budget_data import spent_data
 from mesh.a2a.extensions import BUDGET, HITL, MESH
+from mesh.core.amounts import NOTHING
 from mesh.core.approvals import APPROVAL_KINDS
-from mesh.core.budget import NOTHING, NUSD
+from mesh.core.budget import NUSD
 from mesh.core.conversation import MessageView
 from mesh.core.events import Artifact, SpentElsewhere
 from mesh.core.spending import Spent

@@ -10,7 +10,7 @@ How a call passes through it, from the outside in:
   without following a link, and finds out where links lead. `tree` walks folders;
   `copying` and `removing` do what they say.
 - `target` changes one name below a root, atomically, in a folder of `staging`. `ripgrep` runs the program.
-- `kernel` has the system calls that Python does not. `bounds` are how much and how long.
+- `bounds` are how much and how long.
 - `names`, `globs`, `ignore`, `patching`, `texts`, `unified_diff` and `expectations` are pure. `refusal` has
   errors.
 

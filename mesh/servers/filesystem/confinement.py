@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import mesh
-from mesh.servers.filesystem import kernel
+from mesh.processes import kernel
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG, _MAKE_SYM = 1 << 4, 1 << 5, 1 << 7, 1 << 8, 1 << 12

@@ -7,7 +7,7 @@ import stat
 from datetime import UTC, datetime
 from typing import Any
 
-from mesh.servers.filesystem import kernel
+from mesh.processes import kernel
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.names import Parts, shown, text_of
 from mesh.servers.filesystem.opening import resolved

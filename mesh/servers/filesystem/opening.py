@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable
 from typing import TypeAlias
 
-from mesh.servers.filesystem import kernel
+from mesh.processes import kernel
 from mesh.servers.filesystem.names import Parts, text_of
 from mesh.servers.filesystem.refusal import FileRefusal
 

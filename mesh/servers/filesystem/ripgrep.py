@@ -17,7 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from mesh.servers.filesystem import confinement, kernel
+from mesh.processes import kernel
+from mesh.processes.content_file import content_file
+from mesh.servers.filesystem import confinement
 from mesh.servers.filesystem.bounds import TimeLimit
 
 MAX_MEMORY = 1 << 30
@@ -86,17 +88,6 @@ def running(folder: int, arguments: Sequence[str], stop: TimeLimit, stdin: bytes
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-
-
-@contextmanager
-def content_file(content: bytes, *, inherited: bool = False) -> Iterator[int]:
-    """A file in memory with some content. A process that is started has it only if it is ``inherited``."""
-    descriptor = os.memfd_create("mcp-filesystem", 0 if inherited else os.MFD_CLOEXEC)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
 
 
 def _started(folder: int, arguments: Sequence[str], stdin: int, errors: int) -> "subprocess.Popen[bytes]":

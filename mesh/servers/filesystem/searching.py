@@ -14,6 +14,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from mesh.processes.content_file import content_file
 from mesh.servers.filesystem import globs, ripgrep
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
@@ -170,7 +171,7 @@ class _Arguments:
     def __init__(self, call: Call, root: Root, parts: Parts) -> None:
         self._call = call
         rules = "\n".join(_rules(call, root, parts)).encode("utf-8", "surrogateescape")
-        self._rules = ripgrep.content_file(rules, inherited=True)
+        self._rules = content_file(rules, inherited=True)
         self._path = os.fsencode("/".join((".", *parts))).decode("utf-8", "surrogateescape")
 
     def __enter__(self) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from mesh.disk.atomic import write_all
-from mesh.servers.filesystem import kernel
+from mesh.processes import kernel
 from mesh.servers.filesystem.names import Parts, text_of
 from mesh.servers.filesystem.refusal import FileRefusal, StateConflict
 from mesh.servers.filesystem.root import FOLDER, Root, kind

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from mesh.servers.filesystem import kernel, unified_diff
+from mesh.processes import kernel
+from mesh.servers.filesystem import unified_diff
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.changing import Change, carried_out, present, state_of

@@ -42,6 +42,7 @@ class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     max_tokens: int
+    system: Any = ""
     tools: list[_Tool] = []
     stream: bool = False
     output_config: _OutputConfig = msgspec.field(default_factory=_OutputConfig)
@@ -64,6 +65,7 @@ def read(path: str, body: bytes) -> ModelRequest:
         tools=frozenset(tool.name for tool in request.tools),
         conversation_call=1 + sum(message.role == "assistant" for message in request.messages),
         stream=request.stream,
+        system=text_of(request.system),
         size=len(body),
         output_schema=request.output_config.format.schema if request.output_config.format else None,
         forced_tool=forced_tool(

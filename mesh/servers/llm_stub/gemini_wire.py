@@ -56,6 +56,7 @@ class _ToolConfig(msgspec.Struct, rename="camel"):
 
 class _Request(msgspec.Struct, rename="camel"):
     contents: list[_Content]
+    system_instruction: _Content | None = None
     tools: list[_Tool] = []
     generation_config: _Generation = msgspec.field(default_factory=_Generation)
     tool_config: _ToolConfig = msgspec.field(default_factory=_ToolConfig)
@@ -80,6 +81,9 @@ def read(path: str, body: bytes) -> ModelRequest:
         tools=frozenset(each.name for each in declared),
         conversation_call=1 + sum(content.role == "model" for content in request.contents),
         stream=found is not None and found.group(2).startswith("stream"),
+        system="\n".join(part.text for part in system.parts)
+        if (system := request.system_instruction)
+        else "",
         size=len(body),
         output_schema=request.generation_config.response_json_schema,
         forced_tool=forced_tool(

@@ -13,6 +13,7 @@ from mesh.servers.llm_stub.script import ModelRequest, ScriptedAnswer, ScriptedC
 from mesh.servers.llm_stub.wire import STATUS_NAMES, dumps, forced_tool, halves, pieces, text_of, usage_of
 
 _CREATED = 1_700_000_000
+_SYSTEM = ("system", "developer")
 
 
 class _Message(msgspec.Struct):
@@ -66,6 +67,7 @@ def read(path: str, body: bytes) -> ModelRequest:
         tools=frozenset(tool.function.name for tool in request.tools),
         conversation_call=1 + sum(message.role == "assistant" for message in request.messages),
         stream=request.stream,
+        system="\n".join(text_of(each.content) for each in request.messages if each.role in _SYSTEM),
         size=len(body),
         output_schema=_output_schema(request),
         forced_tool=_forced_tool(request),

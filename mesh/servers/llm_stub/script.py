@@ -5,7 +5,7 @@ delay: 0.05                   # seconds; or [0.02, 0.08], uniform
 log: calls.jsonl              # every call appended, one JSON object a line
 faults: {error: 0.01, status: 503, broken: 0.01, hang: 0.0}
 rules:                        # the first that matches answers; none: an echo, or what a schema asks for
-  - match: {model: "gpt-*", last: "weather", from: user, tools: [get_weather],
+  - match: {model: "gpt-*", last: "weather", system: "^You", from: user, tools: [get_weather],
             call: 3, conversation_call: 1, format: openai, output_schema: true, forced: true}
     times: 2                  # how often the rule answers, at most
     answer: {text: "Hello", tool_calls: [{name: get_weather, arguments: {city: Oslo}}],
@@ -34,7 +34,8 @@ Speaker = Literal["user", "tool"]
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules look at. ``last`` is the last user text or tool result, ``speaker`` says which.
+    """What the rules look at. ``last`` is the last user text or tool result, ``speaker`` says which;
+    ``system`` is the system prompt.
     ``output_schema`` is the schema of the answer, if the request has one in the format's own form;
     ``forced_tool`` is the tool that must be called, with its schema; the last one if any may be.
 
@@ -48,6 +49,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: frozenset[str]
     conversation_call: int
     stream: bool
+    system: str = ""
     size: int = 0
     output_schema: dict[str, Any] | None = None
     forced_tool: tuple[str, dict[str, Any]] | None = None
@@ -119,6 +121,7 @@ class RuleMatch(_Strict):
 
     model: str | None = None
     last: Annotated[str, AfterValidator(_compiles)] | None = None
+    system: Annotated[str, AfterValidator(_compiles)] | None = None
     speaker: Speaker | None = Field(default=None, alias="from")
     tools: tuple[str, ...] = ()
     call: Annotated[int, Field(ge=1)] | None = None
@@ -139,6 +142,7 @@ class RuleMatch(_Strict):
             and (self.forced is None or self.forced == (call.forced_tool is not None))
             and call.tools.issuperset(self.tools)
             and (self.last is None or re.search(self.last, call.last) is not None)
+            and (self.system is None or re.search(self.system, call.system) is not None)
         )
 
 

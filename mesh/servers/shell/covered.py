@@ -9,11 +9,12 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from mesh.sandbox.box import Covered
+from mesh.sandbox.nesting import between, is_below
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.globs import Patterns, alternatives
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import Covered
 
 MOST_COVERED = 1_000
 """Each is a mount of its own."""
@@ -61,26 +62,6 @@ def with_more(covered: Covered, roots: Sequence[str], *, hidden: Paths = (), fro
         frozen=(*covered.frozen, *(each for each in frozen if each[0] in inside)),
         above=tuple(sorted(above)),
     )
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether a path leads to something in a folder, at any depth. Both without links.
-
-    >>> is_below("/ws/a/b", "/ws"), is_below("/ws-2/a", "/ws"), is_below("/ws", "/ws"), is_below("/ws", "/")
-    (True, False, False, True)
-    """
-    return path.startswith(f"{folder.rstrip('/')}/") and path != folder
-
-
-def between(folder: str, path: str) -> set[str]:
-    """The folders between a folder and a path below it.
-
-    >>> sorted(between("/ws", "/ws/a/b/c")), sorted(between("/", "/ws/a"))
-    (['/ws/a', '/ws/a/b'], ['/ws'])
-    """
-    start = folder.rstrip("/")
-    parts = path[len(start) + 1 :].split("/")[:-1]
-    return {f"{start}/{'/'.join(parts[:end])}" for end in range(1, len(parts) + 1)}
 
 
 @dataclass(frozen=True)

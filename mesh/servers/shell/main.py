@@ -10,21 +10,23 @@ import argparse
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import anyio
 
+from mesh.sandbox.box import blanks_in
+from mesh.sandbox.launching import Launcher
+from mesh.sandbox.proofs import first_that_holds
+from mesh.sandbox.sandbox import KINDS, Kind, Sandbox
 from mesh.servers.config_file import Unusable
 from mesh.servers.console_script import add_http, ending, listens_on, loading
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import blanks_in
 from mesh.servers.shell.command_records import Records, default_folder
-from mesh.servers.shell.launching import Launcher
-from mesh.servers.shell.proofs import failures
 from mesh.servers.shell.run_command import Commands
-from mesh.servers.shell.sandbox import KINDS, Kind, Sandbox, missing
 from mesh.servers.shell.shell_program import shell
 from mesh.servers.shell.shell_settings import ShellSettings, checked, loaded, opened, roots_of
+from mesh.servers.shell.variables import passed_on
 
 
 def main() -> None:
@@ -112,16 +114,15 @@ def _sandbox(settings: ShellSettings, launcher: Launcher) -> Sandbox:
     """The first sandbox that holds. Raises `Unusable` if none does."""
 
     def made(kind: Kind) -> Sandbox:
-        return Sandbox(kind, settings.limits.limits, dict(os.environ), settings.env)
+        return Sandbox(kind, settings.limits.limits, passed_on(dict(os.environ), settings.env))
 
     if settings.sandbox == "none":
         return made("none")
-    wrong: list[str] = []
-    for kind in KINDS if settings.sandbox == "auto" else (settings.sandbox,):
-        found = [reason] if (reason := missing(kind)) else _failures(made(kind), launcher, settings)
-        if not found:
-            return made(kind)
-        wrong += [f"{kind}: {each}" for each in found]
+    kinds = KINDS if settings.sandbox == "auto" else (settings.sandbox,)
+    network = settings.network == "all"
+    holds, wrong = anyio.run(partial(first_that_holds, kinds, made, launcher, network=network))
+    if holds is not None:
+        return holds
     raise Unusable(
         [
             "no sandbox holds here, so no command is run",
@@ -130,13 +131,6 @@ def _sandbox(settings: ShellSettings, launcher: Launcher) -> Sandbox:
             "each of them has to be approved",
         ]
     )
-
-
-def _failures(sandbox: Sandbox, launcher: Launcher, settings: ShellSettings) -> list[str]:
-    async def found() -> list[str]:
-        return await failures(sandbox, launcher, network=settings.network == "all")
-
-    return anyio.run(found)
 
 
 def _serve(commands: Commands, place: tuple[str, int] | None) -> None:

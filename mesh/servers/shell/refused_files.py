@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mesh.sandbox.box import Covered
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.names import shown
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.removing import remove_tree
 from mesh.servers.filesystem.root import FOLDER, Root
 from mesh.servers.filesystem.tree import listed
-from mesh.servers.shell.box import Covered
 from mesh.servers.shell.covered import covered_names
 from mesh.servers.shell.moving import moved_away
 from mesh.servers.shell.stand_ins import StandIns

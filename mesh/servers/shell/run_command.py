@@ -13,18 +13,19 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from mesh.sandbox.box import Blanks, Box, Covered
+from mesh.sandbox.launching import Launcher, LauncherGone
+from mesh.sandbox.nesting import is_below
+from mesh.sandbox.order import End
+from mesh.sandbox.sandbox import Sandbox
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import Blanks, Box, Covered
 from mesh.servers.shell.command_records import Record, Records
-from mesh.servers.shell.covered import Paths, covered_in, is_below, with_more
-from mesh.servers.shell.launching import Launcher, LauncherGone
-from mesh.servers.shell.order import End
+from mesh.servers.shell.covered import Paths, covered_in, with_more
 from mesh.servers.shell.output_folder import OutputFile, output_files
 from mesh.servers.shell.refused_files import taken_away
 from mesh.servers.shell.request import Request
-from mesh.servers.shell.sandbox import Sandbox
 from mesh.servers.shell.stand_ins import StandIns
 from mesh.servers.shell.stream_output import MOST_IN_FILE, Output
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mesh.mcp.meta import context_of
+from mesh.sandbox.launching import LauncherGone
 from mesh.servers import over_http
 from mesh.servers.filesystem.narrowing import narrowed_by_client
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.server_version import VERSION
 from mesh.servers.shell.http_clients import NotesEnd, until_over
-from mesh.servers.shell.launching import LauncherGone
 from mesh.servers.shell.request import DEFAULT_TIMEOUT_S, SCHEMA, TOOL, request_of
 from mesh.servers.shell.run_command import Commands
 

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mesh.config.read_model import Problem
+from mesh.sandbox.box import SYSTEM
+from mesh.sandbox.order import CommandLimits
 from mesh.servers.config_file import Unusable, listed, read_config, resolved, told_of_folders
 from mesh.servers.filesystem import settings as of_files
 from mesh.servers.filesystem.names import shown
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import SYSTEM
 from mesh.servers.shell.covered import FROZEN
-from mesh.servers.shell.order import CommandLimits
 from mesh.servers.shell.variables import is_secret
 
 DEFAULT_PORT = 8092

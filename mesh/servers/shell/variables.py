@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 GIT_IDENTITY = ("GIT_AUTHOR_EMAIL", "GIT_AUTHOR_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_NAME")
 """Who commits. It is public in each commit, although the names have AUTH in them."""
@@ -51,6 +51,13 @@ def inherited(
         and len(os.fsencode(value)) <= _MAX_VALUE
     }
     return {**found, "PATH": search_path(found.get("PATH", ""), allowed), "TMPDIR": temporary}
+
+
+def passed_on(
+    env: Mapping[str, str], more: Iterable[str] = ()
+) -> Callable[[Iterable[str], str], dict[str, str]]:
+    """``inherited`` for a server with these variables."""
+    return lambda allowed, temporary: inherited(env, more, allowed, temporary)
 
 
 def search_path(path: str, allowed: Iterable[str]) -> str:

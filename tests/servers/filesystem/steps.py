@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mesh.processes import kernel
 from mesh.servers.filesystem import (
     changing,
     copying,
-    kernel,
     opening,
     removing,
     staging,

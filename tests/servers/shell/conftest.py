@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.servers.shell.launching import Launcher
-from mesh.servers.shell.sandbox import Kind
+from mesh.sandbox.launching import Launcher
+from mesh.sandbox.sandbox import Kind
 from tests.servers.shell.world import World, nothing_left, skip_without
 
 

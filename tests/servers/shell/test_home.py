@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mesh.mcp.session import McpSession
-from mesh.servers.shell.sandbox import Kind
+from mesh.sandbox.sandbox import Kind
 from tests.servers.shell.test_server import refused, run, session
 
 FILES = {

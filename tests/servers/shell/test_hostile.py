@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from mesh.processes.descendants import is_alive
-from mesh.servers.shell.launching import STOPS_WITHIN_S, Launcher, LauncherGone
+from mesh.sandbox.launching import STOPS_WITHIN_S, Launcher, LauncherGone
 from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE
 from tests.servers.shell.world import World
 

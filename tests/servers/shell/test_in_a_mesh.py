@@ -11,7 +11,7 @@ from typing import Any
 from mesh.core.events import ToolResult
 from mesh.keeper.requests import Cancel
 from mesh.mcp.session import McpSession
-from mesh.servers.shell.sandbox import Kind
+from mesh.sandbox.sandbox import Kind
 from mesh.tree.build import reach
 from mesh.tree.local import LocalTree
 from tests.servers.shell.test_server import SERVER

@@ -4,14 +4,15 @@ import os
 
 import pytest
 
-from mesh.servers.shell.launching import Launcher
-from mesh.servers.shell.proofs import failures
-from mesh.servers.shell.sandbox import Sandbox
+from mesh.sandbox.launching import Launcher
+from mesh.sandbox.proofs import failures
+from mesh.sandbox.sandbox import Sandbox
+from mesh.servers.shell.variables import passed_on
 from tests.servers.shell.world import LIMITS
 
 
 async def test_every_way_out_is_found_where_there_is_no_sandbox(launcher: Launcher) -> None:
-    found = await failures(Sandbox("none", LIMITS, dict(os.environ)), launcher, network=False)
+    found = await failures(Sandbox("none", LIMITS, passed_on(dict(os.environ))), launcher, network=False)
     assert {
         "a command can write outside of its roots",
         "a command can read outside of its roots",
@@ -28,5 +29,5 @@ async def test_every_way_out_is_found_where_there_is_no_sandbox(launcher: Launch
 async def test_that_the_settings_of_the_kernel_can_be_changed_is_found(launcher: Launcher) -> None:
     if not os.access("/proc/sys/kernel/core_uses_pid", os.R_OK | os.W_OK):
         pytest.skip("nobody can change this setting here")
-    found = await failures(Sandbox("none", LIMITS, dict(os.environ)), launcher, network=False)
+    found = await failures(Sandbox("none", LIMITS, passed_on(dict(os.environ))), launcher, network=False)
     assert "a command can change the settings of the kernel" in found

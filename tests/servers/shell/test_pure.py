@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given as on
 from hypothesis import strategies as st
 
+from mesh.sandbox.box import Blanks, Box, Covered
+from mesh.sandbox.bubblewrap import wrapped
+from mesh.sandbox.order import CommandLimits, End, Order, Restriction, end_of, order_of
 from mesh.servers.config_file import Unusable
-from mesh.servers.shell.box import Blanks, Box, Covered
-from mesh.servers.shell.bubblewrap import wrapped
-from mesh.servers.shell.order import CommandLimits, End, Order, Restriction, end_of, order_of
 from mesh.servers.shell.shell_settings import ShellSettings, checked, loaded, opened, roots_of
 from mesh.servers.shell.stream_output import MOST_CHARACTERS, MOST_IN_FILE, Output
 from mesh.servers.shell.variables import inherited

@@ -12,9 +12,9 @@ from mesh.core.errors import ToolSessionError
 from mesh.core.events import now
 from mesh.core.execution import ExecutionContext
 from mesh.mcp.outcome_checks import found
+from mesh.sandbox.sandbox import Kind
 from mesh.servers.shell import command_records
 from mesh.servers.shell.command_records import Records
-from mesh.servers.shell.sandbox import Kind
 from tests.servers.shell.test_server import session
 from tests.servers.shell.world import kill_server
 

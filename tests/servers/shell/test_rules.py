@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from mesh.sandbox.sandbox import Kind
 from mesh.servers.filesystem.bounds import TimeLimit
 from mesh.servers.filesystem.refusal import FileRefusal
 from mesh.servers.shell import refused_files
 from mesh.servers.shell.command_records import Records
 from mesh.servers.shell.covered import MOST_COVERED, covered_in
-from mesh.servers.shell.sandbox import Kind
 from tests.servers.shell.world import READ, World
 
 

@@ -21,9 +21,9 @@ import pytest
 from mesh.mcp.progress import Progress
 from mesh.mcp.session import McpSession
 from mesh.processes.descendants import is_alive
+from mesh.sandbox import process_limit
+from mesh.sandbox.sandbox import Kind
 from mesh.servers.filesystem.refusal import FileRefusal
-from mesh.servers.shell import process_limit
-from mesh.servers.shell.sandbox import Kind
 from mesh.servers.shell.shell_program import is_bash
 from tests.servers.shell.world import World, skip_without
 from tests.worlds.tool_servers import Spec
@@ -235,7 +235,7 @@ def test_where_no_sandbox_holds_it_says_so_and_does_not_start(tmp_path: Path) ->
     """A kernel without Landlock, and no bubblewrap."""
     program = (
         "import ctypes, os, struct, sys\n"
-        "from mesh.servers.shell import restriction as r\n"
+        "from mesh.sandbox import restriction as r\n"
         "step, refuse = r._step, r._REFUSE | r._ENOSYS\n"
         "code = b''.join([step(r._LOAD, r._NUMBER_AT), step(r._EQUAL, 444, 0, 1), step(r._RETURN, refuse),\n"
         "    step(r._RETURN, r._ALLOW)])\n"

@@ -10,7 +10,7 @@ import pytest
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 
 from mesh.processes.descendants import is_alive
-from mesh.servers.shell.sandbox import Kind
+from mesh.sandbox.sandbox import Kind
 from tests.servers.shell.test_server import run, serving, session
 
 SESSIONS, SINGLE = "2025-06-18", "2026-07-28"

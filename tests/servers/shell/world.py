@@ -17,18 +17,19 @@ import psutil
 import pytest
 
 from mesh.processes.descendants import is_alive
+from mesh.sandbox.box import blanks_in
+from mesh.sandbox.launching import Launcher
+from mesh.sandbox.order import CommandLimits
+from mesh.sandbox.proofs import failures
+from mesh.sandbox.sandbox import Kind, Sandbox, missing
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import chosen
 from mesh.servers.filesystem.root import Root
-from mesh.servers.shell.box import blanks_in
 from mesh.servers.shell.command_records import Record, Records
 from mesh.servers.shell.covered import FROZEN
-from mesh.servers.shell.launching import Launcher
-from mesh.servers.shell.order import CommandLimits
-from mesh.servers.shell.proofs import failures
 from mesh.servers.shell.request import request_of
 from mesh.servers.shell.run_command import Commands
-from mesh.servers.shell.sandbox import Kind, Sandbox, missing
+from mesh.servers.shell.variables import passed_on
 
 LIMITS = CommandLimits(memory=512 << 20, processes=64, file_size=64 << 20)
 PYTHON = os.path.realpath(sys.executable)
@@ -41,7 +42,7 @@ def why_not(kind: Kind) -> str:
     """Why a sandbox cannot be used here; an empty text if it can."""
     if reason := missing(kind):
         return reason
-    sandbox = Sandbox(kind, LIMITS, dict(os.environ))
+    sandbox = Sandbox(kind, LIMITS, passed_on(dict(os.environ)))
 
     async def found(launcher: Launcher) -> list[str]:
         return await failures(sandbox, launcher, network=False)
@@ -69,7 +70,7 @@ class World:
         self.told: list[tuple[int, str]] = []
         self.commands = Commands(
             roots=[root],
-            sandbox=Sandbox(kind, LIMITS, dict(os.environ)),
+            sandbox=Sandbox(kind, LIMITS, passed_on(dict(os.environ))),
             launcher=launcher,
             blanks=blanks_in(scratch),
             read=READ,
@@ -90,7 +91,9 @@ class World:
         self.commands = replace(self.commands, sandbox=sandbox)
 
     def with_env(self, env: dict[str, str]) -> None:
-        self.commands = replace(self.commands, sandbox=replace(self.commands.sandbox, env=env))
+        self.commands = replace(
+            self.commands, sandbox=replace(self.commands.sandbox, variables=passed_on(env))
+        )
 
     def guards(self) -> list[psutil.Process]:
         """Those that watch over the commands under way."""

@@ -29,14 +29,14 @@ export const remoteAgentOf = ({ remote_agent_name: name }) => (name ? `agent ${v
 
 /**
  * Who asks on whose behalf: "search, called by main". `node` is the name of the node that waits, if the approval
- * does not say it.
- * @type {(approval: Approval, node: string) => string}
+ * does not say it. `which` tells a started agent from others of its name.
+ * @type {(approval: Approval, node: string, which?: string) => string}
  */
-export function askerOf({ asked_by, agent_path = [] }, node) {
+export function askerOf({ asked_by, agent_path = [] }, node, which = "") {
   const name = asked_by || node;
   const [agent, ...callers] = agent_path.toReversed();
   const self = !agent || agent === name ? name : `${name} of ${agent}`;
-  return [self, ...callers.map((caller) => `called by ${caller}`)].map(visible).join(", ");
+  return [which ? `${self} (${which})` : self, ...callers.map((caller) => `called by ${caller}`)].map(visible).join(", ");
 }
 
 /**

@@ -205,6 +205,8 @@ export class Chat {
   /** @param {MeshEvent[]} events */
   #take(events) {
     const known = conversations.fold([...events, ...this.#spends], this.state.conversation);
+    const turn = conversations.lastTurn(known)?.number ?? 0;
+    if (this.#spends.length && this.#spends[0].turn <= turn) this.#spends = []; // they are told
     this.#set({ conversation: known });
     if (!this.#hasAskedForSpend && conversations.lastTurn(known)?.isBounded) this.#loadSpend();
     if (events.some((event) => LIST_EVENTS.includes(event.type))) this.listChanged();

@@ -1,6 +1,6 @@
 // @ts-check
-// A conversation is the fold of its events, here as in the mesh. Pure: an event makes a new state and leaves the
-// old one unchanged. Journaled events have a `seq` and are applied once. Events of a turn that is not open change
+// A conversation is the fold of its events, here as in the mesh. Nothing but the events counts. An event makes a new
+// state, which takes the maps of its open turn over from the old one: that is not read any more. Journaled events have a `seq` and are applied once. Events of a turn that is not open change
 // nothing but `seq`.
 import { applied, opened } from "./turn.js";
 

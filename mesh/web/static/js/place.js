@@ -1,16 +1,22 @@
 // @ts-check
 // Places, at which nodes run: "0" is the root, "0.2" its third child, "0.2#3.1" a child of that in its third
 // iteration, "0.1.search@3-0" the agent search, called by the node "0.1" in its step "0.1/tool/3.0", and
-// "0.1.critic@v3-1" the agent critic in "0.1/validation/3.1". The rules are those of mesh/core/places.py.
+// "0.1.critic@v3-1" the agent critic in "0.1/validation/3.1". "0.1.search@3-0-1" is the second agent that the step
+// "0.1/tool/3.0" started, "0.1.self@3-0-1" the same as a fork of the node "0.1", and "0.2.0#7" item 7 of a map. The
+// rules are those of mesh/core/places.py.
 
 const ROOT = "0";
-const CALLED = /^(?:(.*)\.)?([^.@]+)@(v?)(\d+)-(\d+)$/;
+const BEGUN = /^(?:(.*)\.)?([^.@]+)@(v?)(\d+)-(\d+)(?:-(\d+))?$/;
+const FORK = "self";
 
 /**
- * The path of the node at a place: it names the node, wherever its agent was called: "search.2".
+ * The path of the node at a place: it names the node, wherever its agent was called: "search.2". A fork is the node
+ * that it was forked from.
  * @param {string} place
  */
-export const pathOf = (place) => slotOf(place).replace(/^.*\.([^.@]+)@v?\d+-\d+/, "$1");
+export const pathOf = (place) => withoutForks(slotOf(place)).replace(/^.*\.([^.@]+)@v?\d+-\d+(?:-\d+)?/, "$1");
+/** @param {string} place */
+const withoutForks = (place) => (place.includes(`${FORK}@`) ? place.split(".").filter((part) => !part.startsWith(`${FORK}@`)).join(".") : place);
 
 /**
  * The place without iterations: one line for all iterations of a node, and one for each call of an agent.
@@ -23,25 +29,39 @@ export const parentOf = (place) => (place.includes(".") ? place.slice(0, place.l
 export const iterationOf = (place) => Number(/#(\d+)$/.exec(place)?.[1] ?? 0);
 
 /**
- * The place of the agent in which a place lies: the root, or that of a called agent.
+ * The place of the agent in which a place lies: the root, or that of a called or started agent.
  * @param {string} place
  */
 export const agentOf = (place) => /^.*@[^.]*/.exec(place)?.[0] ?? ROOT;
 
 /**
- * The name of the called agent whose place this is, or "" if it is no such place.
+ * The name of the called or started agent whose place this is, or "" if it is no such place.
  * @param {string} place
  */
-export const calledName = (place) => CALLED.exec(place)?.[2] ?? "";
+export const agentName = (place) => BEGUN.exec(place)?.[2] ?? "";
+/** @param {string} place */
+export const isFork = (place) => agentName(place) === FORK && startedIn(place) !== "";
 
 /**
- * The step that called the agent whose place this is, or "" if it is no such place.
+ * The step that called or started the agent whose place this is, or "" if it is no such place.
  * @param {string} place
  */
-export function callOf(place) {
-  const [, caller, , mark, answer, index] = CALLED.exec(place) ?? [];
-  return caller ? `${caller}/${mark ? "validation" : "tool"}/${answer}.${index}` : "";
+export function begunIn(place) {
+  const [, above, , mark, answer, index] = BEGUN.exec(place) ?? [];
+  return above ? `${above}/${mark ? "validation" : "tool"}/${answer}.${index}` : "";
 }
+
+/**
+ * The step that called the agent whose place this is, or "" if it is not the place of a called agent.
+ * @param {string} place
+ */
+export const callOf = (place) => (BEGUN.exec(place)?.[6] === undefined ? begunIn(place) : "");
+
+/**
+ * The tool call that started the agent whose place this is, or "" if it is not the place of a started agent.
+ * @param {string} place
+ */
+export const startedIn = (place) => (BEGUN.exec(place)?.[6] === undefined ? "" : begunIn(place));
 
 /**
  * A place and all around it, the nearest first.
@@ -50,16 +70,15 @@ export function callOf(place) {
 export const scopesOf = (place) => (place ? [place, ...scopesOf(parentOf(place))] : []);
 
 /**
- * Compares places by the order of reading: iteration after iteration, in each child after child; called agents call
+ * Compares places by the order of reading: iteration after iteration, in each child after child; agents call
  * after call.
  * @type {(a: string, b: string) => number}
  */
 export function byPlace(a, b) {
   const [left, right] = [a, b].map((place) => place.split(".").map(rank));
   for (let i = 0; i < Math.min(left.length, right.length); i += 1) {
-    const [[first, second], [otherFirst, otherSecond]] = [left[i], right[i]];
-    if (first !== otherFirst) return first - otherFirst;
-    if (second !== otherSecond) return second - otherSecond;
+    const differs = left[i].findIndex((number, k) => number !== right[i][k]);
+    if (differs >= 0) return left[i][differs] - right[i][differs];
   }
   return left.length - right.length;
 }
@@ -69,9 +88,9 @@ export function byPlace(a, b) {
  * @param {string} part
  */
 function rank(part) {
-  const [, answer, index] = /@v?(\d+)-(\d+)$/.exec(part) ?? [];
+  const [, answer, index, among = 0] = /@v?(\d+)-(\d+)(?:-(\d+))?$/.exec(part) ?? [];
   const [child, iteration] = part.split("#");
-  return answer ? [Number(answer), Number(index)] : [Number(iteration ?? 0), Number(child)];
+  return answer ? [Number(answer), Number(index), Number(among)] : [Number(iteration ?? 0), Number(child), 0];
 }
 
 /**

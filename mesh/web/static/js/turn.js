@@ -1,8 +1,9 @@
 // @ts-check
-// One turn: from what the user said to the answer. Pure, like conversation.js.
+// One turn: from what the user said to the answer. The fold of its events: what one event costs does not depend on how
+// much there is in the turn, so the maps of a turn are changed in place. Only the newest state of a turn may be read.
 import { DEFAULT_KIND } from "../approval-kinds.js";
 import * as exact from "./exact-json.js";
-import { agentOf, calledName, callOf, isCall, isValidation, parentOf, toolStep } from "./place.js";
+import { agentName, begunIn, byPlace, callOf, isCall, isValidation, parentOf, scopesOf, slotOf, startedIn, toolStep } from "./place.js";
 import { nothing, withPiece } from "./streamed-text.js";
 
 /** @import { Choice } from "../approval-kinds.js" */
@@ -22,26 +23,51 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {string} response
  * @property {string} error
  * @property {string} endedAt
- * @property {Item[]} items in the order in which they began
- * @property {Approval[]} approvals
- * @property {Record<string, NodeRun>} nodes by place
+ * @property {Map<string, Item>} items by step, in the order in which they began
+ * @property {Map<string, AgentRun>} agents by place: the root agent, called and started ones, and items of a map
+ * @property {Map<string, Started>} started agents by the call that started them and by the node that did, which for
+ *   the items of a map is the map
+ * @property {Map<string, Approval>} approvals by uuid
+ * @property {Map<string, Approval>} pending those that wait for a person, oldest first
+ * @property {Map<string, string[]>} asked the uuids of the approvals about a step
+ * @property {Map<string, number>} waits how many approvals are pending at a place and below
+ * @property {Map<string, NodeRun>} nodes by place
+ * @property {Set<string>} reached the places at which something happened, and all above them
+ * @property {Map<string, string>} newest the last place in the order of reading, by slot
+ * @property {Map<string, Set<string>>} below the slots of the nodes that were reached below one
+ * @property {Map<string, string[]>} called the places of the agents that the newest answer of a node called, by its slot
+ * @property {Map<string, string>} calledBy the place of the agent that a step called
+ * @property {Set<string>} speaking the steps whose text arrives
  * @property {string[]} notes
- * @property {Record<string, string[]>} calls the ids of the calls in each answer of a model, by its step
+ * @property {Map<string, string[]>} calls the ids of the calls in each answer of a model, by its step
  * @property {Usage} usage
  * @property {number} nusd what the model calls cost whose price is known, in 10⁻⁹ USD
- * @property {boolean} isBounded whether a budget bounds its model calls
- * @property {Record<string, Spend>} spend by the place of the run that has a budget
+ * @property {boolean} isBounded whether a budget bounds its model calls, or may bound the agents that it starts
+ * @property {Map<string, Spend>} spend by the place of the run that has a budget
+ * @property {Set<string>} bounded the places of the runs that have limits and have not ended
  * @property {string} forced the limit for which it had to end, or ""
  * @property {any} output the answer as JSON, if it has a schema
  * @property {string} invalid the objection in spite of which the answer was accepted, or ""
  */
 
+/**
+ * What happens in an agent, or in an item of a map: the steps of its items, by the place of their node. `version` changes
+ * with whatever happens in it and below.
+ * @typedef {{steps: Map<string, string[]>, version: number}} AgentRun
+ */
+
+/**
+ * Agents that were started together: their places in order, those that have not ended, and how many ended in which way.
+ * `waiting` of those at work wait for a person. `version` as in an agent.
+ * @typedef {{places: string[], atWork: Set<string>, completed: number, failed: number, deleted: number, waiting: number, version: number}} Started
+ */
+
 /** @typedef {{calls: number, input: number, output: number}} Usage */
-/** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number, output?: any, invalid?: string}} NodeRun */
+/** @typedef {{name?: string, kind?: string, status: string, startedAt?: string, text?: string, ms?: number, output?: any, invalid?: string, title?: string, task?: string, by?: string}} NodeRun `by` says what started an agent */
 /** @typedef {Record<string, number>} Amounts by the keys of a budget, in its units */
 /** @typedef {{limits: Amounts, spent: Amounts, unsettled: Amounts, reserved: Amounts, after: number}} Spend `after` is the last event that counts in it */
 /** @typedef {{limit: string, scope: string, then: string}} LimitReached `then` is what follows */
-/** @typedef {TextItem | ToolItem | ValidationItem} Item */
+/** @typedef {TextItem | ToolItem | ValidationItem | ToldItem} Item */
 
 /**
  * A model call and its text; or a limit that a person was asked about, without a text.
@@ -69,6 +95,11 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {number} number of the answer or round, from 1
  * @property {number} of how many there may be
  * @property {boolean} isRound whether it is about a round
+ */
+
+/**
+ * What an agent was told while it works. The key is made of its place and of the call that told it.
+ * @typedef {{kind: "told", step: string, node: string, text: string, by: string, stops: boolean}} ToldItem
  */
 
 /**
@@ -134,6 +165,7 @@ import { nothing, withPiece } from "./streamed-text.js";
 
 const MAX_NOTES = 20;
 const CALL_LOST = "A model call was lost with the process that made it; the most that it can cost counts.";
+const ROOT = "0";
 
 /**
  * @param {MeshEvent} event
@@ -147,38 +179,60 @@ export const opened = (event) => ({
   response: "",
   error: "",
   endedAt: "",
-  items: [],
-  approvals: [],
-  nodes: {},
+  items: new Map(),
+  agents: new Map([[ROOT, newAgent()]]),
+  started: new Map(),
+  approvals: new Map(),
+  pending: new Map(),
+  asked: new Map(),
+  waits: new Map(),
+  nodes: new Map(),
+  reached: new Set([ROOT]),
+  newest: new Map([[ROOT, ROOT]]),
+  below: new Map(),
+  called: new Map(),
+  calledBy: new Map(),
+  speaking: new Set(),
   notes: [],
-  calls: {},
+  calls: new Map(),
   usage: { calls: 0, input: 0, output: 0 },
   nusd: 0,
   isBounded: false,
-  spend: {},
+  spend: new Map(),
+  bounded: new Set(),
   forced: "",
   output: undefined,
   invalid: "",
 });
 
-/** @type {(turn: Turn, event: MeshEvent) => Turn} */
+/**
+ * The turn after an event: the same object if it changes nothing, and else another one with the same maps.
+ * @type {(turn: Turn, event: MeshEvent) => Turn}
+ */
 export function applied(turn, event) {
   const change = CHANGES[event.type];
-  return change ? change(turn, event) : turn;
+  if (!change) return turn;
+  const next = { ...turn };
+  return change(next, event) === NOTHING ? turn : next;
 }
 
-/** @type {Record<string, (turn: Turn, event: MeshEvent) => Turn>} */
+const NOTHING = false;
+const ENDED = ["completed", "failed", "deleted"];
+
+/** @type {Record<string, (turn: Turn, event: MeshEvent) => false | void>} */
 const CHANGES = {
   text_delta: (turn, event) => {
     const item = textAt(turn, event.step) ?? newText(event);
-    if (item.done) return turn;
-    return withItem(turn, { ...item, text: withPiece(item.text, event.text, event.offset ?? 0) });
+    if (item.done) return NOTHING;
+    putItem(turn, { ...item, text: withPiece(item.text, event.text, event.offset ?? 0) });
+    turn.speaking.add(event.step);
   },
-  tool_call: withCallDelta,
-  llm_call: withModelAnswer,
+  tool_call: addCallDelta,
+  llm_call: addModelAnswer,
   tool_intent: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
-    return resumed(withItem(turn, { ...item, args: event.arguments, phase: "running", found: event.found }));
+    putItem(turn, { ...item, args: event.arguments, phase: "running", found: event.found });
+    resume(turn);
   },
   tool_result: (turn, event) => {
     const item = toolAt(turn, event.step) ?? newTool(event.step, event.node, event.tool);
@@ -188,99 +242,230 @@ const CHANGES = {
     const args = item.args ?? event.arguments;
     const result = withoutMark(event.content, event.invalid);
     const end = { result, ms: event.duration_ms ?? 0, forced, output: event.output, invalid: event.invalid ?? "", progress: undefined, found: event.found ?? item.found };
-    const next = withItem(turn, { ...item, args, phase, ...end });
-    return resumed(withAgentEnded(next, event.step, phase === "done" ? "completed" : "failed"));
+    putItem(turn, { ...item, args, phase, ...end });
+    endCalledAgent(turn, item, phase === "done" ? "completed" : "failed");
+    resume(turn);
   },
   tool_progress: (turn, event) => {
     const item = toolAt(turn, event.step);
-    if (!item || item.result !== undefined) return turn;
-    return withItem(turn, { ...item, progress: { part: exact.number(event.progress ?? 0), message: event.message ?? "" } });
+    if (!item || item.result !== undefined) return NOTHING;
+    putItem(turn, { ...item, progress: { part: exact.number(event.progress ?? 0), message: event.message ?? "" } });
   },
   validation: (turn, event) => {
     const { name, kind: validator, valid = false, feedback = "", number = 1, of = 1 } = event;
-    const isRound = !turn.items.some((item) => item.kind === "text" && item.node === event.node);
+    const isRound = lastTextAt(turn, event.node) === undefined;
     const item = validationAt(turn, event.step) ?? newValidation(event.step, event.node, name);
-    const next = withItem(turn, { ...item, name, validator, valid, feedback, number, of, isRound });
-    return resumed(withAgentEnded(next, event.step, "completed"));
+    putItem(turn, { ...item, name, validator, valid, feedback, number, of, isRound });
+    endCalledAgent(turn, item, "completed");
+    resume(turn);
   },
   approval_required: (turn, event) => {
     const approval = /** @type {any} */ ({ kind: DEFAULT_KIND, ...event, decision: "" });
-    const approvals = [...turn.approvals.filter((one) => one.uuid !== event.uuid), approval];
-    if (!isCall(event.step)) return { ...withItem(turn, itemAbout(turn, event)), approvals };
-    const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
-    return { ...withItem(turn, { ...item, phase: "waiting" }), approvals };
+    putItem(turn, itemAsked(turn, event));
+    if (!turn.approvals.has(event.uuid)) listAt(turn.asked, event.step).push(event.uuid);
+    turn.approvals.set(event.uuid, approval);
+    if (!hasOutcome(turn, event.step)) wait(turn, approval);
   },
   approval_resolved: (turn, event) => {
-    const approvals = turn.approvals.map((one) => (one.uuid === event.uuid ? { ...one, ...decisionOf(event) } : one));
-    const step = approvals.find((one) => one.uuid === event.uuid)?.step;
-    const item = step ? toolAt(turn, step) : undefined;
+    const approval = turn.approvals.get(event.uuid);
+    resume(turn);
+    if (!approval) return;
+    turn.approvals.set(event.uuid, { ...approval, ...decisionOf(event) });
+    stopWaiting(turn, approval);
+    const item = toolAt(turn, approval.step);
     /** @type {Phase} */
     const phase = event.decision === "reject" ? "rejected" : event.decision === "skip" ? "skipped" : "called";
     const edit = event.edited_args ? { args: event.edited_args, edited: true } : {};
-    return resumed({ ...(item ? withItem(turn, { ...item, ...edit, phase }) : turn), approvals });
+    if (item) putItem(turn, { ...item, ...edit, phase });
+    else touch(turn, approval.node);
   },
   node_started: (turn, event) => {
-    const node = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
-    return { ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } };
+    reach(turn, event.node);
+    putNode(turn, event.node, { name: event.name, kind: event.kind, status: "running", startedAt: event.time });
   },
   agent_started: (turn, event) => {
-    const agent = { name: event.name, kind: event.kind, status: "running", startedAt: event.time };
-    return resumed({ ...withCallAbove(turn, event.node), nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...agent } } });
+    const { name, kind, title = "", task = "", by = "" } = event;
+    reach(turn, event.node);
+    if (by === "map") beginItem(turn, event.node);
+    putNode(turn, event.node, { name, kind, status: "running", startedAt: event.time, title, task, by });
+    if (by) {
+      turn.isBounded = true;
+      for (const group of groupsOf(turn, event.node)) addStarted(turn, group, event.node);
+    }
+    resume(turn);
   },
-  llm_reserved: (turn) => resumed(turn.isBounded ? turn : { ...turn, isBounded: true }),
-  llm_settled: (turn, event) => ({ ...turn, nusd: turn.nusd + (event.cost_nusd ?? 0) }),
-  llm_lost: (turn) => withNote(turn, CALL_LOST),
+  agent_told: (turn, event) => {
+    const { text, by = "", stops = false } = event;
+    putItem(turn, { kind: "told", step: `${event.step} ${event.id}`, node: event.node, text, by, stops });
+    resume(turn);
+  },
+  llm_reserved: (turn) => {
+    turn.isBounded = true;
+    resume(turn);
+  },
+  llm_settled: (turn, event) => {
+    turn.nusd += event.cost_nusd ?? 0;
+  },
+  llm_lost: (turn) => note(turn, CALL_LOST),
   limit_reached: (turn, event) => {
     const limit = { limit: event.limit, scope: event.scope, then: event.then };
-    return resumed(withItem(turn, { ...(textAt(turn, event.step) ?? newText(event)), limit }));
+    putItem(turn, { ...(textAt(turn, event.step) ?? newText(event)), limit });
+    resume(turn);
   },
   spend: (turn, event) => {
     const { limits, spent, unsettled, reserved, after } = event;
-    if (after < (turn.spend[event.step]?.after ?? 0)) return turn;
-    const amounts = { limits: numbers(limits), spent: numbers(spent), unsettled: numbers(unsettled), reserved: numbers(reserved), after };
-    return { ...turn, spend: { ...turn.spend, [event.step]: amounts } };
+    if (after < (turn.spend.get(event.step)?.after ?? 0)) return NOTHING;
+    const hasEnded = ENDED.includes(turn.nodes.get(event.step)?.status ?? "");
+    if (!hasEnded && Object.keys(limits ?? {}).length) turn.bounded.add(event.step);
+    turn.spend.set(event.step, { limits: numbers(limits), spent: numbers(spent), unsettled: numbers(unsettled), reserved: numbers(reserved), after });
   },
   node_completed: (turn, event) => {
     const { name, status = "completed", text = "", duration_ms: ms = 0, output, invalid = "" } = event;
-    const node = { name, status, text, ms, output, invalid };
-    return resumed({ ...turn, nodes: { ...turn.nodes, [event.node]: { ...turn.nodes[event.node], ...node } } });
+    reach(turn, event.node);
+    putNode(turn, event.node, { name, status, text, ms, output, invalid });
+    if (turn.agents.has(event.node)) for (const group of groupsOf(turn, event.node)) endStarted(turn, group, event.node, status);
+    stopWaitingBelow(turn, event.node);
+    resume(turn);
   },
-  paused: (turn) => ({ ...turn, status: pending(turn).length ? "waiting" : turn.status }),
-  completed: (turn, event) => ({
-    ...ended(turn, event),
-    status: event.cancelled ? "cancelled" : "completed",
-    response: event.response ?? "",
-    forced: event.forced ?? "",
-    output: event.output,
-    invalid: event.invalid ?? "",
-  }),
-  error: (turn, event) => ({ ...ended(turn, event), status: "failed", error: event.message }),
-  trace: (turn, event) => withNote(turn, event.message),
+  paused: (turn) => {
+    if (turn.pending.size) turn.status = "waiting";
+  },
+  completed: (turn, event) => {
+    end(turn, event);
+    turn.status = event.cancelled ? "cancelled" : "completed";
+    turn.response = event.response ?? "";
+    turn.forced = event.forced ?? "";
+    turn.output = event.output;
+    turn.invalid = event.invalid ?? "";
+  },
+  error: (turn, event) => {
+    end(turn, event);
+    turn.status = "failed";
+    turn.error = event.message;
+  },
+  trace: (turn, event) => note(turn, event.message),
 };
 
-/** @type {(turn: Turn, note: string) => Turn} */
-const withNote = (turn, note) => ({ ...turn, notes: [...turn.notes, note].slice(-MAX_NOTES) });
+/** @type {(turn: Turn, text: string) => void} */
+function note(turn, text) {
+  turn.notes = [...turn.notes, text].slice(-MAX_NOTES);
+}
 
 /**
- * The approvals that wait for a person, oldest first.
+ * How many approvals wait for a person.
  * @param {Turn | undefined} turn
  */
-export function pending(turn) {
-  if (!turn || turn.endedAt) return [];
-  return turn.approvals.filter((one) => !one.decision && !hasOutcome(turn, one.step));
+export const pendingCount = (turn) => turn?.pending.size ?? 0;
+
+/**
+ * The approvals that wait for a person, oldest first, at most so many.
+ * @param {Turn | undefined} turn
+ * @param {number} most
+ * @returns {Approval[]}
+ */
+export function pending(turn, most) {
+  /** @type {Approval[]} */
+  const found = [];
+  for (const one of turn?.pending.values() ?? []) {
+    if (found.length >= most) break;
+    found.push(one);
+  }
+  return found;
 }
+
+/**
+ * The approvals about a step that are decided.
+ * @type {(turn: Turn, step: string) => Approval[]}
+ */
+export const decisionsAt = (turn, step) =>
+  (turn.asked.get(step) ?? []).map((uuid) => /** @type {Approval} */ (turn.approvals.get(uuid))).filter((one) => one.decision);
 
 /** @type {(turn: Turn, step: string) => boolean} */
 const hasOutcome = (turn, step) =>
   textAt(turn, step)?.done === true || toolAt(turn, step)?.result !== undefined || validationAt(turn, step)?.valid !== undefined;
 
+/** @type {(turn: Turn, approval: Approval) => void} */
+function wait(turn, approval) {
+  if (turn.pending.has(approval.uuid)) return;
+  turn.pending.set(approval.uuid, approval);
+  countWaiting(turn, approval.node, 1);
+}
+
+/** @type {(turn: Turn, approval: Approval) => void} */
+function stopWaiting(turn, approval) {
+  if (!turn.pending.delete(approval.uuid)) return;
+  countWaiting(turn, approval.node, -1);
+}
+
+// What has ended waits for nobody.
+/** @type {(turn: Turn, place: string) => void} */
+function stopWaitingBelow(turn, place) {
+  if (!turn.waits.get(place)) return;
+  for (const one of turn.pending.values()) if (one.node === place || one.node.startsWith(`${place}.`)) stopWaiting(turn, one);
+}
+
+/** @type {(turn: Turn, place: string, by: 1 | -1) => void} */
+function countWaiting(turn, place, by) {
+  for (const scope of scopesOf(place)) {
+    const count = (turn.waits.get(scope) ?? 0) + by;
+    turn.waits.set(scope, count);
+    const isChanged = count === 0 || (count === 1 && by === 1);
+    if (isChanged && turn.agents.has(scope)) for (const group of groupsOf(turn, scope)) countWaitingIn(turn, group, scope, by);
+  }
+  touch(turn, place);
+}
+
+/** @type {(turn: Turn, group: string, place: string, by: 1 | -1) => void} */
+function countWaitingIn(turn, group, place, by) {
+  const started = turn.started.get(group);
+  if (started?.atWork.has(place)) started.waiting += by;
+}
+
+/**
+ * Under what the started agents of a place are counted: the call and the node that started this one. None for others.
+ * @type {(turn: Turn, place: string) => string[]}
+ */
+function groupsOf(turn, place) {
+  if (turn.nodes.get(place)?.by === "map") return [parentOf(place)];
+  const call = startedIn(place);
+  return call ? [call, parentOf(place)] : [];
+}
+
+/** @type {(turn: Turn, group: string, place: string) => void} */
+function addStarted(turn, group, place) {
+  const known = turn.started.get(group) ?? { places: [], atWork: new Set(), completed: 0, failed: 0, deleted: 0, waiting: 0, version: 0 };
+  turn.started.set(group, known);
+  if (known.atWork.has(place)) return;
+  known.places.push(place);
+  known.atWork.add(place);
+  known.version += 1;
+}
+
+/** @type {(turn: Turn, group: string, place: string, status: string) => void} */
+function endStarted(turn, group, place, status) {
+  const started = turn.started.get(group);
+  if (!started?.atWork.delete(place)) return;
+  if (turn.waits.get(place)) started.waiting -= 1;
+  started[status === "completed" || status === "deleted" ? status : "failed"] += 1;
+}
+
 /**
  * What to show as the answer of an agent: nothing, if its last text says the same already.
- * @type {(items: Item[], place: string, answer: string) => string} `items` are those of the agent
+ * @type {(turn: Turn, place: string, answer: string) => string}
  */
-export function answerOf(items, place, answer) {
-  const last = items.filter((item) => item.kind === "text" && item.text.text).findLast((item) => item.node === place);
-  return last?.kind === "text" && last.text.text === answer ? "" : answer;
+export const answerOf = (turn, place, answer) => (lastTextAt(turn, place, (item) => item.text.text !== "")?.text.text === answer ? "" : answer);
+
+/**
+ * The last text of a node that is such a one.
+ * @type {(turn: Turn, node: string, isSuch?: (item: TextItem) => boolean) => TextItem | undefined}
+ */
+export function lastTextAt(turn, node, isSuch = () => true) {
+  const steps = turn.agents.get(agentAt(turn, node))?.steps.get(node) ?? [];
+  const step = steps.findLast((one) => {
+    const item = textAt(turn, one);
+    return item && isSuch(item);
+  });
+  return step === undefined ? undefined : textAt(turn, step);
 }
 
 /**
@@ -292,45 +477,49 @@ function withoutMark(content, objection) {
   return objection && content?.endsWith(mark) ? content.slice(0, -mark.length) : content;
 }
 
-/** @type {(turn: Turn, event: MeshEvent) => Turn} */
-function withCallDelta(turn, event) {
-  const ids = turn.calls[event.step] ?? [];
-  const known = ids.includes(event.call_id);
-  if (textAt(turn, event.step)?.done || (!known && event.phase !== "started")) return turn;
-  const calls = known ? turn.calls : { ...turn.calls, [event.step]: [...ids, event.call_id] };
-  const step = toolStep(event.step, calls[event.step].indexOf(event.call_id));
+/** @type {(turn: Turn, event: MeshEvent) => false | void} */
+function addCallDelta(turn, event) {
+  const isKnown = turn.calls.get(event.step)?.includes(event.call_id);
+  if (textAt(turn, event.step)?.done || (!isKnown && event.phase !== "started")) return NOTHING;
+  const ids = listAt(turn.calls, event.step);
+  if (!isKnown) ids.push(event.call_id);
+  const step = toolStep(event.step, ids.indexOf(event.call_id));
   const item = toolAt(turn, step) ?? newTool(step, event.node, event.name ?? "");
-  if (item.args !== undefined) return turn;
+  if (item.args !== undefined) return;
   const draft = event.phase === "started" ? "" : item.draft + (event.delta ?? "");
   /** @type {Partial<ToolItem>} */
   const ready = event.call ? { args: event.call.arguments ?? {}, name: event.call.name, phase: "called" } : {};
-  return withItem({ ...turn, calls }, { ...item, draft, ...ready });
+  putItem(turn, { ...item, draft, ...ready });
 }
 
-/** @type {(turn: Turn, event: MeshEvent) => Turn} */
-function withModelAnswer(turn, event) {
+/** @type {(turn: Turn, event: MeshEvent) => void} */
+function addModelAnswer(turn, event) {
   /** @type {any[]} */
   const toolCalls = event.tool_calls ?? [];
-  const steps = toolCalls.map((_, index) => toolStep(event.step, index));
-  const mine = toolStep(event.step, "");
-  const kept = turn.items.filter((item) => !item.step.startsWith(mine) || steps.includes(item.step));
+  const streamed = turn.calls.get(event.step)?.length ?? 0;
+  for (let index = toolCalls.length; index < streamed; index += 1) dropItem(turn, toolStep(event.step, index));
   const text = { ...nothing, text: event.text ?? "" };
-  let next = { ...turn, items: kept, usage: withUsage(turn.usage, event.usage), nusd: turn.nusd + (event.cost_nusd ?? 0) };
-  next = withItem(next, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model, isDraft: event.draft ?? false });
+  turn.usage = withUsage(turn.usage, event.usage);
+  turn.nusd += event.cost_nusd ?? 0;
+  putItem(turn, { ...(textAt(turn, event.step) ?? newText(event)), text, done: true, model: event.model, isDraft: event.draft ?? false });
+  turn.speaking.delete(event.step);
   toolCalls.forEach((call, index) => {
-    const item = toolAt(next, steps[index]) ?? newTool(steps[index], event.node, call.name);
+    const step = toolStep(event.step, index);
+    const item = toolAt(turn, step) ?? newTool(step, event.node, call.name);
     const isNew = item.phase === "writing";
     const args = call.malformed ?? call.arguments ?? {};
-    next = withItem(next, { ...item, name: call.name, args, phase: isNew ? "called" : item.phase });
+    putItem(turn, { ...item, name: call.name, args, phase: isNew ? "called" : item.phase });
   });
-  return resumed(next);
+  resume(turn);
 }
 
 /**
  * The turn at work again: something in it goes on, and it waits only once the mesh says so (`paused`).
- * @type {(turn: Turn) => Turn}
+ * @type {(turn: Turn) => void}
  */
-const resumed = (turn) => (turn.status === "waiting" ? { ...turn, status: "running" } : turn);
+function resume(turn) {
+  if (turn.status === "waiting") turn.status = "running";
+}
 
 /** @type {(sum: Usage, usage?: {input?: number, output?: number}) => Usage} */
 const withUsage = (sum, usage = {}) => ({
@@ -342,14 +531,16 @@ const withUsage = (sum, usage = {}) => ({
 /** @type {Phase[]} */
 const UNFINISHED = ["writing", "called", "waiting", "running"];
 
-/** @type {(turn: Turn, event: MeshEvent) => Turn} */
-function ended(turn, event) {
-  const items = turn.items.map(stopped);
-  return { ...turn, items, endedAt: event.time };
+/** @type {(turn: Turn, event: MeshEvent) => void} */
+function end(turn, event) {
+  for (const item of turn.items.values()) {
+    if (item.kind === "tool" && UNFINISHED.includes(item.phase)) turn.items.set(item.step, { ...item, phase: "stopped", progress: undefined });
+  }
+  turn.pending.clear();
+  turn.waits.clear();
+  for (const started of turn.started.values()) started.waiting = 0;
+  turn.endedAt = event.time;
 }
-
-/** @type {(item: Item) => Item} */
-const stopped = (item) => (item.kind === "tool" && UNFINISHED.includes(item.phase) ? { ...item, phase: "stopped", progress: undefined } : item);
 
 /** @param {MeshEvent} event */
 const decisionOf = ({ decision, by, reason, edited_args, answer, remember = "none", grant, until }) => ({
@@ -358,11 +549,22 @@ const decisionOf = ({ decision, by, reason, edited_args, answer, remember = "non
 
 // The key of a step says whether it is of a model or of a tool, so no two items of different kinds share one.
 /** @type {(turn: Turn, step: string) => TextItem | undefined} */
-const textAt = (turn, step) => turn.items.filter((item) => item.kind === "text").find((item) => item.step === step);
+function textAt(turn, step) {
+  const item = turn.items.get(step);
+  return item?.kind === "text" ? item : undefined;
+}
 /** @type {(turn: Turn, step: string) => ToolItem | undefined} */
-export const toolAt = (turn, step) => turn.items.filter((item) => item.kind === "tool").find((item) => item.step === step);
+export function toolAt(turn, step) {
+  const item = turn.items.get(step);
+  return item?.kind === "tool" ? item : undefined;
+}
 /** @type {(turn: Turn, step: string) => ValidationItem | undefined} */
-const validationAt = (turn, step) => turn.items.filter((item) => item.kind === "verdict").find((item) => item.step === step);
+function validationAt(turn, step) {
+  const item = turn.items.get(step);
+  return item?.kind === "verdict" ? item : undefined;
+}
+/** @returns {AgentRun} */
+const newAgent = () => ({ steps: new Map(), version: 0 });
 /** @type {(event: MeshEvent) => TextItem} */
 const newText = ({ step, node }) => ({ kind: "text", step, node, text: nothing, done: false, model: "", isDraft: false });
 /** @type {(step: string, node: string, name: string) => ValidationItem} */
@@ -376,40 +578,145 @@ const newTool = (step, node, name) => ({
 });
 
 /**
- * What an approval is about that is about no call: a validation, or a model call.
+ * What an approval is about: a call, a validation, or a model call.
  * @type {(turn: Turn, event: MeshEvent) => Item}
  */
-function itemAbout(turn, event) {
+function itemAsked(turn, event) {
+  if (isCall(event.step)) {
+    const item = toolAt(turn, event.step) ?? { ...newTool(event.step, event.node, event.tool_name), args: event.tool_args };
+    return { ...item, phase: "waiting" };
+  }
   if (!isValidation(event.step)) return textAt(turn, event.step) ?? newText(event);
   return validationAt(turn, event.step) ?? { ...newValidation(event.step, event.node, "person"), validator: "person" };
 }
 
-/** @type {(turn: Turn, item: Item) => Turn} */
-function withItem(turn, item) {
-  const at = turn.items.findIndex((one) => one.step === item.step);
-  if (at >= 0) return { ...turn, items: turn.items.with(at, item) };
-  const reached = withCallAbove(turn, item.node);
-  return { ...reached, items: [...reached.items, item] };
+/** @type {(turn: Turn, item: Item) => void} */
+function putItem(turn, item) {
+  if (!turn.items.has(item.step)) {
+    reach(turn, item.node);
+    listAt(stepsAround(turn, item.node), item.node).push(item.step);
+  }
+  turn.items.set(item.step, item);
+  touch(turn, item.node);
+  if (turn.asked.has(item.step) && hasOutcome(turn, item.step)) answered(turn, item.step);
+}
+
+// A step with an outcome waits for nobody.
+/** @type {(turn: Turn, step: string) => void} */
+function answered(turn, step) {
+  for (const uuid of turn.asked.get(step) ?? []) stopWaiting(turn, /** @type {Approval} */ (turn.approvals.get(uuid)));
+}
+
+/** @type {(turn: Turn, step: string) => void} */
+function dropItem(turn, step) {
+  const item = turn.items.get(step);
+  if (!item) return;
+  turn.items.delete(step);
+  const steps = listAt(stepsAround(turn, item.node), item.node);
+  steps.splice(steps.lastIndexOf(step), 1);
+}
+
+/** @type {(turn: Turn, place: string, node: NodeRun) => void} */
+function putNode(turn, place, node) {
+  if (ENDED.includes(node.status)) turn.bounded.delete(place);
+  turn.nodes.set(place, { ...turn.nodes.get(place), ...node });
+  touch(turn, place);
+}
+
+/** @type {(lists: Map<string, string[]>, key: string) => string[]} */
+function listAt(lists, key) {
+  const known = lists.get(key) ?? [];
+  lists.set(key, known);
+  return known;
 }
 
 /**
- * What a called agent does is shown below its call, so the call is there, whichever of their events comes first.
- * @type {(turn: Turn, place: string) => Turn}
+ * The place of the agent, or of the item of a map, in which a place lies.
+ * @type {(turn: Turn, place: string) => string}
  */
-function withCallAbove(turn, place) {
-  const agent = agentOf(place);
-  const step = callOf(agent);
-  if (!step || turn.items.some((item) => item.step === step)) return turn;
-  const name = calledName(agent);
-  if (isValidation(step)) return withItem(turn, newValidation(step, parentOf(agent), name));
-  return withItem(turn, { ...newTool(step, parentOf(agent), name), phase: "running" });
+export const agentAt = (turn, place) => scopesOf(place).find((scope) => turn.agents.has(scope)) ?? ROOT;
+
+/** @type {(turn: Turn, place: string) => Map<string, string[]>} */
+const stepsAround = (turn, place) => /** @type {AgentRun} */ (turn.agents.get(agentAt(turn, place))).steps;
+
+// What is shown of an agent may be another thing now, and so of all around it.
+/** @type {(turn: Turn, place: string) => void} */
+function touch(turn, place) {
+  for (const scope of scopesOf(place)) {
+    const agent = turn.agents.get(scope);
+    if (!agent) continue;
+    agent.version += 1;
+    for (const group of groupsOf(turn, scope)) {
+      const started = turn.started.get(group);
+      if (started) started.version += 1;
+    }
+  }
 }
 
-/** @type {(turn: Turn, step: string, status: string) => Turn} */
-function withAgentEnded(turn, step, status) {
-  const place = Object.keys(turn.nodes).find((one) => callOf(one) === step);
-  return place ? { ...turn, nodes: { ...turn.nodes, [place]: { ...turn.nodes[place], status } } } : turn;
+/**
+ * Notes that something happens at a place. What an agent does is shown below the call that began it, so the call is
+ * there, whichever of their events comes first.
+ * @type {(turn: Turn, place: string) => void}
+ */
+function reach(turn, place) {
+  if (!place || turn.reached.has(place)) return;
+  turn.reached.add(place);
+  const [above, slot, begun] = [parentOf(place), slotOf(place), begunIn(place)];
+  reach(turn, above);
+  const newest = turn.newest.get(slot);
+  if (newest === undefined || byPlace(newest, place) < 0) turn.newest.set(slot, place);
+  if (begun) beginAgent(turn, place, begun);
+  else if (above) turn.below.set(slotOf(above), (turn.below.get(slotOf(above)) ?? new Set()).add(slot));
 }
+
+/** @type {(turn: Turn, place: string, begun: string) => void} */
+function beginAgent(turn, place, begun) {
+  const above = parentOf(place);
+  turn.agents.set(place, newAgent());
+  if (callOf(place)) {
+    turn.calledBy.set(begun, place);
+    noteCalled(turn.called, place);
+  }
+  if (turn.items.has(begun)) return;
+  const name = agentName(place);
+  putItem(turn, isValidation(begun) ? newValidation(begun, above, name) : { ...newTool(begun, above, name), phase: "running" });
+}
+
+// An item of a map is an agent of its own. The map does nothing itself: it is where its items are shown.
+/** @type {(turn: Turn, place: string) => void} */
+function beginItem(turn, place) {
+  if (!turn.agents.has(place)) turn.agents.set(place, newAgent());
+  listAt(stepsAround(turn, parentOf(place)), parentOf(place));
+}
+
+/**
+ * A model has answered only when the calls of its answer before have ended, so only those of its newest answer count.
+ * @type {(called: Map<string, string[]>, place: string) => void}
+ */
+function noteCalled(called, place) {
+  const slot = slotOf(parentOf(place));
+  const [latest] = called.get(slot) ?? [];
+  if (latest === undefined || (answerOfCall(latest) !== answerOfCall(place) && byPlace(latest, place) < 0)) called.set(slot, [place]);
+  else if (answerOfCall(latest) === answerOfCall(place)) listAt(called, slot).push(place);
+}
+
+/** @param {string} place of a called agent */
+const answerOfCall = (place) => callOf(place).replace(/\.\d+$/, "");
+
+// The agent that a step called ends with it.
+/** @type {(turn: Turn, item: Item, status: string) => void} */
+function endCalledAgent(turn, item, status) {
+  const place = calledBy(turn, item);
+  if (!place) return;
+  if (turn.nodes.has(place)) putNode(turn, place, { status });
+  stopWaitingBelow(turn, place);
+}
+
+/**
+ * The place of the agent that an item called, or "" if it called none.
+ * @type {(turn: Turn, item: Item) => string}
+ */
+export const calledBy = (turn, { step }) => turn.calledBy.get(step) ?? "";
 
 /**
  * Numbers to reckon with: those of the stream may be kept as they were written.

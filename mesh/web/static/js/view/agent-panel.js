@@ -2,16 +2,14 @@
 // The agent beside the conversation: its tree, with the status of each node in the turn, its limits, and its tools.
 import { html } from "../html.js";
 import { visible } from "../exact-json.js";
-import { linesOf } from "../tree-status.js";
+import { countsOf, isAtWork, linesOf } from "../tree-status.js";
 import { Icon } from "./icons.js";
 import { Limits } from "./limits.js";
+import { counted, RUN } from "./words.js";
 
 /** @import { ToolInfo } from "../chat.js" */
 /** @import { Line, TreeNode } from "../tree-status.js" */
 /** @import { Turn } from "../turn.js" */
-
-/** @type {Record<string, string>} */
-const STATUS = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", stopped: "stopped" };
 
 /**
  * @param {{tree: TreeNode | null, calledTrees: TreeNode[], names: Record<string, string>, tools: ToolInfo[], problem: string, turn?: Turn, isOpen: boolean, close: () => void}} props
@@ -36,9 +34,10 @@ export function AgentPanel({ tree, calledTrees, names, tools, problem, turn, isO
 
 /** @param {{line: Line}} props */
 function TreeLine({ line }) {
-  const { name, type, description, task, status, iteration, below } = line;
+  const { name, type, description, status, iteration, started, below } = line;
+  const task = started ? counted(countsOf(started, isAtWork(status))) : line.task;
   return html`
-    <li role="treeitem" aria-label=${`${visible(name)}, ${STATUS[status] ?? "not begun"}`} class=${status}>
+    <li role="treeitem" aria-label=${`${visible(name)}, ${RUN[status] ?? "not begun"}`} class=${status}>
       <div class="tree-line" title=${visible(task || description)}>
         <span class=${`dot ${status}`}></span>
         <span class="tree-name">${visible(name)}</span>

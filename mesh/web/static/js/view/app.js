@@ -5,7 +5,7 @@ import { isOpen, lastTurn, title } from "../conversation.js";
 import { visible } from "../exact-json.js";
 import { Component, html } from "../html.js";
 import { namesOf } from "../tree-status.js";
-import { pending } from "../turn.js";
+import { pending, pendingCount } from "../turn.js";
 import { AgentPanel } from "./agent-panel.js";
 import { Composer } from "./composer.js";
 import { Header } from "./header.js";
@@ -36,7 +36,7 @@ export class App extends Component {
 
   componentDidUpdate() {
     const { conversation } = this.props.state;
-    const waits = pending(lastTurn(conversation)).length > 0;
+    const waits = pendingCount(lastTurn(conversation)) > 0;
     document.title = `${waits ? "● " : ""}${visible(title(conversation)).slice(0, 60) || "mesh"}`;
   }
 
@@ -100,7 +100,7 @@ function skip(event) {
 
 /** @type {(chat: Chat, state: State, turn?: Turn) => import("./composer.js").Props} */
 function composing(chat, state, turn) {
-  const waits = pending(turn).length > 0;
+  const waits = pendingCount(turn) > 0;
   const isCompleted = state.conversation.completed;
   return {
     canSend: !state.sending && !isOpen(turn) && !isCompleted && state.connection.state !== "refused",
@@ -140,6 +140,7 @@ const Welcome = ({ tree, isNew }) => isNew && html`
   </div>
 `;
 
+const MOST_ANNOUNCED = 5;
 /** @type {Record<string, string>} */
 const ANNOUNCED = {
   running: "The agent is working", completed: "The answer is complete", cancelled: "Stopped", failed: "The turn failed",
@@ -150,7 +151,8 @@ const ANNOUNCED = {
  * @param {Turn | undefined} turn
  */
 function announcement(turn) {
-  const asked = pending(turn);
-  if (asked.length) return asked.map(announcementOf).join(". ");
+  const [asked, waiting] = [pending(turn, MOST_ANNOUNCED), pendingCount(turn)];
+  const more = waiting > asked.length ? [`${waiting - asked.length} more wait`] : [];
+  if (asked.length) return [...asked.map(announcementOf), ...more].join(". ");
   return turn ? (ANNOUNCED[turn.status] ?? "") : "";
 }

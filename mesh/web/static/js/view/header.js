@@ -3,7 +3,7 @@
 import { Component, html } from "../html.js";
 import { title } from "../conversation.js";
 import { visible } from "../exact-json.js";
-import { pending } from "../turn.js";
+import { pendingCount } from "../turn.js";
 import { Icon } from "./icons.js";
 import { TURN } from "./words.js";
 
@@ -25,7 +25,7 @@ import { TURN } from "./words.js";
 
 /** @param {Props} props */
 export function Header({ conversation, turn, connection, drawer, toggle, identify, hasToken }) {
-  const standing = pending(turn).length ? "waiting" : (turn?.status ?? "");
+  const standing = pendingCount(turn) ? "waiting" : (turn?.status ?? "");
   const status = conversation.completed ? "closed" : (TURN[standing] ?? "");
   return html`
     <header class="top">

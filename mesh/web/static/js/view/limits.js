@@ -3,12 +3,14 @@
 // unsettled, because the answer of a model was lost, and what is reserved for model calls in flight.
 import { html } from "../html.js";
 import { visible } from "../exact-json.js";
+import { isOpen } from "../conversation.js";
 import { byPlace } from "../place.js";
-import { isAtWork, nameAt, statusAt, waiting } from "../tree-status.js";
+import { isAtWork, nameAt, statusAt } from "../tree-status.js";
 import { amount, limitName } from "./words.js";
 
 /** @import { Spend, Turn } from "../turn.js" */
 
+const MOST_SCOPES = 8;
 const PARTS = /** @type {const} */ (["spent", "unsettled", "reserved"]);
 
 /** @param {{turn?: Turn, names: Record<string, string>}} props */
@@ -18,21 +20,24 @@ export function Limits({ turn, names }) {
   return html`
     <h2>Limits</h2>
     <div class="limits">
-      ${scopes.map((place) => html`<${Scope} key=${place} name=${place === "0" ? "This turn" : nameAt(turn, names, place)} spend=${turn.spend[place]} />`)}
+      ${scopes.map((place) => html`<${Scope} key=${place} name=${place === "0" ? "This turn" : nameAt(turn, names, place)} spend=${turn.spend.get(place)} />`)}
     </div>
   `;
 }
 
 /**
- * Limits of a run are of interest while it runs, those of the turn to its end and after.
+ * Limits of a run are of interest while it runs, those of the turn to its end and after. Of many runs, those that began
+ * first are shown.
  * @param {Turn} turn
  */
 function shownScopes(turn) {
-  const waits = waiting(turn);
-  return Object.keys(turn.spend)
-    .filter((place) => Object.keys(turn.spend[place].limits).length > 0)
-    .filter((place) => place === "0" || isAtWork(statusAt(turn, place, waits)))
-    .sort(byPlace);
+  const shown = Object.keys(turn.spend.get("0")?.limits ?? {}).length ? ["0"] : [];
+  if (!isOpen(turn)) return shown;
+  for (const place of turn.bounded) {
+    if (shown.length >= MOST_SCOPES) break;
+    if (place !== "0" && isAtWork(statusAt(turn, place))) shown.push(place);
+  }
+  return shown.sort(byPlace);
 }
 
 /** @param {{name: string, spend: Spend}} props */

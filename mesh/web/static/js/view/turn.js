@@ -3,21 +3,26 @@
 import { Component, html } from "../html.js";
 import { askerOf, kindOf } from "../approvals.js";
 import { isOpen } from "../conversation.js";
-import { agentOf, byPlace, callOf, iterationOf } from "../place.js";
-import { isAtWork, nameAt, statusAt, taskOf, waiting } from "../tree-status.js";
-import { answerOf, pending } from "../turn.js";
+import { byPlace, iterationOf } from "../place.js";
+import { isAtWork, nameAt, statusAt, taskOf, whichAgent } from "../tree-status.js";
+import { answerOf, calledBy, decisionsAt, lastTextAt, pending, pendingCount } from "../turn.js";
 import { shown, visible } from "../exact-json.js";
 import { ApprovalCard } from "./approval-card.js";
 import { Icon } from "./icons.js";
 import { LongText } from "./long-text.js";
 import { MarkdownText } from "./markdown-text.js";
+import { Memo } from "./memo.js";
+import { StartedAgents } from "./started-agents.js";
 import { Arguments, Call, Decided, Result, Tool } from "./tool.js";
 import { Validation } from "./validation.js";
 import { count, dollars, duration, inSpiteOf, limitReached, limitName } from "./words.js";
 
 /** @import { Decision } from "../api.js" */
 /** @import { DecisionState } from "../chat.js" */
-/** @import { Approval, Item, Preview, ToolItem, Turn, ValidationItem } from "../turn.js" */
+/** @import { Approval, Item, NodeRun, Preview, Started, ToolItem, Turn, ValidationItem } from "../turn.js" */
+
+const MOST_CARDS = 10;
+const MOST_LINES = 100;
 
 /**
  * @typedef {object} TurnProps
@@ -42,21 +47,21 @@ export class TurnView extends Component {
 
   render() {
     const { turn, names, deciding, decide, more, hasToken, identify } = this.props;
-    const asked = pending(turn);
-    const view = viewOf(turn, names);
-    const answer = turn.endedAt ? answerOf(turn.items, "0", turn.response) : "";
+    const [asked, waiting] = [pending(turn, MOST_CARDS), pendingCount(turn)];
+    const answer = turn.endedAt ? answerOf(turn, "0", turn.response) : "";
     return html`
       <article class="turn" aria-label=${`Turn ${turn.number}`}>
         <div class="said"><p>${turn.text}</p></div>
         <div class="did">
-          <${Agent} place="0" view=${view} />
+          <${Agent} place="0" view=${{ turn, names }} />
           ${turn.notes.length > 0 && isOpen(turn) && html`<p class="note">${turn.notes.at(-1)}</p>`}
           ${asked.map((approval, index) => html`
             <${ApprovalCard} key=${approval.uuid} approval=${approval} state=${deciding[approval.uuid]} ...${{ decide, more, hasToken, identify }}
-              where=${askerOf(approval, nameAt(turn, names, approval.node))}
-              position=${asked.length > 1 ? `${index + 1} of ${asked.length}` : ""} />
+              where=${askerOf(approval, nameAt(turn, names, approval.node), whichAgent(turn, approval.node))}
+              position=${waiting > 1 ? `${index + 1} of ${waiting}` : ""} />
           `)}
-          ${turn.status === "running" && !isSpeaking(turn) && html`<${Working} />`}
+          ${waiting > asked.length && html`<p class="note">${waiting - asked.length} more wait for a decision.</p>`}
+          ${turn.status === "running" && !turn.speaking.size && html`<${Working} />`}
           ${answer && html`<${Answer} key="answer" text=${answer} output=${turn.output} />`}
           ${turn.invalid && html`<p class="objection">${inSpiteOf(turn.invalid)}</p>`}
           ${turn.error && html`<p class="failure" role="alert"><strong>The turn failed.</strong> ${turn.error}</p>`}
@@ -68,53 +73,85 @@ export class TurnView extends Component {
 }
 
 /**
- * What the parts of a turn are drawn from: `items` by the place of their agent, `called` the places of called agents
- * by the step of the call.
- * @typedef {{turn: Turn, names: Record<string, string>, items: Map<string, Item[]>, called: Map<string, string>, waits: Set<string>}} View
+ * What the parts of a turn are drawn from. The maps of a turn change in place, so what is drawn again is decided by
+ * versions.
+ * @typedef {{turn: Turn, names: Record<string, string>}} View
  */
 
-/** @type {(turn: Turn, names: Record<string, string>) => View} */
-function viewOf(turn, names) {
-  const items = Map.groupBy(turn.items.filter((item) => isShown(item, turn)), (item) => agentOf(item.node));
-  const agents = [...Object.keys(turn.nodes), ...items.keys()].filter(callOf);
-  return { turn, names, items, called: new Map(agents.map((place) => [callOf(place), place])), waits: waiting(turn) };
+/** @type {(turn: Turn, item: Item) => boolean} */
+function isShown(turn, item) {
+  if (item.kind === "told") return item.text !== ""; // what is said to an agent that checks a draft is not shown
+  return item.kind !== "text" || Boolean(item.text.text || item.limit || decisionsAt(turn, item.step).length);
 }
-
-/** @type {(item: Item, turn: Turn) => boolean} */
-const isShown = (item, turn) => item.kind !== "text" || Boolean(item.text.text || item.limit || decisionsAt(turn, item).length);
 
 /**
- * What happened in an agent, at each place of it. Branches that run side by side keep their order on the page.
+ * What happened in an agent.
  * @param {{place: string, view: View}} props
  */
-function Agent({ place, view }) {
-  const groups = [...Map.groupBy(view.items.get(place) ?? [], (item) => item.node)].sort(([a], [b]) => byPlace(a, b));
-  return groups.map(([node, items]) => {
-    const shown = items.map((item) => html`<${ItemView} key=${item.step} item=${item} view=${view} />`);
-    // What the agent itself does is in the open.
-    return node === place ? shown : html`<${Group} key=${node} ...${{ place: node, items, view }}>${shown}<//>`;
-  });
+const Agent = ({ place, view }) => html`
+  <${Memo} by=${[view.turn.agents.get(place)?.version, view.turn.status, view.names]} draw=${() => html`<${AgentParts} ...${{ place, view }} />`} />
+`;
+
+/**
+ * What happened at each place of an agent. Branches that run side by side keep their order on the page.
+ * @param {{place: string, view: View}} props
+ */
+function AgentParts({ place, view }) {
+  const { turn } = view;
+  const nodes = [...(turn.agents.get(place)?.steps.keys() ?? [])].sort(byPlace);
+  // What the agent itself does is in the open.
+  return nodes.map((node) => (node === place
+    ? html`<${Lines} key=${node} place=${node} view=${view} />`
+    : hasParts(turn, node, place) && html`<${Group} key=${node} ...${{ place: node, agent: place, view }} />`));
 }
 
-/** @param {{place: string, items: Item[], view: View, children?: unknown}} props */
-function Group({ place, items, view, children }) {
-  const { turn, names, waits } = view;
-  const node = turn.nodes[place];
+/** @type {(turn: Turn, node: string, agent: string) => boolean} */
+const hasParts = (turn, node, agent) => isMap(turn, node) || stepsOf(turn, agent, node).some((step) => isShown(turn, /** @type {Item} */ (turn.items.get(step))));
+/** @type {(turn: Turn, node: string) => boolean} */
+const isMap = (turn, node) => turn.nodes.get(turn.started.get(node)?.places[0] ?? "")?.by === "map";
+/** @type {(turn: Turn, agent: string, node: string) => string[]} */
+const stepsOf = (turn, agent, node) => turn.agents.get(agent)?.steps.get(node) ?? [];
+
+/**
+ * What a node did, a line for each step: the newest, and all of them on demand. Of a map, its items.
+ * @extends {Component<{place: string, agent?: string, view: View}, {isWhole: boolean}>}
+ */
+class Lines extends Component {
+  state = { isWhole: false };
+
+  render() {
+    const { place, agent = place, view } = this.props;
+    const { turn } = view;
+    const steps = stepsOf(turn, agent, place);
+    const hidden = this.state.isWhole ? 0 : Math.max(0, steps.length - MOST_LINES);
+    const items = steps.slice(hidden).map((step) => /** @type {Item} */ (turn.items.get(step)));
+    return html`
+      ${hidden > 0 && html`<button class="link" onClick=${() => this.setState({ isWhole: true })}>Show ${count(hidden, "earlier step")}</button>`}
+      ${items.filter((item) => isShown(turn, item)).map((item) => html`<${ItemView} key=${item.step} item=${item} view=${view} />`)}
+      ${isMap(turn, place) && html`<${StartedBelow} group=${place} place=${place} view=${view} />`}
+    `;
+  }
+}
+
+/** @param {{place: string, agent: string, view: View}} props */
+function Group({ place, agent, view }) {
+  const { turn, names } = view;
+  const node = turn.nodes.get(place);
   const ms = node?.ms ?? 0;
-  const status = statusAt(turn, place, waits);
-  const passed = checkedAnswer(turn, place);
+  const status = statusAt(turn, place);
+  const passed = checkedAnswer(turn, place, node);
   return html`
     <details class=${`node ${status}`} open=${isAtWork(status)}>
       <summary>
         <span class=${`dot ${status}`}></span>
         <strong>${visible(nameAt(turn, names, place))}</strong>
         ${iterationOf(place) > 0 && html`<span class="iteration">iteration ${iterationOf(place)}</span>`}
-        <span class="gist">${isAtWork(status) ? "" : gist(node?.text || lastText(items))}</span>
+        <span class="gist">${isAtWork(status) ? "" : gist(node?.text || (lastTextAt(turn, place)?.text.text ?? ""))}</span>
         ${ms > 0 && html`<span class="phase">${duration(ms)}</span>`}
         <${Icon} name="chevron" />
       </summary>
       <div class="fold">
-        ${children}
+        <${Lines} ...${{ place, agent, view }} />
         ${passed && html`<${Answer} text=${passed} output=${node?.output} />`}
         ${node?.invalid && html`<p class="objection">${inSpiteOf(node.invalid)}</p>`}
       </div>
@@ -124,12 +161,17 @@ function Group({ place, items, view, children }) {
 
 /**
  * The answer of a node that was checked: none of its texts is shown before.
- * @type {(turn: Turn, place: string) => string}
+ * @type {(turn: Turn, place: string, node: NodeRun | undefined) => string}
  */
-function checkedAnswer({ items, nodes }, place) {
-  const last = items.findLast((item) => item.kind === "text" && item.node === place);
-  return (last?.kind === "text" && last.isDraft && nodes[place]?.text) || "";
-}
+const checkedAnswer = (turn, place, node) => (lastTextAt(turn, place)?.isDraft && node?.text) || "";
+
+/**
+ * The agents that a call, or a node that is a map, has started.
+ * @param {{group: string, place: string, view: View}} props
+ */
+const StartedBelow = ({ group, place, view }) => html`
+  <${StartedAgents} ...${{ place, view, Agent, Answer }} started=${/** @type {Started} */ (view.turn.started.get(group))} />
+`;
 
 /**
  * An answer: JSON is laid out, other text is Markdown.
@@ -142,12 +184,22 @@ const Answer = ({ text, output }) => (output === undefined || typeof output === 
 /** @param {{item: Item, view: View}} props */
 function ItemView({ item, view }) {
   const { turn, names } = view;
-  const decided = decisionsAt(turn, item);
-  const agent = view.called.get(item.step);
+  const agent = calledBy(turn, item);
+  const decided = decisionsAt(turn, item.step);
+  const versions = [turn.agents.get(agent)?.version, turn.started.get(item.step)?.version];
+  const by = [item, names, turn.status, turn.waits.get(item.node), decided.length, ...versions];
+  return html`<${Memo} by=${by} draw=${() => html`<${Step} ...${{ item, decided, agent, view }} />`} />`;
+}
+
+/** @param {{item: Item, decided: Approval[], agent: string, view: View}} props */
+function Step({ item, decided, agent, view }) {
+  const { turn, names } = view;
   if (item.kind === "tool") {
+    if (turn.started.has(item.step)) return html`<${StartingCall} ...${{ item, decided, view }} />`;
     return agent ? html`<${AgentCall} ...${{ item, decided, agent, view }} />` : html`<${Tool} ...${{ item, decided }} />`;
   }
   if (item.kind === "verdict") return html`<${Verdict} ...${{ item, decided, agent, view }} />`;
+  if (item.kind === "told") return html`<p class="told">${item.stops ? "Stopped" : "Told"}${item.by && html` by <strong>${visible(item.by)}</strong>`}: ${visible(item.text)}</p>`;
   return html`
     ${decided.map((one) => html`<${Decided} approval=${one} about=${kindOf(one).title} key=${one.uuid} />`)}
     ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, item.limit.scope === "0" ? "this turn" : nameAt(turn, names, item.limit.scope))}</p>`}
@@ -160,13 +212,12 @@ function ItemView({ item, view }) {
  * @param {{item: ToolItem, decided: Approval[], agent: string, view: View}} props
  */
 function AgentCall({ item, decided, agent, view }) {
-  const { turn, names, waits } = view;
+  const { turn, names } = view;
   const task = taskOf(turn, agent);
-  const isWaiting = waits.has(agent);
-  const phase = isWaiting ? "waiting" : item.phase;
-  const result = item.result === undefined ? "" : answerOf(view.items.get(agent) ?? [], agent, item.result);
+  const phase = turn.waits.get(agent) ? "waiting" : item.phase;
+  const result = item.result === undefined ? "" : answerOf(turn, agent, item.result);
   return html`
-    <${Call} ...${{ item, phase, decided }} isAgent name=${nameAt(turn, names, agent)} gist=${task} isOpen=${isAtWork(statusAt(turn, agent, waits))}>
+    <${Call} ...${{ item, phase, decided }} isAgent name=${nameAt(turn, names, agent)} gist=${task} isOpen=${isAtWork(statusAt(turn, agent))}>
       ${task && !item.edited ? html`<p class="task">${visible(task)}</p>` : html`<${Arguments} item=${item} />`}
       <${Agent} place=${agent} view=${view} />
       ${result && (phase === "failed" ? html`<${Result} item=${item} />` : html`<${Answer} text=${result} output=${item.output} />`)}
@@ -175,13 +226,33 @@ function AgentCall({ item, decided, agent, view }) {
   `;
 }
 
+const SAID_BY_AGENTS = ["spawn", "fork"];
+
+/**
+ * A call that started agents, which work beside whoever called, with what they do below it. Of a spawn or a fork, the
+ * agents say what was asked and what came of it.
+ * @param {{item: ToolItem, decided: Approval[], view: View}} props
+ */
+function StartingCall({ item, decided, view }) {
+  const started = /** @type {Started} */ (view.turn.started.get(item.step));
+  const isPlain = SAID_BY_AGENTS.includes(item.name);
+  const isOpen = started.atWork.size > 0 && isAtWork(statusAt(view.turn, item.node));
+  return html`
+    <${Call} ...${{ item, decided, isOpen }} phase=${started.waiting ? "waiting" : item.phase} name=${item.name} gist=${count(started.places.length, "agent")}>
+      ${!isPlain && html`<${Arguments} item=${item} />`}
+      <${StartedBelow} group=${item.step} place=${item.node} view=${view} />
+      ${item.result !== undefined && (!isPlain || item.phase !== "done") && html`<${Result} item=${item} />`}
+    <//>
+  `;
+}
+
 /**
  * A validation, with all that an agent does for it.
- * @param {{item: ValidationItem, decided: Approval[], agent?: string, view: View}} props
+ * @param {{item: ValidationItem, decided: Approval[], agent: string, view: View}} props
  */
 function Verdict({ item, decided, agent, view }) {
-  const { turn, names, waits } = view;
-  const isWaiting = agent ? waits.has(agent) : pending(turn).some((one) => one.step === item.step);
+  const { turn, names } = view;
+  const isWaiting = agent ? Boolean(turn.waits.get(agent)) : (turn.asked.get(item.step) ?? []).some((uuid) => turn.pending.has(uuid));
   const name = agent ? nameAt(turn, names, agent) : item.name;
   const isOpen = item.valid === undefined && isAtWork(turn.status);
   return html`
@@ -189,16 +260,8 @@ function Verdict({ item, decided, agent, view }) {
   `;
 }
 
-/** @type {(turn: Turn, item: Item) => Approval[]} */
-const decisionsAt = (turn, item) => turn.approvals.filter((one) => one.step === item.step && one.decision);
-
-/** @param {Item[]} items */
-const lastText = (items) => items.filter((item) => item.kind === "text").at(-1)?.text.text ?? "";
 /** @param {string} text */
 const gist = (text) => text.slice(0, 200).replace(/[*`#>|]+/g, "");
-/** @param {Turn} turn */
-const isSpeaking = (turn) => turn.items.some((item) => item.kind === "text" && !item.done && item.text.text);
-
 const Working = () => html`<p class="working" aria-hidden="true"><i></i><i></i><i></i></p>`;
 
 /** @extends {Component<{turn: Turn}, {isCopied: boolean}>} */

@@ -16,6 +16,15 @@ export const PHASE = {
   failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped", denied: "denied",
 };
 
+/** @type {Record<string, string>} of the run of an agent */
+export const RUN = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", deleted: "deleted", stopped: "stopped" };
+
+/** @type {(counts: {total: number, completed: number, [status: string]: number}) => string} */
+export function counted({ total, completed, ...others }) {
+  const more = Object.entries(others).filter(([, number]) => number > 0).map(([status, number]) => `${number.toLocaleString("en")} ${status}`);
+  return [`${completed.toLocaleString("en")} of ${count(total, "agent")} completed`, ...more].join(" · ");
+}
+
 /** @type {Record<Choice | "", string>} */
 export const DECISION = { "": "", approve: "Approved", reject: "Rejected", retry: "Run again", skip: "Skipped", answer: "Answered" };
 
@@ -33,7 +42,7 @@ export const dollars = (usd) => `$${usd.toFixed(usd !== 0 && Math.abs(usd) < 0.1
 
 /** @type {Record<string, string>} */
 const LIMIT = {
-  max_cost_usd: "cost", max_total_tokens: "tokens", max_llm_calls: "model calls", max_time_s: "time", max_depth: "depth",
+  max_cost_usd: "cost", max_total_tokens: "tokens", max_llm_calls: "model calls", max_time_s: "time", max_agents: "started agents", max_depth: "depth",
   max_conversation_cost_usd: "cost of the conversation",
 };
 

@@ -1,0 +1,48 @@
+"""Other frameworks that run many agents, each in a process of its own Python.
+
+They are installed once, into a virtual environment in ``bench/out``; where that is not possible, the scenario
+says so and goes on without them.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_VENV = _HERE.parent / "out" / "peers"
+_REQUIREMENTS = _HERE / "requirements.txt"
+PEERS = {
+    "LangGraph Send": "by_langgraph.py",
+    "openai-agents, gather": "by_openai_agents.py",
+    "ADK parallel agent": "by_adk.py",
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework, and the script that runs so many agents in it."""
+
+    name: str
+    script: Path
+
+    def run(self, port: int, count: int) -> tuple[float, float]:
+        """The seconds that so many agents take, and their CPU in milliseconds each. The model listens on the
+        port. What the framework needs to start is not counted. Raises `RuntimeError`."""
+        command = [str(_VENV / "bin" / "python"), str(self.script), str(port), str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{self.name}: {done.stderr[-1000:]}")
+        figures = json.loads(done.stdout.splitlines()[-1])
+        return figures["wall_s"], 1000 * figures["cpu_s"] / count
+
+
+def peers() -> list[Peer]:
+    """All of them, installed."""
+    if not (_VENV / "installed").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(_VENV)], check=True)
+        pip = [str(_VENV / "bin" / "pip"), "install", "--quiet", "--requirement", str(_REQUIREMENTS)]
+        subprocess.run(pip, check=True)
+        (_VENV / "installed").touch()
+    return [Peer(name, _HERE / script) for name, script in PEERS.items()]

@@ -1,0 +1,121 @@
+"""The nodes that run below a node at this moment: news for a place goes down through them.
+
+News is an event about a place that comes from above while a pass goes on, such as `AgentTold`. It takes the
+way of the calls of the pass: each node hands it to the child that it is calling, whose place contains that of
+the news, on the actor that has the call. Nobody asks for news again and again.
+
+Invariant: a node knows of news before it looks which child runs (`Steps.hear`), and gives a child all that it
+knows when it calls it (`NodesBelow.run`). So news that has come is in the input of the child's run, or is
+handed to this run.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from mesh.core.errors import Unavailable
+from mesh.core.events import AgentTold
+from mesh.core.places import Place
+from mesh.tree.turn import Hearing, PassInput, PassOutput, PassStatus, RunNode
+
+HEAR_WITHIN_S = 30.0
+"""How long news for a node may be on its way."""
+
+
+class RunningNode:
+    """One call of a node below, until it returns."""
+
+    def __init__(self, run: RunNode, turn: PassInput) -> None:
+        self.place = turn.place
+        self._run = run
+        self._turn = turn
+        self._ended: asyncio.Future[PassStatus | None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> PassOutput:
+        """The call. Raises `Unavailable`."""
+        status: PassStatus | None = None
+        try:
+            output = await self._run(self._turn)
+            status = output.status
+            return output
+        finally:
+            self._ended.set_result(status)
+
+    async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing | None:
+        """Hands news down. None: this call of the node has ended before it took it, and another one may
+        follow. Raises `Unavailable` after `HEAR_WITHIN_S`."""
+        hearing = asyncio.create_task(self._run.hear(self._turn.activation, news, is_durable))
+        either: set[asyncio.Future[Any]] = {hearing, self._ended}
+        try:
+            async with asyncio.timeout(HEAR_WITHIN_S):
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if hearing.done() and not isinstance(hearing.exception(), Unavailable):
+                    return hearing.result()
+                # Its actor is gone, so that the call fails, too; or the call has ended.
+                status = await asyncio.shield(self._ended)
+        except TimeoutError:
+            raise Unavailable(f"the node at {self.place.text} does not take news; try again") from None
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+        return "ended" if status in ("completed", "failed", "stopped") else None
+
+
+class NodesBelow:
+    """See the module. ``news_for`` gives what is known to have come for a place and those below it."""
+
+    def __init__(self, news_for: Callable[[Place], Sequence[AgentTold]]) -> None:
+        self._news_for = news_for
+        self._running: dict[str, RunningNode] = {}
+        self._restarting: dict[str, asyncio.Event] = {}
+
+    @contextmanager
+    def restarting(self, place: Place) -> Iterator[None]:
+        """While it is open, the process of the node at a place is lost, and nobody has said yet what was
+        journaled there."""
+        over = self._restarting[place.text] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._restarting[place.text]
+            over.set()
+
+    async def restarted(self, place: Place) -> None:
+        """Returns when it is known what was journaled at a place and around it by processes that were lost:
+        until then, nobody knows which agents there are. Raises `Unavailable` after `HEAR_WITHIN_S`."""
+        try:
+            async with asyncio.timeout(HEAR_WITHIN_S):
+                while over := next(self._restarting_around(place), None):
+                    await over.wait()
+        except TimeoutError:
+            raise Unavailable(f"the node at {place.text} does not take news; try again") from None
+
+    def _restarting_around(self, place: Place) -> Iterator[asyncio.Event]:
+        if self._restarting:
+            yield from (self._restarting[at.text] for at in place.scopes if at.text in self._restarting)
+
+    async def run(self, run: RunNode, turn: PassInput) -> PassOutput:
+        """Calls a node, with the news that came since its input was made. Raises `Unavailable`."""
+        running = self._running[turn.at] = RunningNode(run, self._with_news(turn))
+        try:
+            return await running.run()
+        finally:
+            if self._running.get(turn.at) is running:
+                del self._running[turn.at]
+
+    def around(self, place: Place) -> RunningNode | None:
+        """The call that goes on whose node is at this place, or around it."""
+        if not self._running:
+            return None
+        return next((self._running[at.text] for at in place.scopes if at.text in self._running), None)
+
+    def _with_news(self, turn: PassInput) -> PassInput:
+        news = self._news_for(turn.place)
+        if not news:
+            return turn
+        known = {event.key for event in turn.known if isinstance(event, AgentTold)}
+        missing = [event for event in news if event.key not in known]
+        return msgspec.structs.replace(turn, known=[*turn.known, *missing]) if missing else turn
