@@ -17,16 +17,8 @@ setup: $(READY) ## Create .venv from requirements.lock; does nothing when up to 
 run: setup ## Start the mesh and its web chat, with config/agent.yaml (CONFIG=… for another); Ctrl-C stops both
 	@exec $(BIN)/mesh up --web $(CONFIG)
 
-# Three runs side by side, as most tests wait a lot: those with a cluster, in two halves, and the others. The examples,
-# each with a mesh of its own, are in the second half. What else waits long goes where there is room, so that the runs
-# take about as long.
 test: setup ## Run the whole test suite, in three runs side by side (ARGS=… go to pytest, in one run)
-	@$(if $(ARGS),exec $(BIN)/pytest $(ARGS);) \
-	out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; trap 'kill $$rest $$examples 2>/dev/null' INT TERM; \
-	$(BIN)/pytest --ignore=tests/cluster --ignore=tests/chat --ignore=tests/deployments -o cache_dir=.pytest_cache/rest >"$$out/rest" 2>&1 & rest=$$!; \
-	$(BIN)/pytest tests/cluster tests/chat --ignore-glob='*/cluster/test_[!er-z]*' -o cache_dir=.pytest_cache/examples >"$$out/examples" 2>&1 & examples=$$!; \
-	$(BIN)/pytest tests/cluster tests/deployments --ignore-glob='*/cluster/test_[er-z]*'; failed=$$?; \
-	wait $$examples || failed=1; wait $$rest || failed=1; cat "$$out/examples" "$$out/rest"; exit $$failed
+	@exec $(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.suite)
 
 # Six suites share the kills: a single agent, a tree, agents that are called under a budget, hundreds of agents that
 # others start, calls that queue before a slow tool, and calls of a tool with a check (and as many without one). As many

@@ -245,7 +245,7 @@ async def test_a_loop_that_asks_pauses_in_the_round_it_is_in() -> None:
 
 async def test_an_approval_expires_as_a_rejection_that_says_so() -> None:
     model = ByNode(only=[add(1), says("then not")])
-    async with WorldMesh(model, config=config(llm("only"), approval_timeout_s=0.5)) as mesh:
+    async with WorldMesh(model, config=config(llm("only"), approval_timeout_s=2)) as mesh:
         _, body = await mesh.create("go")
         uuid, conversation_id = body["result"]["approval"]["uuid"], body["conversation"]["id"]
         await mesh.crash()  # the deadline outlives the keeper that set it

@@ -159,7 +159,7 @@ async def test_a_check_that_cannot_tell_leaves_it_to_a_person_who_sees_why(
     finds: ToolFunction, said: str
 ) -> None:
     async with CheckedMesh(AFTER, finds=finds) as mesh:
-        mesh.session._timeout_s = 0.05
+        mesh.session._timeout_s = 1
         body = await mesh.run_add()
         asked = body["result"]["approval"]
         assert (asked["kind"], mesh.ledger.lines) == ("unknown_outcome", ["add 1"])
@@ -206,7 +206,7 @@ async def test_a_check_whose_session_dies_is_asked_again() -> None:
         return await mesh.ledger.was_added(arguments)
 
     async with CheckedMesh(AFTER, finds=dies) as mesh:
-        mesh.session._timeout_s = 0.05
+        mesh.session._timeout_s = 1
         body = await mesh.run_add()
         assert (body["result"]["response"], mesh.ledger.lines) == ("Done.", ["add 1"])
         assert len(mesh.asked) == 3

@@ -56,7 +56,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     dialect, _, protocol = request.param.rpartition(" ")
     peer = Agent(dialect, protocol, once=protocol == "mesh")
     async with served(peer.app()) as url:
-        agent = HttpAgent("peer", url, timeout_s=5)
+        agent = HttpAgent("peer", url, timeout_s=30)
         yield World(agent, peer.ledger, lambda: peer.send_faults.append(cut))
         await agent.close()
 

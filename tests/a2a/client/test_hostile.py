@@ -53,7 +53,7 @@ def message(text: str, task: str = "", decided: RelayedDecision | None = None) -
 
 @pytest.fixture
 async def agent(url: str) -> AsyncIterator[HttpAgent]:
-    made = HttpAgent("bob", url, timeout_s=2)
+    made = HttpAgent("bob", url, timeout_s=30)
     yield made
     await made.close()
 
@@ -87,13 +87,13 @@ async def test_the_card_is_asked_for_once(agent: HttpAgent, peer: Agent) -> None
 
 
 async def test_an_agent_that_is_down_is_reported_as_unreachable() -> None:
-    agent = HttpAgent("bob", f"http://127.0.0.1:{free_port()}/a2a", timeout_s=2)
+    agent = HttpAgent("bob", f"http://127.0.0.1:{free_port()}/a2a", timeout_s=30)
     assert "cannot be reached" in await failure(agent)
     await agent.close()
 
 
 async def test_a_host_name_that_cannot_be_resolved_is_reported() -> None:
-    agent = HttpAgent("bob", "http://no-such-host.invalid/a2a", timeout_s=5)
+    agent = HttpAgent("bob", "http://no-such-host.invalid/a2a", timeout_s=30)
     assert "the name no-such-host.invalid cannot be resolved" in await failure(agent)
     await agent.close()
 
@@ -268,7 +268,7 @@ async def test_an_agent_that_dies_while_it_works_leaves_the_outcome_open(peer: A
 
     peer.faults.append(notice)
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=5)
+        agent = HttpAgent("bob", url, timeout_s=30)
         said = asyncio.create_task(agent.send(message("forever"), FORWARDED))
         await asyncio.wait_for(heard.wait(), 30)
     with pytest.raises(RemoteLost):
@@ -368,7 +368,7 @@ async def test_a_card_may_name_another_host_but_it_gets_no_token() -> None:
         async with served(await with_card({**CARD, "supportedInterfaces": [interface]})) as url:
             # As if it were a public address: the guard lets through what is named.
             session = guarded_session([host_and_port(url), host_and_port(elsewhere)])
-            agent = HttpAgent("bob", url, timeout_s=2, session=session)
+            agent = HttpAgent("bob", url, timeout_s=30, session=session)
             answer = await agent.send(message("echo x"), FORWARDED)
             await session.close()
     assert answer.text == "x"
@@ -380,7 +380,7 @@ async def test_a_card_that_names_a_private_address_is_refused() -> None:
     async with served(inner.app()) as elsewhere:
         interface = {"url": f"{elsewhere}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
         async with served(await with_card({**CARD, "supportedInterfaces": [interface]})) as url:
-            agent = HttpAgent("bob", url, timeout_s=2)
+            agent = HttpAgent("bob", url, timeout_s=30)
             assert "127.0.0.1 is not a public address" in await failure(agent)
             await agent.close()
     assert inner.requests == []
@@ -395,7 +395,7 @@ async def test_a_card_that_names_a_host_which_is_rebound_is_refused() -> None:
             names = Names(evil_example=["8.8.8.8", "127.0.0.1"])
             await names.resolve("evil.example")  # a look beforehand would have seen this
             session = guarded_session([host_and_port(url)], names)
-            agent = HttpAgent("bob", url, timeout_s=2, session=session)
+            agent = HttpAgent("bob", url, timeout_s=30, session=session)
             assert "not a public address" in await failure(agent)
             await session.close()
     assert inner.requests == []
@@ -407,7 +407,7 @@ async def test_a_card_that_names_an_address_of_its_own_world_does_no_harm(peer: 
     app = await with_card({**CARD, "url": "http://0.0.0.0:1/a2a", "protocolVersion": "0.3.0"})
     app.router.add_post("/a2a", peer._rpc)
     async with served(app) as url:
-        agent = HttpAgent("bob", f"{url}/a2a", timeout_s=2)
+        agent = HttpAgent("bob", f"{url}/a2a", timeout_s=30)
         assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
         await agent.close()
 
@@ -428,7 +428,7 @@ async def test_the_card_of_another_agent_on_the_same_host_is_not_taken(peer: Age
     app.router.add_post("/second/a2a", peer._rpc)
     async with served(app) as url:
         for where, ledger in (("second", peer.ledger), ("first", other.ledger)):
-            agent = HttpAgent("bob", f"{url}/{where}/a2a", timeout_s=2)
+            agent = HttpAgent("bob", f"{url}/{where}/a2a", timeout_s=30)
             assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
             assert ledger == ["x"]
             await agent.close()
@@ -437,7 +437,7 @@ async def test_the_card_of_another_agent_on_the_same_host_is_not_taken(peer: Age
 async def test_who_counts_message_ids_is_never_spoken_to_without_one(peer: Agent, url: str) -> None:
     """A card that lists the mesh's extension is at odds with a server that knows the plain form only."""
     peer.dialect, peer.once = "plain", True
-    agent = HttpAgent("bob", url, timeout_s=2)
+    agent = HttpAgent("bob", url, timeout_s=30)
     assert "it refused: invalid parameters (-32602)" in await failure(agent)
     assert peer.ledger == []
     await agent.close()
@@ -446,7 +446,7 @@ async def test_who_counts_message_ids_is_never_spoken_to_without_one(peer: Agent
 async def test_a_card_without_a_supported_interface_is_reported() -> None:
     interface = {"url": "http://127.0.0.1:1", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
     async with served(await with_card({**CARD, "supportedInterfaces": [interface]})) as url:
-        agent = HttpAgent("bob", url, timeout_s=2)
+        agent = HttpAgent("bob", url, timeout_s=30)
         assert "its card offers GRPC; expected JSONRPC" in await failure(agent)
         await agent.close()
 
@@ -456,7 +456,7 @@ async def test_a_card_without_a_supported_interface_is_reported() -> None:
 )
 async def test_a_card_that_is_garbage_is_no_card(card: Any) -> None:
     async with served(await with_card(card)) as url:
-        agent = HttpAgent("bob", url, f"{url}/.well-known/agent-card.json", timeout_s=2)
+        agent = HttpAgent("bob", url, f"{url}/.well-known/agent-card.json", timeout_s=30)
         assert "there is no agent card at" in await failure(agent)
         await agent.close()
 
@@ -469,7 +469,7 @@ async def test_without_a_card_it_is_found_out_what_an_endpoint_speaks(
     url: str, dialect: Any, peer: Agent
 ) -> None:
     peer.dialect, peer.has_card, peer.once = dialect, False, False
-    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=2)
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=30)
     assert (await agent.send(message("echo x"), FORWARDED)).text == "x"
     before = len(peer.requests)
     assert (await agent.send(message("echo y"), FORWARDED)).text == "y"
@@ -486,7 +486,7 @@ async def test_an_agent_that_changes_its_version_is_met_anew(agent: HttpAgent, p
 
 async def test_a_url_without_an_agent_is_reported(peer: Agent, url: str) -> None:
     peer.has_card = False
-    agent = HttpAgent("bob", f"{url}/nothing", timeout_s=2)
+    agent = HttpAgent("bob", f"{url}/nothing", timeout_s=30)
     assert "HTTP 404" in await failure(agent)
     await agent.close()
 
@@ -505,7 +505,7 @@ KEY = "mk_0123456789-0123456789-0123456789"
 
 @pytest.fixture
 async def keyed(url: str) -> AsyncIterator[HttpAgent]:
-    made = HttpAgent("bob", url, timeout_s=2, key=KEY)
+    made = HttpAgent("bob", url, timeout_s=30, key=KEY)
     yield made
     await made.close()
 
@@ -528,7 +528,7 @@ async def test_the_key_stays_with_the_origin_of_the_agent(keyed: HttpAgent, peer
 async def test_a_card_that_is_elsewhere_is_asked_for_without_the_key(url: str, peer: Agent) -> None:
     other = Agent()
     async with served(other.app()) as elsewhere:
-        agent = HttpAgent("bob", url, f"{elsewhere}/.well-known/agent-card.json", timeout_s=2, key=KEY)
+        agent = HttpAgent("bob", url, f"{elsewhere}/.well-known/agent-card.json", timeout_s=30, key=KEY)
         await agent.send(message("echo x"), FORWARDED)
         await agent.close()
     assert {headers.get("X-API-Key") for _, headers in other.requests} == {None}

@@ -44,7 +44,7 @@ def mesh() -> Iterator[LiveMesh]:
 
 @pytest.fixture(params=["card", "endpoint"])
 async def agent(mesh: LiveMesh, request: pytest.FixtureRequest) -> AsyncIterator[HttpAgent]:
-    made = HttpAgent("mesh", mesh.url if request.param == "card" else f"{mesh.url}/a2a", timeout_s=10)
+    made = HttpAgent("mesh", mesh.url if request.param == "card" else f"{mesh.url}/a2a", timeout_s=30)
     yield made
     await made.close()
 

@@ -55,7 +55,7 @@ def approval(question: InputRequest | None, *only: str) -> RelayedDecision:
 
 @pytest.fixture
 async def agent(url: str) -> AsyncIterator[HttpAgent]:
-    made = HttpAgent("bob", url, timeout_s=3)
+    made = HttpAgent("bob", url, timeout_s=30)
     yield made
     await made.close()
 
@@ -78,7 +78,7 @@ async def test_another_process_recovers_as_well(agent: HttpAgent, peer: Agent, u
     peer.faults.append(cut)
     with pytest.raises(RemoteLost):
         await agent.send(said, FORWARDED)
-    other = HttpAgent("bob", url, timeout_s=3)
+    other = HttpAgent("bob", url, timeout_s=30)
     found = await other.recover(said, FORWARDED)
     assert found is not None and (found.text, peer.ledger) == ("x", ["x"])
     await other.close()
@@ -137,7 +137,7 @@ async def test_a_message_is_recovered_although_another_call_found_the_agent_down
 async def test_the_card_of_an_agent_is_fetched_again_if_it_could_not_be_fetched(
     url: str, peer: Agent
 ) -> None:
-    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=30)
     said = message("echo x")
     peer.card_faults.append(CRASHED)
     peer.faults.append(CRASHED)
@@ -153,7 +153,7 @@ async def test_an_agent_whose_card_can_never_be_had_is_asked_as_one_without_a_ca
     url: str, peer: Agent
 ) -> None:
     peer.once, peer.card_faults = False, [CRASHED] * 100
-    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+    agent = HttpAgent("bob", f"{url}/a2a", timeout_s=30)
     said = message("work 3")
     assert (await agent.send(said, FORWARDED)).text == "done"
     cards = sum(path.endswith("agent-card.json") for path, _ in peer.requests)
@@ -180,7 +180,7 @@ async def test_a_base_url_whose_card_could_not_be_fetched_is_not_reported_as_wit
 async def test_a_task_is_found_by_its_context_where_ids_do_not_count(dialect: str) -> None:
     peer = Agent(dialect, once=False)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         await agent.send(message("echo other", context="c2"), FORWARDED)
         said = message("work 2")
         peer.faults.append(cut)
@@ -209,7 +209,7 @@ async def test_older_agents_cannot_be_asked_for_a_message(dialect: str, has_card
     peer = Agent(dialect, once=False)  # type: ignore[arg-type]
     peer.has_card = has_card
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url if has_card else f"{url}/a2a", timeout_s=3)
+        agent = HttpAgent("bob", url if has_card else f"{url}/a2a", timeout_s=30)
         peer.faults.append(cut)
         said = message("echo x")
         with pytest.raises(RemoteLost):
@@ -224,7 +224,7 @@ async def test_older_agents_cannot_be_asked_for_a_message(dialect: str, has_card
 async def test_a_decision_that_did_not_arrive_is_sent_again(dialect: str, protocol: str) -> None:
     peer = Agent(dialect, protocol, once=False)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("ask a"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.faults.append(cut_before)
@@ -240,7 +240,7 @@ async def test_a_decision_that_did_not_arrive_is_sent_again(dialect: str, protoc
 async def test_a_decision_that_arrived_is_not_sent_again(protocol: str) -> None:
     peer = Agent("1.0", protocol, once=False)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("ask a"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(cut)
@@ -256,7 +256,7 @@ async def test_the_next_question_is_not_answered_with_the_last_decision() -> Non
     """In words, "yes" to the first of two questions must not become "yes" to the second."""
     peer = Agent("1.0", "text", once=False)
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("ask a b"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(cut)
@@ -284,7 +284,7 @@ async def test_a_text_decision_that_arrives_late_is_not_sent_twice() -> None:
         return await cut_before(request, handler)
 
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=10)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("ask a b"), FORWARDED)
         decided = message("", asked.task_id, approval(asked.input_request))
         peer.send_faults.append(understood_late)
@@ -323,7 +323,7 @@ async def test_a_token_that_did_not_arrive_is_brought_again(agent: HttpAgent, pe
 
 async def test_an_agent_that_comes_back_is_waited_for(peer: Agent) -> None:
     port = free_port()
-    agent = HttpAgent("bob", f"http://127.0.0.1:{port}", timeout_s=10)
+    agent = HttpAgent("bob", f"http://127.0.0.1:{port}", timeout_s=30)
     said = message("echo x")
     recovering = asyncio.create_task(agent.recover(said, FORWARDED))
     done, _ = await asyncio.wait([recovering], timeout=0.3)
@@ -356,7 +356,7 @@ NOTHING = [
 async def test_a_failed_status_request_leaves_the_outcome_unknown(protocol: str, nothing: Fault) -> None:
     peer = Agent("1.0", protocol)  # type: ignore[arg-type]
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("ask a"), FORWARDED)
         peer.faults += [nothing] * 3
         assert (
@@ -370,7 +370,7 @@ async def test_a_failed_status_request_leaves_the_outcome_unknown(protocol: str,
 async def test_a_failed_listing_of_tasks_leaves_the_outcome_unknown(nothing: Fault) -> None:
     peer = Agent("1.0", once=False)
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         said = message("echo x")
         peer.faults.append(cut)
         with pytest.raises(RemoteLost):
@@ -454,7 +454,7 @@ async def test_what_is_left_of_a_send_is_for_its_recovery(url: str, peer: Agent,
 async def test_a_message_whose_task_is_known_is_found_by_it(url: str, peer: Agent) -> None:
     """Where ids do not count and nobody can ask for a context."""
     peer.dialect, peer.once = "0.3", False
-    agent = HttpAgent("bob", url, timeout_s=3)
+    agent = HttpAgent("bob", url, timeout_s=30)
     said = message("work 2")
     peer.faults += [no_fault, cut]
     with pytest.raises(RemoteLost):

@@ -136,7 +136,7 @@ async def agent(request: pytest.FixtureRequest, executor: Deployer) -> AsyncIter
     way = WAYS.get(request.param, WAYS["1.0"])
     async with deployed(executor, way) as url:
         where = url if request.param in WAYS else f"{url}/rpc"
-        made = HttpAgent("deployer", where, timeout_s=5)
+        made = HttpAgent("deployer", where, timeout_s=30)
         yield made
         await made.close()
 
@@ -192,7 +192,7 @@ async def test_a_decision_that_it_never_got_is_sent_by_recovery(agent: HttpAgent
 async def test_a_message_that_it_got_is_found_by_its_context(executor: Deployer) -> None:
     for name in ("1.0", "1.0 rest"):
         async with deployed(executor, WAYS[name]) as url:
-            agent = HttpAgent("deployer", url, timeout_s=5)
+            agent = HttpAgent("deployer", url, timeout_s=30)
             said = message(f"hello {name}")
             assert await agent.recover(said, FORWARDED) is None
             await agent.send(said, FORWARDED)
@@ -218,7 +218,7 @@ async def test_the_best_of_several_interfaces_is_taken(executor: Deployer) -> No
         (["0.3"], "0.3"),
     ):
         async with deployed(executor, *[WAYS[name] for name in offered]) as url:
-            agent = HttpAgent("deployer", url, timeout_s=5)
+            agent = HttpAgent("deployer", url, timeout_s=30)
             await agent.send(message("hello"), FORWARDED)
             assert agent._profile is not None and agent._profile.endpoints[0].version == version
             assert agent._profile.endpoints[0].rest == ("1.0" not in offered and "1.0 rest" in offered)

@@ -44,7 +44,7 @@ def peer(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture
 async def agent(peer: Agent) -> AsyncIterator[HttpAgent]:
     async with served(peer.app()) as url:
-        made = HttpAgent("bob", url, timeout_s=3)
+        made = HttpAgent("bob", url, timeout_s=30)
         yield made
         await made.close()
 
@@ -122,7 +122,7 @@ async def test_a_text_decision_is_not_sent_if_the_status_request_before_it_fails
 async def test_a_text_decision_is_sent_once_to_an_agent_without_status_requests(refusal: object) -> None:
     peer = Agent("1.0", "text", once=False)
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("ask a b"), FORWARDED)
         said, looks = yes(asked), 2 if refusal is NO_SUCH_METHOD else 1  # the card is read anew
         peer.faults += [refusal] * looks  # type: ignore[list-item]
@@ -157,7 +157,7 @@ async def test_the_same_text_may_be_a_new_input_request() -> None:
     app = web.Application()
     app.router.add_post("/a2a", answer)
     async with served(app) as url:
-        agent = HttpAgent("bob", f"{url}/a2a", timeout_s=3)
+        agent = HttpAgent("bob", f"{url}/a2a", timeout_s=30)
         said = yes(await agent.send(message("delete"), FORWARDED))
         with pytest.raises(RemoteLost):
             await agent.send(said, FORWARDED)
@@ -187,7 +187,7 @@ async def test_a_token_is_not_brought_where_none_is_waited_for(agent: HttpAgent,
 async def test_a_token_is_sent_without_a_status_request_where_there_is_none() -> None:
     peer = Agent("1.0", "text")
     async with served(peer.app()) as url:
-        agent = HttpAgent("bob", url, timeout_s=3)
+        agent = HttpAgent("bob", url, timeout_s=30)
         asked = await agent.send(message("auth"), FORWARDED)
         peer.faults.append(UNSUPPORTED)
         assert (await agent.send(message("", asked.task_id), TOKEN)).text == "welcome"
