@@ -358,8 +358,9 @@ class CallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ``scopes`` are the budgets that it must fit into, ``on_limit`` what follows if it does not. ``forced``
     names the limit for which this is the last answer, which may use what ordinary calls leave alone.
     ``warn_at`` is the part of a limit from which the model is to be told, None if it cannot be told now.
-    ``waits`` False: it has waited long enough for calls in flight. ``asked_by``, ``agent_path`` and
-    ``expire_after_s`` are those of the question, where a person is asked for more.
+    ``waits`` False: it has waited long enough for calls in flight. ``at_once``: the reply is wanted at once,
+    even if it is that the call has to wait. ``asked_by``, ``agent_path`` and ``expire_after_s`` are those of
+    the question, where a person is asked for more.
     """
 
     step: str
@@ -374,6 +375,7 @@ class CallRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     forced: str = ""
     warn_at: float | None = None
     waits: bool = True
+    at_once: bool = False
     asked_by: str = ""
     agent_path: Sequence[str] = ()
     expire_after_s: float | None = None

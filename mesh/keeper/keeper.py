@@ -211,7 +211,7 @@ class Keeper:
     ) -> ReserveReply:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
         loaded = await self._shard.get(activation.conversation_id)
-        grant = await loaded.reserve(activation, events, request, _LISTEN_S)
+        grant = await loaded.reserve(activation, events, request, 0 if request.at_once else _LISTEN_S)
         if not grant.ack.taken and loaded.needs_pass:
             self._driver.start(loaded)
         return grant

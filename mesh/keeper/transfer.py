@@ -13,6 +13,7 @@ from mesh.core.events import (
     ApprovalResolved,
     ConversationCreated,
     Error,
+    LimitReached,
     Live,
     ToolResult,
     UserMessage,
@@ -22,6 +23,8 @@ from mesh.core.events import (
 )
 from mesh.core.ids import SESSION_IDS, is_id, is_session_id
 
+_LONGEST_STEP, _DEEPEST_STEP = 2_000, 100
+"""Much is kept by each place around a step, so that a very deep one takes very much memory."""
 _LEFT_BEHIND = (
     "This conversation was carried to another mesh while this turn was open: what it waited for, or was "
     "about to do, was left behind. Ask again if it is still wanted."
@@ -98,6 +101,9 @@ def _problem_of(event: AnyEvent) -> str:
     processes, which the mesh makes such that they can, and another source might not."""
     if event.time and not is_moment(event.time):
         return "time must be as in 2026-01-31T12:00:00.000Z"
+    scope = event.scope if isinstance(event, LimitReached) else ""
+    if any(len(place) > _LONGEST_STEP or place.count(".") > _DEEPEST_STEP for place in (event.step, scope)):
+        return f"a step has at most {_LONGEST_STEP} characters and {_DEEPEST_STEP} points"
     if isinstance(event, ConversationCreated | UserMessage) and not _has_valid_session(event):
         return f"session_id must be {SESSION_IDS}"
     files = event.artifacts if isinstance(event, ToolResult) else ()

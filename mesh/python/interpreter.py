@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from mesh.core import strict_json
 from mesh.core.execution import RecordedQuestion
 from mesh.python import inside
 from mesh.python.code_end import CodeEnd, Logs
@@ -342,10 +343,10 @@ class _Conversation:
             line = await self._within_time(self._reader.readline())
             if not line:
                 return None
-            message = json.loads(line)
+            message = strict_json.parsed(line)
         except ConnectionError:
             return None
-        except (ValueError, RecursionError):
+        except ValueError:
             raise BrokenProtocol from None
         if not isinstance(message, dict):
             raise BrokenProtocol

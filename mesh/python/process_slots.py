@@ -73,8 +73,10 @@ class ProcessSlots:
         self._free += 1
 
     def _begin_to_wait(self, slot: ProcessSlot) -> None:
-        self._waiting[slot] = None
-        self._make_room()
+        # One that was told to leave, and got its answer in that moment, leaves now. It is counted already.
+        if not slot.is_to_leave.is_set():
+            self._waiting[slot] = None
+            self._make_room()
 
     def _end_waiting(self, slot: ProcessSlot) -> None:
         self._waiting.pop(slot, None)

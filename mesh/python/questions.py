@@ -12,6 +12,7 @@ from mesh.core.execution import RecordedQuestion
 
 MOST_HANDLES = 10_000
 MOST_QUESTIONS = 10_000
+MOST_TIMEOUT_S = 1e9
 """Of one call."""
 _MOST_SHOWN = 500
 
@@ -95,8 +96,7 @@ def question_of(message: dict[str, Any]) -> Question:
             question = msgspec.convert(asked, WaitQuestion)
         except msgspec.ValidationError:
             raise BrokenProtocol from None
-        if 0 < len(question.handles) <= MOST_HANDLES:
-            return question
+        return _bounded(question)
     raise BrokenProtocol
 
 
@@ -113,9 +113,19 @@ def _question(asked: "_Asked") -> Question:
         return ForkQuestion(asked.fork, asked.title)
     if asked.spawn is not None and asked.task is not None:
         return SpawnQuestion(asked.spawn, asked.task, asked.title)
-    if asked.wait is not None and 0 < len(asked.wait) <= MOST_HANDLES:
-        return WaitQuestion(asked.wait, asked.any, asked.timeout)
+    if asked.wait is not None:
+        return _bounded(WaitQuestion(asked.wait, asked.any, asked.timeout))
     raise BrokenProtocol
+
+
+def _bounded(question: WaitQuestion) -> WaitQuestion:
+    """A question that is one. The code may have got round what checks it in the sandbox, and no timer must
+    be set to a time that is no number. Raises `BrokenProtocol`."""
+    timeout_s = question.timeout_s
+    is_bounded = timeout_s is None or 0 <= timeout_s <= MOST_TIMEOUT_S  # not so for NaN
+    if not is_bounded or not 0 < len(question.handles) <= MOST_HANDLES:
+        raise BrokenProtocol
+    return question
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -44,6 +44,7 @@ class AgentSlots:
         self._has_own = True
         self._rests = False  # whether the keeper has to hear that it has given its own slot back
         self._leaves = False  # or that it does not work in it any more
+        self._may_be_heard = False  # or may have heard it already
         self._has_rested = False  # whether the keeper has heard that it gave its own slot back
         self._returning = 0  # how many wait for its own slot
         self._again: asyncio.Future[bool] | None = None
@@ -126,8 +127,8 @@ class AgentSlots:
 
     async def work(self) -> bool:
         """Returns when the node has its slot again, if it has given it back. Raises `Unavailable`."""
-        if self._rests or self._leaves:  # nobody has heard of it
-            self._rests, self._leaves, self._has_own = False, False, True
+        if self._rests or self._leaves:
+            self._rests, self._leaves, self._has_own = False, False, not self._may_be_heard
         if not self._own or self._has_own:
             return True
         self._again = self._again or self._ask(self._own)
@@ -229,8 +230,27 @@ class AgentSlots:
         )
         self._has_rested |= self._rests
         self._unsent, self._free, self._rests, self._leaves = {}, {}, False, False
-        self._note(await self._recorder.slots(self._activation, request))
+        try:
+            reply = await self._recorder.slots(self._activation, request)
+        except (Unavailable, JournalError):
+            self._give_back_again(request)
+            raise
+        self._may_be_heard = False
+        self._note(reply)
         self._listen()
+
+    def _give_back_again(self, request: SlotRequest) -> None:
+        """Nobody knows whether a request was carried out. What it gave back must not stay taken: others may
+        wait for it."""
+        for place in request.free:
+            if place not in self._taking and place not in self._working:
+                self._free[place] = None
+        if not self._has_own:
+            self._rests |= bool(request.rests)
+            self._leaves |= bool(request.leaves)
+            self._may_be_heard |= self._rests or self._leaves
+        if self._free or self._rests or self._leaves:
+            self._send_later()
 
     async def _listen_all(self) -> None:
         while self._waiting:

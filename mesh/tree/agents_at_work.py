@@ -342,7 +342,9 @@ class AgentsAtWork:
     async def _stop(self, stop: AgentTold) -> None:
         """Ends an agent that a node above has stopped."""
         if stop.step in self._unended:
-            await self.delete(stop.step, stop.text)
+            deleted = self._deleted(self._started[stop.step], stop.text)
+            # Whoever has stopped it does not wait until it runs no more: a tool may take long.
+            self._branches.end_soon(stop.step, _Ended(deleted))
 
     def _delete_all(self, reason: str) -> None:
         for place in [*self._unended]:

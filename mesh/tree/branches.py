@@ -60,6 +60,7 @@ class Branches(Generic[K, T]):
         self._ended: dict[K, T | PassEnd] = {}
         self._paused: set[K] = set()
         self._missed: set[K] = set()  # branches that ran when a decision about them came
+        self._leaving: set[asyncio.Task[T | PassEnd]] = set()  # branches that were ended from outside
         self._is_over = False
         self._heard = steps.decided  # the decisions that these branches know of
         self._news: asyncio.Task[Sequence[StepKey]] | None = None
@@ -86,13 +87,23 @@ class Branches(Generic[K, T]):
 
     async def end(self, key: K, outcome: T) -> None:
         """Ends a branch with this outcome, whether it runs or has paused; returns when it runs no more."""
+        task = self.end_soon(key, outcome)
+        if task is not None:  # not cancelled once more: that would break off what must not be
+            await asyncio.gather(task, return_exceptions=True)
+
+    def end_soon(self, key: K, outcome: T) -> asyncio.Task[T | PassEnd] | None:
+        """As `end`, but returns at once. What still runs of the branch, such as a tool that must not be
+        broken off, is waited for at the end of `run`."""
         task = self._running.pop(key, None)
         self._paused.discard(key)
         self._ended[key] = outcome
         if task is not None:
             del self._tasks[task]
-            await _cancelled(task)
+            task.cancel()
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
         self._changed.set()
+        return task
 
     async def run(self) -> dict[K, T | PassEnd]:
         """Runs all branches; returns how each of them ended, in the order in which they were added. Raises
@@ -105,6 +116,7 @@ class Branches(Generic[K, T]):
                     lost = await self._next() or lost
         finally:
             await _cancelled(*self._running.values(), *([self._news] if self._news else ()))
+            await asyncio.gather(*self._leaving, return_exceptions=True)
         if lost and not self._is_over:
             raise lost
         return {key: self._ended[key] for key in self._branches if key in self._ended}

@@ -345,19 +345,25 @@ class Steps:
     async def reserve(self, request: CallRequest) -> ReserveReply:
         """Reserves what a model call can cost, together with all that was recorded before it, on which it
         depends. The lock is held meanwhile: nothing may overtake them. Raises `Superseded`, `Unavailable`."""
+        activation, grant = self.turn.activation, ReserveReply(Ack(False))
+        at_once = msgspec.structs.replace(request, at_once=True)
+
+        async def send(batch: Sequence[AnyEvent]) -> Ack:
+            nonlocal grant
+            grant = await self._recorder.reserve(activation, batch, at_once)
+            return grant.ack
+
         async with self._sending:
-            turn, grant = self.turn, ReserveReply(Ack(False))
-
-            async def send(batch: Sequence[AnyEvent]) -> Ack:
-                nonlocal grant
-                grant = await self._recorder.reserve(turn.activation, batch, request)
-                return grant.ack
-
             await self._send_batch(send)
-            if grant.event is not None:
-                self._known.add([grant.event])
-                self._sent.append(grant.event)
-            return grant
+        if grant.event is None and not grant.is_paused:
+            # It waits for calls in flight. The lock is free meanwhile: what agents of this node bring may be
+            # what it waits for.
+            grant = await self._recorder.reserve(activation, (), request)
+            self._take_ack(grant.ack)
+        if grant.event is not None:
+            self._known.add([grant.event])
+            self._sent.append(grant.event)
+        return grant
 
     async def remaining(self, on_limit: OnLimit) -> Remaining:
         """What may still be used of the budgets around this node. Raises `Unavailable`."""
@@ -598,6 +604,8 @@ class Steps:
             if running is None:
                 return self._cannot_hear(news) or self._wake_for(news)
             heard = await running.hear(news, is_durable=is_durable)
+            if heard == "taken":
+                self._known.add([news])  # the call may have ended with the reply; the next one has to know it
             if heard is not None:
                 return heard
             if is_durable:
@@ -611,6 +619,9 @@ class Steps:
 
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
         """Ends an agent that this node has started."""
+        known = self.stop_of(stop.place)
+        if known is not None and known.id == stop.id:  # the reply to it was lost
+            return "taken"
         if problem := self._cannot_hear(stop):
             return problem
         if not is_durable:
@@ -736,14 +747,17 @@ class Steps:
             ack = await send([*self._pending, *self._unsent])
         finally:
             self._on_its_way = 0
-        if not ack.taken:
-            raise Superseded
-        self.watched = ack.watched
-        self._llm_calls_durable = ack.llm_calls
+        self._take_ack(ack)
         sent = self._unsent[:own]
         self._llm_calls_unsent -= _llm_calls(sent)
         self._sent += _journaled(sent)
         del self._pending[:before], self._unsent[:own]
+
+    def _take_ack(self, ack: Ack) -> None:
+        if not ack.taken:
+            raise Superseded
+        self.watched = ack.watched
+        self._llm_calls_durable = ack.llm_calls
 
 
 class _Losses:

@@ -298,7 +298,8 @@ class Recorder(Protocol):
         self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
         """Sends events ahead, and reserves what a model call can cost. Waits while it fits only if calls in
-        flight turn out cheaper, but not for ever. Raises `Unavailable`."""
+        flight turn out cheaper, but not for ever, and not if the reply is wanted at once. Raises
+        `Unavailable`."""
         ...
 
     async def start(

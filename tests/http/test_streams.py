@@ -315,6 +315,10 @@ async def test_a_conversation_is_carried_to_another_mesh_and_goes_on_there() -> 
             "uuid",
         ),
         (b"%b\n%b\n", "more than one conversation_created"),
+        (
+            b'%b\n{"type":"agent_started","name":"x","kind":"llm","step":"0' + b".0" * 900 + b'"}',
+            "line 2: a step has at most 2000 characters and 100 points",
+        ),
     ],
 )
 async def test_what_cannot_be_imported_is_refused_with_its_line(content: bytes, why: str) -> None:

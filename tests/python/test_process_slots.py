@@ -74,3 +74,24 @@ async def test_a_slot_that_was_given_to_somebody_who_has_gone_goes_to_the_next()
     assert order == ["stays"]
     async with asyncio.timeout(30), slots.slot():
         pass
+
+
+async def test_a_process_that_is_told_to_leave_as_it_gets_its_answer_leaves_the_next_time_it_waits() -> None:
+    slots = ProcessSlots(1)
+
+    async def waits() -> None:
+        async with slots.slot() as slot:
+            with slot.waiting():
+                await slot.is_to_leave.wait()
+
+    async with slots.slot() as first:
+        second = asyncio.create_task(waits())
+        await asyncio.sleep(0)
+        with first.waiting():
+            pass  # it is told to leave, and has its answer
+        with first.waiting():
+            assert first.is_to_leave.is_set()
+    async with asyncio.timeout(30):
+        await asyncio.sleep(0)
+        async with slots.slot():  # the second makes room, although the first was told so twice
+            await second

@@ -335,3 +335,54 @@ async def test_what_runs_again_after_its_process_was_gone_has_a_slot() -> None:
         assert await slots.keep(place) and keeper.slots_of_turn.held == {place}
         assert await slots.keep(place)
         await slots.close()
+
+
+@pytest.mark.parametrize("rests", [False, True])
+async def test_what_is_given_back_while_the_keeper_does_not_answer_is_given_back_later(rests: bool) -> None:
+    keeper = _Keeper(1)
+    own = "0.x@0-0-0"
+    slots, others = _slots(keeper, Place(own), own if rests else ""), _slots(keeper, Place("0.1"))
+    async with asyncio.timeout(30):
+        if rests:
+            keeper.slots_of_turn.start("parent", [own])
+        else:
+            assert await slots.take(f"{own}.y@0-0-0")
+        keeper.fails = True
+        slots.rest() if rests else slots.give_back(f"{own}.y@0-0-0", is_told=False)
+        before = keeper.calls
+
+        async def has_failed() -> bool:
+            return keeper.calls > before
+
+        await until(has_failed)
+        keeper.fails = False
+        assert await others.take("0.1.z@0-0-0")
+        await others.close()
+        await slots.close()
+
+
+async def test_whoever_may_have_given_its_slot_back_asks_for_it_again() -> None:
+    own = "0.x@0-0-0"
+
+    class _Deaf(_Keeper):
+        """Carries a request out, and its reply is lost."""
+
+        async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
+            reply = await super().slots(activation, request)
+            if request.rests:
+                raise Unavailable("the keeper does not answer")
+            return reply
+
+    keeper = _Deaf(1)
+    keeper.slots_of_turn.start("parent", [own])
+    slots = _slots(keeper, Place(own), own)
+    async with asyncio.timeout(30):
+        slots.rest()
+
+        async def has_rested() -> bool:
+            return own not in keeper.slots_of_turn.held
+
+        await until(has_rested)
+        assert await slots.work()
+        assert own in keeper.slots_of_turn.held
+        await slots.close()

@@ -37,6 +37,7 @@ from mesh.core.events import (
     UserMessage,
 )
 from mesh.core.spend_of_runs import spend_of
+from mesh.keeper import keeper
 from mesh.llm.port import LlmRequest
 from mesh.tree.turn import PassInput, PassOutput, Recorder, ReserveReply
 from tests.tree.test_budgets import LOOKS, Paid, mesh
@@ -320,3 +321,51 @@ async def _pending(world: WorldMesh) -> str:
         if pending := fold(await world.journal.read(id_)).pending:
             return pending[0].uuid
     return ""
+
+
+class Held(Paid):
+    """The second call of ``search`` waits until it is let."""
+
+    def __init__(self, **script: Any) -> None:
+        super().__init__(**script)
+        self.is_let = asyncio.Event()
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[Event]:
+        if request.system.startswith("search") and self.asked["search"]:
+            self.gates["search"] = self.is_let
+        async for event in super().stream(request):
+            yield event
+
+
+async def test_a_call_that_waits_for_room_does_not_hold_up_the_agent_whose_end_makes_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "_LISTEN_S", 1000.0)
+    spawns = calls(("spawn", {"agents": [{"agent": "search", "task": "x"}]}))
+    model = Held(
+        main=[
+            spawns,
+            calls(("wait", {"timeout_s": 0.1})),
+            calls(("look", {})),
+            calls(("wait", {})),
+            says("done"),
+        ],
+        search=[calls(("look", {}))],
+    )
+    lead = llm("main", agents=["search"], spawn={})
+    search = llm("search", "find {task}", description="Finds.")
+    waiting = asyncio.Event()
+    async with mesh(model, lead, search, budget={"max_total_tokens": 5600}) as world:
+        reserve = world.reserve
+
+        async def watched(activation: Any, events: Any, request: CallRequest) -> ReserveReply:
+            if not request.at_once:
+                waiting.set()
+            return await reserve(activation, events, request)
+
+        monkeypatch.setattr(world, "reserve", watched)
+        creating = asyncio.create_task(world.create("go"))
+        await asyncio.wait_for(waiting.wait(), 30)
+        model.is_let.set()
+        _, body = await asyncio.wait_for(creating, 30)
+    assert body["result"]["response"] == "done"

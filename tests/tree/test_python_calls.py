@@ -434,3 +434,23 @@ async def test_code_starts_a_fork_that_a_person_has_to_agree_to_only_if_one_agre
         assert model.result == 'Result: "about x"' and len(starts) == 1
     else:
         assert "a person has to agree" in model.result and not starts
+
+
+@pytest.mark.parametrize("timeout", ["1e300", "float('nan')", "float('inf')", "-1.0"])
+async def test_code_that_gets_round_the_check_of_a_timeout_ends_its_call_and_nothing_else(
+    timeout: str,
+) -> None:
+    code = f"h = fork('x')\nwait.__self__._ask({{'wait': [h], 'any': False, 'timeout': {timeout}}})"
+    model = Coder(code)
+    model.gate.clear()
+    async with mesh(model) as world:
+        creating = asyncio.create_task(world.create("go"))
+
+        async def is_told() -> bool:
+            return bool(model.result)
+
+        await until(is_told)
+        model.gate.set()
+        status, body = await creating
+    assert (status, body["result"]["response"]) == (201, "done")
+    assert model.result.startswith("Error: ")

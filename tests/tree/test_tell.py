@@ -13,6 +13,7 @@ from mesh.core.ids import new_id
 from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import Place
 from mesh.llm.port import LlmRequest
+from mesh.tree import nodes_below
 from mesh.tree.node import Activations
 from mesh.tree.nodes_below import NodesBelow
 from mesh.tree.steps import Steps
@@ -755,3 +756,37 @@ async def test_news_that_overtakes_the_call_that_it_is_for_waits_for_it() -> Non
         await asyncio.sleep(0)
         assert not late.done()
         late.cancel()
+
+
+async def test_who_stops_an_agent_of_an_agent_does_not_wait_for_a_tool_that_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """News is bounded in time, and a tool that must not be broken off may take longer."""
+    monkeypatch.setattr(nodes_below, "HEAR_WITHIN_S", 2.0)
+    runs, goes_on = asyncio.Event(), asyncio.Event()
+    scene = Scene("main/1", main=[spawn("boss"), stop(WEB_OF_BOSS)], boss=[spawn("web"), WAIT], web=[add(1)])
+    boss, web = llm("boss", agents=["web"], spawn={}, description="b"), llm("web", description="w")
+    tree = parallel(BOSSES, approvals="inline")
+    async with WorldMesh(scene, config=config(tree, agents=[boss, web])) as world:
+
+        async def held() -> None:
+            runs.set()
+            await asyncio.wait_for(goes_on.wait(), 30)
+
+        world.ledger.before_add = held
+        id = new_id()
+        await world.ask(Create(id, Caller(session_id="s1"), "go", wait=False))
+        await asyncio.wait_for(runs.wait(), 30)
+        scene.let("main/1")
+        await scene.reached("main/2")
+        goes_on.set()
+
+        async def ended() -> bool:
+            return (await world.show(id))["turn"]["state"] == "completed"
+
+        await until(ended)
+        events = await world.journal.read(id)
+    (stopped,) = [e for e in events if isinstance(e, ToolResult) and e.tool == "stop"]
+    assert (stopped.content, stopped.is_error) == (f"{WEB_OF_BOSS} is deleted.", False)
+    (added,) = [e for e in events if isinstance(e, ToolResult) and e.tool == "add"]
+    assert (world.ledger.lines, added.is_error) == (["add 1"], False)
