@@ -7,11 +7,19 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
+
+from mesh.policy import shell
 
 # Tests share a machine with others: how long one example takes says nothing about the code.
 settings.register_profile("mesh", deadline=None)
 settings.load_profile("mesh")
+
+# Nor does how long a request takes, or the parser of a shell command, unless a test says so.
+for _step in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _step, 60.0)
+shell.TIMEOUT_S = 60.0
 
 # A shell that runs pytest beside something else (`make test`) lets it ignore SIGINT, and all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,6 +37,8 @@ EXIT_GRACE_S = 2.0
 """How long a server may take to exit after its stdin was closed."""
 TERM_GRACE_S = 1.0
 KILL_GRACE_S = 2.0
+ENDS_WITHIN_S, STDERR_WITHIN_S = 1.0, 0.5
+"""How long the end of a server is waited for whose output has ended, and then the rest of its stderr."""
 OUTBOX = 16
 """Messages that may wait for a server that does not read its stdin."""
 GARBAGE_BATCH = 64
@@ -222,9 +224,9 @@ class StdioTransport:
 
     async def _exit_message(self) -> str:
         """Returns why the output ended, as far as that is known within a second."""
-        if not await self._exited(1.0):
+        if not await self._exited(ENDS_WITHIN_S):
             return "it closed its output"
-        await asyncio.wait(self._tasks[2:], timeout=0.5)  # the end of stderr says best why
+        await asyncio.wait(self._tasks[2:], timeout=STDERR_WITHIN_S)  # the end of stderr says best why
         code = self._process.returncode or 0
         signalled = -code if code < 0 else code - 128 if 128 < code < 160 else 0
         how = f"was killed by signal {signalled}" if signalled else f"exited with code {code}"

@@ -22,7 +22,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from mesh.core import strict_json
 from mesh.core.execution import RecordedQuestion
 from mesh.python import inside
 from mesh.python.code_end import CodeEnd, Logs
@@ -343,10 +342,10 @@ class _Conversation:
             line = await self._within_time(self._reader.readline())
             if not line:
                 return None
-            message = strict_json.parsed(line)
+            message = json.loads(line)
         except ConnectionError:
             return None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BrokenProtocol from None
         if not isinstance(message, dict):
             raise BrokenProtocol

@@ -16,7 +16,7 @@ from mesh.journal.on_disk import parse
 from tests.worlds.process import MeshProcess
 
 UP_AGAIN_WITHIN_S = 90.0
-RECOVERY_S = 10.0
+RECOVERY_S = 20.0
 """For how long after a kill calls may still meet the gap that it left."""
 EVERYTHING = "everything at once"
 DAEMON = "a daemon of Ray"

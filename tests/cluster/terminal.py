@@ -18,8 +18,8 @@ from tests.worlds.documents import ROOT
 from tests.worlds.ports import free_port
 from tests.worlds.process import UP_WITHIN_S, edge_ports
 
-DOWN_WITHIN_S = 30.0
-ANSWER_WITHIN_S = 60.0
+DOWN_WITHIN_S = 90.0
+ANSWER_WITHIN_S = 120.0
 MODEL, MESH = "llm-stub is ready", "Ctrl-C stops"
 """What each of the two servers says when it is ready."""
 

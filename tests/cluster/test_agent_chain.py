@@ -33,7 +33,7 @@ from tests.worlds.process import running
 PEOPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "7"))
 ROUNDS = max(1, int(os.environ.get("CHAOS_KILLS", "25")) // 100)
-UP_AGAIN_WITHIN_S = 60.0
+UP_AGAIN_WITHIN_S = 120.0
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(420 + 120 * ROUNDS)]
 

@@ -16,7 +16,7 @@ from tests.cluster.rest import created
 from tests.cluster.world import World
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 MAIN = {"name": "main", "type": "llm", "agents": ["writer", "spare", "listener"], "spawn": {}}
 AGENTS = [

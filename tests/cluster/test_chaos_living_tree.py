@@ -27,7 +27,6 @@ from mesh.core.events import (
     ToolResult,
 )
 from tests.cluster.chaos import (
-    RESUMED_WITHIN_S,
     SEED,
     at_work,
     journal,
@@ -59,6 +58,9 @@ from tests.cluster.monkey import (
 )
 from tests.cluster.stalls import LostActor, figures, kill_node, stalled
 from tests.cluster.tree_world import Told, TreePerson
+
+GOES_ON_WITHIN_S = 30.0
+"""What is lost with an actor, and what is beside it: see docs/agents-that-start-agents.md."""
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 PEOPLE = 2
@@ -150,8 +152,8 @@ def test_agents_beside_a_lost_actor_go_on(doomed: LivingWorld, capsys: pytest.Ca
         sys.stdout.write(
             f"\nkills of nodes in a living tree, seed {SEED}:\n{table(rows)}\n{figures(stalls)}\n"
         )
-    assert max((stall.others_s for stall in stalls), default=0) < RESUMED_WITHIN_S
-    assert max((stall.own_s for stall in stalls), default=0) < RESUMED_WITHIN_S
+    assert max((stall.others_s for stall in stalls), default=0) < GOES_ON_WITHIN_S
+    assert max((stall.own_s for stall in stalls), default=0) < GOES_ON_WITHIN_S
 
 
 def test_random_kills_in_a_living_tree_lose_nobody_and_repeat_nothing(

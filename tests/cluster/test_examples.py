@@ -40,7 +40,7 @@ def terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_of_a_readme_prints_what_is_shown(name: str, terminal: Terminal) -> None:
     if name in NEEDS_SANDBOX and all(map(why_not, KINDS)):

@@ -9,7 +9,7 @@ from tests.cluster.model import Model
 from tests.cluster.rest import until
 from tests.cluster.world import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 LINES = [f"line-{number}" for number in range(6)]
 

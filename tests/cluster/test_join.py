@@ -21,7 +21,7 @@ from tests.cluster.test_lifecycle import refused
 from tests.cluster.world import World, ledger_config
 from tests.worlds.ports import free_port
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 GONE_WITHIN_S = 90.0
 """A head that keeps its state may come back, so it is waited for."""
@@ -189,6 +189,6 @@ def seen(look: str, address: str, env: dict[str, str]) -> Any:
         env={**os.environ, **env, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     return json.loads(found.stdout.splitlines()[-1])

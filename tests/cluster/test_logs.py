@@ -18,7 +18,7 @@ from tests.cluster.rest import until
 from tests.cluster.world import World
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _WITHIN_S = 30.0
 

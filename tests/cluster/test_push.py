@@ -17,7 +17,7 @@ from tests.cluster.world import World
 from tests.worlds.receiver import short
 from tests.worlds.rpc import Json, Rpc, said, state
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 WITHIN_S = 60
 ALL = ["input_required", "artifact", "completed"]

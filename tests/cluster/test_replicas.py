@@ -19,7 +19,7 @@ from tests.cluster.model import Model
 from tests.cluster.rest import Body, contents, created, shown, until
 from tests.worlds.process import MeshProcess, running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SERVER = Path(__file__).with_name("slow_server.py")
 
@@ -89,7 +89,7 @@ def test_a_replica_that_dies_leaves_one_unknown_outcome_and_the_others_go_on(
     api: httpx.Client, ledger: Path
 ) -> None:
     with ThreadPoolExecutor() as clients:
-        answers = [clients.submit(created, api, "call four_once 4 1") for _ in range(4)]
+        answers = [clients.submit(created, api, "call four_once 15 1") for _ in range(4)]
         until(lambda: ledger.exists() and len(ledger.read_text().split()) == 4)
         ran = ledger.read_text().split()
         assert len({*ran}) == 4

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.rest import Body, contents, created, problem, shown, until
 from tests.cluster.world import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 # -- what is there

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.rest import contents, created, problem, shown
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 MIB = 1024 * 1024
 

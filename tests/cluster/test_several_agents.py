@@ -21,7 +21,7 @@ from tests.cluster.test_join import actors
 from tests.cluster.world import ledger_config
 from tests.worlds.process import MeshProcess, running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 MESH = str(Path(sys.executable).with_name("mesh"))
 
@@ -175,7 +175,7 @@ def test_the_terminal_chat_talks_to_an_agent_below_a_path(mesh: Several, right: 
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stdout.strip()) == (0, "echo: from a pipe"), ended.stderr

@@ -182,9 +182,9 @@ def test_a_type_of_a_file_is_read_with_the_variables_of_the_server_of_this_file(
 def test_a_file_whose_process_does_not_end_is_a_problem(
     goes_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh.config.files.DESCRIBE_TIMEOUT_S", 8.0)
+    monkeypatch.setattr("mesh.config.files.DESCRIBE_TIMEOUT_S", 20.0)
     [found] = describe(FileText("/nowhere/shop.py", goes_on + TOOLS), {}).problems
-    assert found.message.startswith("it did not end within 8 s: the import started a thread, or registered")
+    assert found.message.startswith("it did not end within 20 s: the import started a thread, or registered")
 
 
 @pytest.mark.parametrize("env", [{"A=B": "x"}, {"A": "x\0y"}])

@@ -255,18 +255,19 @@ async def knock_for_a_while(address: Address, greeting: bytes) -> None:
 async def test_an_unauthenticated_connection_is_closed_at_the_first_wrong_byte_or_after_the_deadline(
     greeting: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GREET_WITHIN_S", 0.2)
     async with connected() as (channel, endpoint):
-        await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), greeting), 30)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "GREET_WITHIN_S", 0.2)
+            await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), greeting), 30)
         assert await within(channel.call("echo", b"x")) == b"x"
 
 
 async def test_a_known_caller_may_be_silent_for_longer_than_an_unauthenticated_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "GREET_WITHIN_S", 0.05)
     async with connected() as (channel, endpoint):
         assert await within(channel.call("echo", b"x")) == b"x"
+        monkeypatch.setattr(module, "GREET_WITHIN_S", 0.05)
         connection = channel._connection
         await asyncio.wait_for(knock(await endpoint.listen("127.0.0.1"), b""), 30)  # came later, and is over
         assert await within(channel.call("echo", b"y")) == b"y"

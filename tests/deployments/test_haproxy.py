@@ -123,7 +123,7 @@ def test_thousands_of_connections_that_are_held_do_not_keep_others_waiting(
         url = f"http://127.0.0.1:{ports['http']}"
         assert answer(url) == "here"
         for _ in range(4_500):  # more than its maxconn
-            client = held.enter_context(socket.create_connection(("127.0.0.1", ports["http"]), timeout=10))
+            client = held.enter_context(socket.create_connection(("127.0.0.1", ports["http"]), timeout=30))
             client.sendall(sent)
         assert httpx.get(url, trust_env=False, timeout=30).text == "here"
         assert process.memory_info().rss < 200 * 2**20
@@ -132,7 +132,7 @@ def test_thousands_of_connections_that_are_held_do_not_keep_others_waiting(
 def test_a_request_that_does_not_arrive_is_answered_with_json(tmp_path: Path) -> None:
     with running(tmp_path) as (_, ports):
         assert answer(f"http://127.0.0.1:{ports['http']}") == "here"
-        with socket.create_connection(("127.0.0.1", ports["http"]), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", ports["http"]), timeout=30) as client:
             client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
             head, _, body = until_closed(client).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 ")
@@ -151,8 +151,8 @@ def test_a_long_turn_and_a_stream_outlive_every_bound_on_clients(tmp_path: Path)
             url = f"http://127.0.0.1:{ports['http']}"
             assert answer(url) == "here"
             big = b"x" * 100_000
-            assert httpx.post(f"{url}/behind/turn", content=big, trust_env=False, timeout=10).text == "100000"
-            assert httpx.get(f"{url}/behind/stream", trust_env=False, timeout=10).text == "first last"
+            assert httpx.post(f"{url}/behind/turn", content=big, trust_env=False, timeout=30).text == "100000"
+            assert httpx.get(f"{url}/behind/stream", trust_env=False, timeout=30).text == "first last"
         finally:
             process.terminate()
             process.wait(30)
@@ -165,7 +165,7 @@ def test_serves_own_pages_are_not_told_to_strangers(tmp_path: Path, path: str) -
     with running(tmp_path) as (_, ports):
         url = f"http://127.0.0.1:{ports['http']}"
         assert answer(url) == "here"
-        with socket.create_connection(("127.0.0.1", ports["http"]), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", ports["http"]), timeout=30) as client:
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
             head, _, body = until_closed(client).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 404 ")

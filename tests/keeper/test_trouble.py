@@ -230,7 +230,8 @@ async def test_a_message_that_was_just_taken_is_in_every_view() -> None:
             slow.asked.clear()
 
 
-async def test_a_turn_is_cancelled_before_its_first_append() -> None:
+async def test_a_turn_is_cancelled_before_its_first_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.keeper.loaded_conversation.SEND_AHEAD_S", 60.0)
     slow = Slow()
     async with WorldMesh(ScriptedLlm(slow)) as mesh:
         _, body = await mesh.create()

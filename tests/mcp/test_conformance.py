@@ -64,7 +64,7 @@ async def test_an_unknown_tool_is_an_error_outcome(session: ToolSession) -> None
 
 async def test_calls_run_one_at_a_time_in_the_order_they_came(session: ToolSession, at_a_time: int) -> None:
     await session.catalogue()
-    outcomes = await asyncio.gather(*(session.call("wait", {"s": 0.03}) for _ in range(4 * at_a_time)))
+    outcomes = await asyncio.gather(*(session.call("wait", {"s": 0.5}) for _ in range(4 * at_a_time)))
     spans = [json.loads(outcome.content) for outcome in outcomes]
     lanes = [spans[lane::at_a_time] for lane in range(at_a_time)]
     assert all(earlier[1] <= later[0] for lane in lanes for earlier, later in itertools.pairwise(lane))

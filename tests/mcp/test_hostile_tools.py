@@ -151,7 +151,7 @@ async def test_what_a_tool_writes_to_its_own_descriptors_is_a_line_of_the_log(
 ) -> None:
     caplog.set_level("INFO", "mesh.mcp")
     async with world(tmp_path) as hostile:
-        await outcome_of(hostile, "write_to_stdout")
+        assert await done(hostile, "write_to_stdout")
     assert any('{"jsonrpc"' in message for message in caplog.messages)
 
 

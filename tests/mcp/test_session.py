@@ -115,7 +115,8 @@ async def test_a_server_that_hangs_is_killed_and_replaced() -> None:
         assert not alive(guard)
 
 
-async def test_a_server_that_loses_a_call_but_answers_a_ping_is_kept() -> None:
+async def test_a_server_that_loses_a_call_but_answers_a_ping_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.mcp.connection.PING_TIMEOUT_S", 30.0)
     async with opened(hostile()) as session:
         before = await pids(session)
         with pytest.raises(ToolSessionError):

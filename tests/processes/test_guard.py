@@ -116,7 +116,7 @@ def test_the_guard_exits_with_the_servers_status(script: str, status: int) -> No
 
 def test_what_goes_in_and_out_does_not_pass_through_the_guard() -> None:
     with start("cat") as process:
-        out, _ = process.communicate(b"as it is\xff", timeout=5)
+        out, _ = process.communicate(b"as it is\xff", timeout=30)
     assert out == b"as it is\xff"
 
 
@@ -146,14 +146,14 @@ def test_the_end_of_the_thread_that_started_the_guard_is_not_the_end_of_the_pare
     with started[0] as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
-        out, _ = process.communicate(b"alive", timeout=5)
+        out, _ = process.communicate(b"alive", timeout=30)
     assert out == b"alive"
 
 
 def test_a_guard_whose_parent_is_gone_already_runs_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     arguments = [sys.executable, "-I", "-S", guard.__file__, "1", "--", "touch", str(mark)]
-    assert subprocess.run(arguments, start_new_session=True, timeout=5, check=False).returncode == 1
+    assert subprocess.run(arguments, start_new_session=True, timeout=30, check=False).returncode == 1
     assert not mark.exists()
 
 
@@ -203,13 +203,13 @@ for _ in range({number}):
     if os.fork() == 0:
         {inside}
         break
-time.sleep(2.5)
+time.sleep({lasts})
 os._exit(0)
 """
 
 
 def test_processes_that_use_too_much_memory_together_are_killed_and_it_is_said() -> None:
-    code = FORKS.format(before="", number=4, inside="eaten = bytearray(b'x') * (60 << 20)")
+    code = FORKS.format(before="", number=4, inside="eaten = bytearray(b'x') * (60 << 20)", lasts=60)
     with start(*python(code), memory=128 << 20) as process:
         _, said = process.communicate(timeout=30)
     assert process.returncode == 137
@@ -218,11 +218,15 @@ def test_processes_that_use_too_much_memory_together_are_killed_and_it_is_said()
 
 def test_memory_that_processes_share_counts_once_wherever_it_comes_from() -> None:
     common = "eaten = bytearray(b'x') * (80 << 20)"
-    with start(*python(FORKS.format(before=common, number=4, inside="pass")), memory=128 << 20) as process:
+    with start(
+        *python(FORKS.format(before=common, number=4, inside="pass", lasts=2.5)), memory=128 << 20
+    ) as process:
         assert process.communicate(timeout=30) == (b"", b"")
         assert process.returncode == 0
     shared = "eaten = mmap.mmap(-1, 200 << 20)\nfor _ in range(200): eaten.write(bytes(1 << 20))"
-    with start(*python(FORKS.format(before=shared, number=0, inside="pass")), memory=128 << 20) as process:
+    with start(
+        *python(FORKS.format(before=shared, number=0, inside="pass", lasts=60)), memory=128 << 20
+    ) as process:
         assert b"MiB of memory" in process.communicate(timeout=30)[1]
         assert process.returncode == 137
 
@@ -230,7 +234,7 @@ def test_memory_that_processes_share_counts_once_wherever_it_comes_from() -> Non
 def test_a_fork_bomb_is_put_out() -> None:
     fewer = f"import runpy, sys; main = runpy.run_path({guard.__file__!r})['main']"
     fewer += "; main.__globals__['MOST_PROCESSES'] = 20; sys.exit(main(sys.argv[1:]))"
-    bomb = FORKS.format(before="", number=40, inside="time.sleep(600)")
+    bomb = FORKS.format(before="", number=40, inside="time.sleep(600)", lasts=60)
     with start(*python(bomb), how=["-c", fewer]) as process:
         _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (137, b"killed: it has more than 20 processes\n")

@@ -270,7 +270,7 @@ async def test_a_webhook_that_does_not_answer_in_time_is_asked_again(receiver: R
         return web.Response()
 
     receiver.answers = [hangs]
-    async with meshed(says("Hello."), sender=WebhookSender(["127.0.0.1"], timeout_s=1)) as mesh:
+    async with meshed(says("Hello."), sender=WebhookSender(["127.0.0.1"], timeout_s=3)) as mesh:
         await begin(mesh, hook(receiver))
         await receiver.until(3)
     assert receiver.told == ["artifact", "artifact", "completed"]
@@ -311,7 +311,7 @@ async def test_nothing_is_sent_to_a_webhook_after_it_was_deleted(
     receiver: Receiver, store: PushStore
 ) -> None:
     receiver.answers = [status(500)]
-    async with meshed(says("One."), says("Two."), store=store, policy=RetryPolicy(first_s=0.2)) as mesh:
+    async with meshed(says("One."), says("Two."), store=store, policy=RetryPolicy(first_s=5)) as mesh:
         body = await begin(mesh, hook(receiver))
         task = body["conversation"]["id"]
         await receiver.until(1)

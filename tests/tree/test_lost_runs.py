@@ -368,7 +368,7 @@ async def test_a_node_that_is_lost_for_too_long_fails_the_turn_after_those_besid
         return None
 
     async with WorldMesh(
-        model, config=config(parallel(llm("dies"), llm("beside"))), unavailable_for_s=0.2
+        model, config=config(parallel(llm("dies"), llm("beside"))), unavailable_for_s=2
     ) as world:
         lost = Losing(world, "0.0", at_once, times=10**6)
         _, body = await world.create("go")

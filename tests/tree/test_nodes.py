@@ -213,9 +213,9 @@ async def test_a_node_over_its_timeout_fails_and_says_which() -> None:
 
 async def test_a_tool_that_was_claimed_runs_to_its_end_when_its_node_is_over_its_timeout() -> None:
     model = ByNode(slow=[add(1)])
-    tree = parallel(llm("slow", timeout_s=0.5), llm("other"), on_error="continue")
+    tree = parallel(llm("slow", timeout_s=2), llm("other"), on_error="continue")
     async with WorldMesh(model, config=config(tree)) as mesh:
-        mesh.ledger.before_add = lambda: asyncio.sleep(0.6)
+        mesh.ledger.before_add = lambda: asyncio.sleep(2.2)
         _, body = await mesh.create("go")
         assert response(body) == "other says"
         assert mesh.ledger.lines == ["add 1"]

@@ -17,6 +17,7 @@ from tests.worlds.ports import free_port
 
 WITHIN_S = 30.0
 WITHIN_MS = WITHIN_S * 1000
+expect.set_options(timeout=WITHIN_MS)
 
 
 class _Quiet(uvicorn.Server):

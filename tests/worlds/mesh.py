@@ -145,7 +145,7 @@ SIMPLE = "name: test\nprompt: Be kind.\nllm: {model: scripted}\n"
 
 async def until(what: Callable[[], Awaitable[T]]) -> T:
     """The first answer that is true."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while True:
             if found := await what():
                 return found
@@ -302,7 +302,7 @@ class WorldMesh:
 
     async def ask(self, request: Request) -> tuple[int, dict[str, Any]]:
         """The reply as REST shows it: status and body."""
-        return as_rest(request, await asyncio.wait_for(self.keeper.handle(request), 30))
+        return as_rest(request, await asyncio.wait_for(self.keeper.handle(request), 100))
 
     async def create(self, message: str | None = None, **caller: str) -> tuple[int, dict[str, Any]]:
         return await self.ask(Create(new_id(), Caller(session_id="s1", **caller), message))

@@ -19,7 +19,7 @@ import yaml
 from tests.worlds.ports import free_port
 
 UP_WITHIN_S = 120.0
-DOWN_WITHIN_S = 45.0
+DOWN_WITHIN_S = 90.0
 _MARK = "MESH_PROCESS"
 _EDGE_PORTS = (
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",

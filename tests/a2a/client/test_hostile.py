@@ -63,7 +63,7 @@ async def failure(agent: HttpAgent, text: str = "echo x", kind: type[Exception] 
     started = time.monotonic()
     with pytest.raises(kind) as error:
         await agent.send(message(text), FORWARDED)
-    assert time.monotonic() - started < LATE_S
+    assert time.monotonic() - started < 2 * LATE_S
     told = str(error.value)
     assert told.startswith("agent bob") and TOKEN not in told and "Traceback" not in told
     assert len(told) < 800
@@ -207,7 +207,7 @@ async def test_a_token_in_what_is_no_http_is_in_no_log(caplog: pytest.LogCapture
         writer.close()
 
     server = await asyncio.start_server(echoes, "127.0.0.1", 0)
-    agent = HttpAgent("bob", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a2a", timeout_s=1)
+    agent = HttpAgent("bob", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a2a", timeout_s=5)
     said = message("echo x")
     with caplog.at_level("INFO"):
         with pytest.raises(RemoteLost) as error:
@@ -238,17 +238,19 @@ async def test_a_connection_lost_after_sending_leaves_the_outcome_open(
 
 
 async def test_who_gives_no_answer_in_time_is_asked_to_stop(url: str, peer: Agent) -> None:
-    agent = HttpAgent("bob", url, timeout_s=1)
+    agent = HttpAgent("bob", url, timeout_s=LATE_S + 3)
+    agent._cancel_s = LATE_S  # which leaves 3 s for the answer
     peer.faults.append(hang)
-    assert "no answer within 1 s" in await failure(agent, "forever")
+    assert "no answer within 33 s" in await failure(agent, "forever")
     assert peer.ledger == ["cancel task-1"]
     await agent.close()
 
 
 async def test_who_works_too_long_is_asked_to_stop_and_quoted(url: str, peer: Agent) -> None:
-    agent = HttpAgent("bob", url, timeout_s=1)
+    agent = HttpAgent("bob", url, timeout_s=LATE_S + 3)
+    agent._cancel_s = LATE_S  # which leaves 3 s for the answer
     told = await failure(agent, "forever")
-    assert "still at work after 1 s, and asked to stop (task task-1): on it" in told
+    assert "still at work after 33 s, and asked to stop (task task-1): on it" in told
     assert peer.ledger == ["cancel task-1"]
     await agent.close()
 

@@ -204,8 +204,9 @@ async def test_a_message_that_it_got_is_found_by_its_context(executor: Deployer)
 
 async def test_it_is_asked_to_stop_when_its_time_is_over(executor: Deployer) -> None:
     async with deployed(executor, WAYS["1.0"]) as url:
-        agent = HttpAgent("deployer", url, timeout_s=2)
-        with pytest.raises(Exception, match="agent deployer: no answer within 2 s"):
+        agent = HttpAgent("deployer", url, timeout_s=33)
+        agent._cancel_s = 30  # which leaves 3 s for the answer
+        with pytest.raises(Exception, match="agent deployer: no answer within 33 s"):
             await agent.send(message("wait"), FORWARDED)
         assert len(executor.cancelled) == 1
         await agent.close()

@@ -70,8 +70,8 @@ async def test_output_that_a_grandchild_keeps_open_does_not_delay_the_result(wor
 
 
 async def test_a_flood_is_cut_and_its_file_has_an_end(world: World) -> None:
-    found = await world.run("yes 'all work and no play'", timeout_s=1.5)
-    assert found["stopped"].startswith("it ran longer than 1.5 s")
+    found = await world.run("yes 'all work and no play'", timeout_s=5)
+    assert found["stopped"].startswith("it ran longer than 5 s")
     assert len(found["stdout"]) < MOST_CHARACTERS + 100
     assert found["stdout"].startswith("all work and no play\n")
     content = world.file(found["stdout_file"])
@@ -103,9 +103,9 @@ async def test_a_command_that_ignores_signals_is_killed(world: World, ignored: s
 
 
 async def test_a_command_that_is_told_to_stop_can_clean_up(world: World) -> None:
-    found = await world.run("trap 'echo cleaned; exit 7' TERM; while :; do sleep 0.05; done", timeout_s=1)
+    found = await world.run("trap 'echo cleaned; exit 7' TERM; while :; do sleep 0.05; done", timeout_s=5)
     assert (found["exit_code"], found["stdout"]) == (7, "cleaned\n")
-    assert found["stopped"].startswith("it ran longer than 1 s")
+    assert found["stopped"].startswith("it ran longer than 5 s")
 
 
 async def test_a_command_that_reads_stdin_finds_nothing(world: World) -> None:

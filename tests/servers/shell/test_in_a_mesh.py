@@ -85,7 +85,7 @@ async def test_that_holds_if_the_pass_was_lost_that_ran_it(tmp_path: Path, kind:
 
 
 async def test_a_command_that_the_mesh_waits_for_no_longer_is_ended(tmp_path: Path, kind: Kind) -> None:
-    async with approved(tmp_path, kind, timeout_s=3) as (mesh, conversation, going):
+    async with approved(tmp_path, kind, timeout_s=10) as (mesh, conversation, going):
         await going
         found = await result(mesh, conversation)
         assert why(found) == "it was cancelled"

@@ -138,7 +138,7 @@ async def test_after_a_call_that_was_given_up_it_is_known_that_the_command_was_k
         await client.catalogue()
         context, arguments = _context(), {"command": "echo begun; touch up; sleep 300"}
         with pytest.raises(ToolSessionError) as raised:
-            await client.call("RunCommand", arguments, timeout_s=3, context=context)
+            await client.call("RunCommand", arguments, timeout_s=10, context=context)
         assert raised.value.may_have_run
         assert (tmp_path / "ws" / "up").exists()
         said = found(
