@@ -276,6 +276,9 @@ class RemoteTree:
             raise Unavailable(str(problem)) from None
         return await node.settle(call)
 
+    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        return await self._asking(digest, ROOT.text).hear(activation, news, is_durable)
+
     def _asking(self, digest: str, node: str) -> RemoteNode:
         try:
             return self._node(digest, Place(node).path)

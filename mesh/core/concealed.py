@@ -41,6 +41,18 @@ def as_clients_see(event: AnyEvent) -> AnyEvent:
     return event
 
 
+def as_agents_see(event: AnyEvent) -> AnyEvent:
+    """The event as `as_clients_see` has it, for views of what a model reads: without what quotes a draft."""
+    seen = as_clients_see(event)
+    match seen:
+        case Validation(shown=shown) if shown:
+            return msgspec.structs.replace(seen, feedback=shown)
+        case ToolResult(shown=shown) if shown:
+            return msgspec.structs.replace(seen, content=shown)
+        case _:
+            return seen
+
+
 def calls_shown(answer: LlmCall) -> tuple[ToolCall, ...]:
     """The calls of a model's answer as clients see them."""
     return tuple(_bare(c) if hides_arguments(answer, c.name) else c for c in answer.tool_calls)

@@ -29,8 +29,10 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.core.agent_limits import AgentsStarted
+from mesh.core.agents_of_turn import AgentsOfTurn
 from mesh.core.budget import BudgetUse
 from mesh.core.events import (
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -118,8 +120,10 @@ class Conversation:
         self.traceparent = ""
         self.budget_use = BudgetUse()
         self.agents_started = AgentsStarted()
+        self.agents = AgentsOfTurn()
         # What an agent returned to the user: the open turn ends by it.
         self.returned: ToolResult | None = None
+        self.is_stopped = False  # a person has deleted the root agent of the open turn
         self.paused = False
         self.state: dict[str, str] = {}
         self.llm_calls = 0  # of the newest turn
@@ -210,6 +214,11 @@ class Conversation:
         journal nor in the ``more`` events that are about to follow."""
         return self._open.has_news(since, more)
 
+    def unheard(self, since: int, more: Sequence[AnyEvent]) -> list[AgentTold]:
+        """What people have told agents after event ``since`` that these have not read, neither in the journal
+        nor in the ``more`` events that are about to follow."""
+        return self._open.unheard(since, more)
+
     @property
     def remote_approvals(self) -> list[ApprovalRequired]:
         """The approvals of this turn that other agents wait for, those inside of completed nodes included."""
@@ -228,7 +237,8 @@ class Conversation:
     @property
     def needs_pass(self) -> bool:
         """Whether a pass over the tree can bring the open turn on without a person."""
-        return self.turn_open and (self.returned is not None or not (self.paused and self.is_waiting))
+        waits = self.paused and self.is_waiting
+        return self.turn_open and (self.is_stopped or self.returned is not None or not waits)
 
     @property
     def session_state(self) -> dict[str, str]:
@@ -268,6 +278,7 @@ class Conversation:
         self.spent.add(event)
         self.budget_use.apply(event)
         self.agents_started.apply(event)
+        self.agents.apply(event)
         if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
             self.updated_at = event.time or self.updated_at
         match event:
@@ -303,6 +314,7 @@ class Conversation:
     def _opened(self, event: UserMessage) -> None:
         self.turn, self.turn_open, self.paused = event.turn, True, False
         self.llm_calls, self.returned, self.budget = 0, None, event.budget
+        self.is_stopped = False
         self.depth, self.called_by, self.traceparent = event.depth, event.called_by, event.traceparent
         self.by = event.by
         self.user_message, self.message_id = event.text, event.message_id
@@ -351,6 +363,9 @@ class Conversation:
                 self._say("tool", told.result or "", event, told)
             case ApprovalRequired():
                 self.asked.add(event.uuid)
+            case AgentTold():
+                self._answers(event)
+                self.is_stopped |= event.stops and event.place == ROOT
             case ApprovalResolved():
                 self.decided[event.uuid] = event
                 if event.grant is not None:
@@ -367,6 +382,10 @@ class Conversation:
     def _answered(self, event: ApprovalShown) -> None:
         if event.uuid:
             self._shown.setdefault(event.uuid, event.seq)
+        self._answers(event)
+
+    def _answers(self, event: ApprovalShown | AgentTold) -> None:
+        """Its request was answered with the event itself."""
         if event.idempotency_key:
             self.requests[event.idempotency_key] = KeyedRequest(event.body_hash, event.seq, event.seq)
 

@@ -15,6 +15,7 @@ Which event depends on which, in one turn (an arrow points to what must be journ
     llm_call <- agent_started <- what the called agent does <- tool_result
     llm_call <- agent_started <- what the started agent does <- node_completed; <- tool_result, of the spawn
     llm_call <- agent_told, of an agent below <- llm_call of the agent; <- tool_result, of the tell
+    agent_started <- agent_told, by a person <- llm_call of the agent
     node_completed, of a started agent <- tool_result, of the wait; <- agents_reported <- llm_call
     code_step <- tool_result, of the python call
     llm_call <- validation, of the validator at position 0 <- validation, at position 1 <- llm_call
@@ -476,19 +477,31 @@ class AgentsReported(Event, frozen=True):
 
 
 class AgentTold(Event, frozen=True):
-    """A started agent was told something while it works. The ``step`` is the place of the agent. ``id``
-    identifies it: it is the step of the tool call by which a node above told it; ``by`` is the name of that
+    """An agent was told something while it works. The ``step`` is the place of the agent. ``id`` identifies
+    it: it is the step of the tool call by which a node above told a started agent; ``by`` is the name of that
     node. The model of the agent reads it in its next call (`LlmCall.heard`). If it ``stops`` the agent, it
-    is for the node that started it, which deletes it; the ``text`` is the reason."""
+    is for the node that started it, which deletes it; the ``text`` is the reason.
+
+    ``from_person``: it is an intervention. A person told the agent, ``by`` is the name of the person, as in
+    `ApprovalResolved`, and ``id`` is a random one."""
 
     id: str
     text: str
     by: str = ""
     stops: bool = False
+    from_person: bool = False
+    idempotency_key: str = msgspec.field(default="", name="key")
+    body_hash: str = ""
 
     @property
     def key(self) -> str:
         return f"{self.turn}|{self.step}|AgentTold|{self.id}"
+
+    @property
+    def end_text(self) -> str:
+        """The text of the end of an agent that it stops."""
+        by = f" by {self.by or 'a person'}" if self.from_person else ""
+        return f"Deleted{by}: {self.text or 'no reason was given'}"
 
     @property
     def addressee(self) -> Place:

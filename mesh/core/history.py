@@ -60,7 +60,8 @@ def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_R
 
 def news_message(told: AgentTold) -> User:
     """What an agent was told while it works, as its model reads it."""
-    return User(f"[{told.by or 'The agent that started you'} tells you, while you work:]\n{told.text}")
+    unnamed = "A person" if told.from_person else "The agent that started you"
+    return User(f"[{told.by or unnamed} tells you, while you work:]\n{told.text}")
 
 
 def _objections(steps: Sequence[AnyEvent]) -> dict[str, str]:

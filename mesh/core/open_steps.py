@@ -19,6 +19,7 @@ from typing import get_args
 from mesh.core.concealed import hides_arguments
 from mesh.core.events import (
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -86,6 +87,7 @@ class OpenSteps:
         self._decisions: list[int] = []  # their numbers
         self._acted: dict[str, int] = {}  # the newest event of each step that is no decision
         self._unsettled: dict[str, ToolIntent] = {}
+        self._unheard: dict[str, int] = {}  # what people have told agents, by its id: the number of the event
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OpenSteps) and vars(self) == vars(other)
@@ -134,6 +136,15 @@ class OpenSteps:
                 return True
         return False
 
+    def unheard(self, since: int, more: Sequence[AnyEvent]) -> list[AgentTold]:
+        """What people have told agents at work after event ``since`` that these have not read, neither here
+        nor in the ``more`` events that are about to follow."""
+        if not self._unheard:
+            return []
+        heard = {id for event in more if isinstance(event, LlmCall) for id in event.heard}
+        told = [(id, self._counting.get(number)) for id, number in self._unheard.items()]
+        return [e for id, e in told if isinstance(e, AgentTold) and e.seq > since and id not in heard]
+
     def call_of(self, outcome: ToolResult | ToolIntent) -> ToolCall | None:
         """The model's call that this claim or result belongs to, if a model asked for it."""
         return self._calls.get(outcome.step)
@@ -174,6 +185,8 @@ class OpenSteps:
                 self.approvals.decide(event.uuid)
             case AgentStarted() if call := event.place.call:
                 self._start_called(event.place, call.text)
+            case AgentTold(from_person=True, stops=False):
+                self._unheard[event.id] = number
             case NodeCompleted():
                 self._end(event.place)
             case _:
@@ -193,6 +206,8 @@ class OpenSteps:
         return True
 
     def _answered(self, event: LlmCall) -> None:
+        for id in event.heard:
+            self._unheard.pop(id, None)
         self._answers.setdefault(event.step, []).append(event)
         for index, call in enumerate(event.tool_calls):
             self._calls[StepKey(event.step).tool_call(index).text] = call

@@ -1,10 +1,12 @@
 """A conversation as clients see it: what REST answers, and the file beside the journal. Pure."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.amounts import Amount
 from mesh.core.conversation import Conversation, ConversationStatus, MessageView
 from mesh.core.events import (
@@ -179,6 +181,26 @@ def view(conversation: Conversation) -> ConversationView:
         spent=conversation.spent.spent if conversation.spent else None,
         unsettled=None if conversation.turn_open else conversation.budget_use.conversation.held or None,
     )
+
+
+def as_it_stands(agent: AgentView, conversation: Conversation) -> AgentView:
+    """An agent of a conversation, which may be one that asks a person."""
+    if agent.has_ended:
+        return agent
+    is_asking = any(
+        conversation.agents.around(asked.place) == agent.agent_id for asked in conversation.pending
+    )
+    return msgspec.structs.replace(agent, status="awaiting_user") if is_asking else agent
+
+
+def agents_shown(conversation: Conversation, *, ended: bool) -> Iterator[AgentView]:
+    """The agents of the newest turn of a conversation: those at work, or all of them."""
+    asking = {conversation.agents.around(asked.place) for asked in conversation.pending}
+    for agent in conversation.agents.views():
+        if not agent.has_ended and agent.agent_id in asking:
+            yield msgspec.structs.replace(agent, status="awaiting_user")
+        elif ended or not agent.has_ended:
+            yield agent
 
 
 def summary(conversation: Conversation) -> ConversationSummary:

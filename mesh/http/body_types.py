@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from mesh.core.agents_of_turn import AgentView
+from mesh.core.events import ToolCall
 from mesh.core.verdict import Remember
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
 from mesh.policy.grants import Grant
@@ -56,6 +58,49 @@ class GrantList(msgspec.Struct, frozen=True):
     """What people let the agents do always, oldest first."""
 
     grants: list[NumberedGrant]
+
+
+class AgentMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A message between an agent and its model. Of a tool call it is the result, with the name of the
+    tool."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    name: str = ""
+    is_error: bool = False
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class AgentBody(msgspec.Struct, frozen=True):
+    """An agent of a turn, and the messages between it and its model."""
+
+    agent: AgentView
+    messages: list[AgentMessage]
+
+
+class InterventionBody(msgspec.Struct, frozen=True):
+    """An intervention that is journaled, and how its agent stands then."""
+
+    agent: AgentView
+    success: Literal[True] = True
+
+
+class InterventionRequest(msgspec.Struct, frozen=True):
+    """What a person does with an agent at work."""
+
+    action: Annotated[Literal["comment", "delete"], Meta(description="what to do")] | UnsetType = UNSET
+    text: (
+        Annotated[str, Meta(min_length=1, description="of a comment: what the agent is told")] | UnsetType
+    ) = UNSET
+    reason: (
+        Annotated[str, Meta(max_length=1_000, description="why it is deleted; the agent above is told")]
+        | UnsetType
+    ) = UNSET
+    user_comment: (
+        Annotated[str, Meta(min_length=1, description="a comment, as clients of the older form say it")]
+        | UnsetType
+    ) = msgspec.field(default=UNSET, name="userComment")
+    status: Annotated[str, Meta(description="deleted: the older form of delete")] | UnsetType = UNSET
 
 
 class SessionBody(msgspec.Struct, frozen=True):

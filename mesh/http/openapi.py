@@ -7,22 +7,27 @@ route gives, and cost every request its own layer of dependencies (see docs/deci
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from mesh.config.model import Config
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
 from mesh.core.events import Choice, FileChange, Preview
 from mesh.core.spending import SpendReport, Spent, SpentByAgent, SpentByModel
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
+    AgentBody,
     AgentList,
+    AgentMessage,
     ConversationPage,
     DecisionRequest,
     GrantList,
+    InterventionBody,
+    InterventionRequest,
     MessageRequest,
     NumberedGrant,
     Problem,
@@ -109,6 +114,10 @@ _TYPES = (
     TurnBody,
     ConversationPage,
     AgentList,
+    AgentView,
+    AgentBody,
+    InterventionBody,
+    InterventionRequest,
     TreeBody,
     SpendReport,
     SessionBody,
@@ -261,6 +270,32 @@ _GRANT = Grant(
     remember="always",
 )
 _SESSION = SessionBody(_ID)
+_ROOT_AGENT = AgentView(
+    agent_id=_ID,
+    parent_id=None,
+    conversation_id=_ID,
+    turn=1,
+    place="0",
+    name="main",
+    status="running",
+    user_content="Which cats are there?",
+    subagents=[_UUID],
+    created_at=_AT,
+)
+_AGENT = AgentView(
+    agent_id=_UUID,
+    parent_id=_ID,
+    conversation_id=_ID,
+    turn=1,
+    place="0.search@0-0-0",
+    name="search",
+    kind="llm",
+    status="running",
+    user_content="Find a cat.",
+    user_comment="only tabbies",
+    subagents=[],
+    created_at=_SINCE,
+)
 _MESSAGES: Examples = {
     "with a message": {"message": "list all resources"},
     "within a budget": {"message": "list all resources", "budget": {"max_cost_usd": 0.05, "max_time_s": 60}},
@@ -381,6 +416,43 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {"cancelled": _CANCELLED},
         about="The conversation after that",
         errors=(404, *_BUSY, 502),
+    ),
+    ("GET", "/agent/tree"): Operation(
+        "agents at work",
+        "The agents at work, by id: of all conversations, or of one",
+        dict[str, AgentView],
+        {"two agents": {_ID: _ROOT_AGENT, _UUID: _AGENT}},
+        about="The header Link has the next page, if there are more",
+        parameters=(
+            _parameter("conversation", about="the id of one"),
+            _parameter(
+                "all", enum=["true", "false"], default="false", about="ended ones of the newest turn, too"
+            ),
+            _parameter("limit", type="integer", minimum=1, maximum=1000, default=1000),
+            _parameter("cursor"),
+        ),
+        errors=(400, 404, *_BUSY),
+    ),
+    ("GET", "/agent/{agent_id}"): Operation(
+        "agents at work",
+        "One agent of any turn, with the messages between it and its model",
+        AgentBody,
+        {"shown": AgentBody(_AGENT, [AgentMessage("assistant", "It is a tabby.")])},
+        errors=(404, *_BUSY),
+    ),
+    ("POST", "/agent/{agent_id}/intervene"): Operation(
+        "agents at work",
+        "Tell an agent something while it works, or delete it",
+        InterventionBody,
+        {"journaled": InterventionBody(_AGENT)},
+        about="It is journaled",
+        takes=InterventionRequest,
+        body_examples={
+            "comment": {"action": "comment", "text": "only tabbies"},
+            "delete": {"action": "delete", "reason": "we have enough"},
+        },
+        errors=(*_BAD, 404, *_BUSY),
+        conflict=f"agent search has answered at {_AT}: It is a tabby.",
     ),
     ("POST", "/approvals/{uuid}"): Operation(
         "approvals",
@@ -585,6 +657,14 @@ def _content(kind: type | str, examples: Examples) -> dict[str, Any]:
     if isinstance(kind, str):
         example = {"example": _MEDIA_EXAMPLES[kind]} if kind in _MEDIA_EXAMPLES else {}
         return {kind: {"schema": {"type": "string"}, **example}}
-    schema = {"type": "object"} if kind is dict else {"$ref": f"#/components/schemas/{kind.__name__}"}
+    values = get_args(kind)  # of an object whose keys are ids
+    if values:
+        schema = {"type": "object", "additionalProperties": _reference(values[1])}
+    else:
+        schema = {"type": "object"} if kind is dict else _reference(kind)
     shown = {name: {"value": msgspec.to_builtins(value)} for name, value in examples.items()}
     return {"application/json": {"schema": schema, "examples": shown}}
+
+
+def _reference(kind: type) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}

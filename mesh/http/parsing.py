@@ -60,16 +60,21 @@ def json_object(raw: bytes) -> dict[str, Any]:
 
 def message_in(body: dict[str, Any], limit: int, *, required: bool = True) -> str | None:
     """The ``message`` of a body."""
-    message = body.get("message")
-    if message is None and not required:
+    if body.get("message") is None and not required:
         return None
-    if not isinstance(message, str):
-        raise BadRequest('the body must have a "message", a string')
-    if not message.strip():
-        raise BadRequest('"message" is empty')
-    if len(message.encode()) > limit:
-        raise TooLarge(f'"message" is over {limit} bytes (limits.max_message_bytes)')
-    return message
+    return text_in(body, "message", limit)
+
+
+def text_in(body: dict[str, Any], name: str, limit: int) -> str:
+    """A text of a body that is told to a model, of at most ``limit`` bytes."""
+    text = body.get(name)
+    if not isinstance(text, str):
+        raise BadRequest(f'the body must have a "{name}", a string')
+    if not text.strip():
+        raise BadRequest(f'"{name}" is empty')
+    if len(text.encode()) > limit:
+        raise TooLarge(f'"{name}" is over {limit} bytes (limits.max_message_bytes)')
+    return text
 
 
 def decision_in(body: dict[str, Any], uuid: str) -> Decision:
@@ -175,17 +180,23 @@ def _identity_of(request: Request, raw: bytes) -> str:
 
 def listing_query(request: Request) -> tuple[int, str, str]:
     """``limit``, ``cursor`` and ``status`` of a listing."""
-    query = request.query_params
-    limit = query.get("limit", "50")
-    if not _is_number(limit) or not 1 <= int(limit) <= 500:
-        raise BadRequest("limit must be a number from 1 to 500")
-    status = query.get("status", "")
+    limit, cursor = page_query(request, most=500, usual=50)
+    status = request.query_params.get("status", "")
     if status not in ("", "active", "waiting_approval", "completed"):
         raise BadRequest("status must be active, waiting_approval or completed")
+    return limit, cursor, status
+
+
+def page_query(request: Request, *, most: int, usual: int) -> tuple[int, str]:
+    """``limit`` and ``cursor`` of a listing. A page has at most so many entries, and usually so many."""
+    query = request.query_params
+    limit = query.get("limit", str(usual))
+    if not _is_number(limit) or not 1 <= int(limit) <= most:
+        raise BadRequest(f"limit must be a number from 1 to {most}")
     cursor = query.get("cursor", "")
     if cursor and not is_cursor(cursor):
         raise BadRequest("cursor must be the next_cursor of an earlier page")
-    return int(limit), cursor, status
+    return int(limit), cursor
 
 
 def _is_number(text: str) -> bool:

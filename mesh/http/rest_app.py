@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from mesh.config.model import Config
+from mesh.http.agent_routes import AgentRoutes
 from mesh.http.backend import Backend, BoundedBackend
 from mesh.http.events import EventRoutes
 from mesh.http.policy import PolicyRoutes
@@ -20,6 +21,7 @@ def rest_routes(backend: Backend, streams: Streams, config: Config, secret: byte
     return [
         *EventRoutes(backend, streams, config).routes(),
         *PolicyRoutes(backend).routes(),
+        *AgentRoutes(backend, config.limits).routes(),
         *RestApi(backend, streams, config, secret).routes(),
     ]
 

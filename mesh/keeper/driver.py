@@ -13,13 +13,22 @@ from functools import partial
 import msgspec
 
 from mesh.core.errors import JournalError, NodeLost, StaleEpoch, Unavailable, WrongSequence
-from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult, moment
-from mesh.keeper.loaded_conversation import LoadedConversation
+from mesh.core.events import AgentTold, AnyEvent, Completed, Error, Paused, ToolResult, moment
+from mesh.keeper.loaded_conversation import LoadedConversation, PassUnderWay
 from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
 from mesh.tree.node import STOPPED_BY_PERSON
-from mesh.tree.turn import AbandonedTask, PassInput, PassOutput, Tree, UnsettledCall
+from mesh.tree.nodes_below import RunningNode
+from mesh.tree.turn import (
+    AbandonedTask,
+    Activation,
+    Hearing,
+    PassInput,
+    PassOutput,
+    Tree,
+    UnsettledCall,
+)
 
 _log = logging.getLogger("mesh.keeper")
 _CANCEL_WITHIN_S = 5.0
@@ -53,6 +62,20 @@ class _Trouble:
         if isinstance(problem, Unavailable):
             return jittered(problem.retry_after_s)  # our own actors: they are back sooner than they say
         return self._patience.next_delay()
+
+
+class _Root:
+    """The root of the tree, as `RunNode`."""
+
+    def __init__(self, tree: Tree, digest: str) -> None:
+        self._tree = tree
+        self._digest = digest
+
+    async def __call__(self, turn: PassInput) -> PassOutput:
+        return await self._tree.run(turn)
+
+    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        return await self._tree.hear(self._digest, activation, news, is_durable)
 
 
 class Driver:
@@ -142,7 +165,17 @@ class Driver:
             patience_s=self._unavailable_for_s,
             is_older=is_older,
         )
-        output = await self._output(loaded, turn)
+        # Nothing is awaited from the input to here: what is journaled from now on is told to this pass.
+        under_way = loaded.pass_under_way = PassUnderWay(RunningNode(_Root(self._tree, turn.digest), turn))
+        try:
+            await self._run(loaded, turn, under_way.root)
+        finally:
+            under_way.over.set()
+            loaded.pass_under_way = None
+
+    async def _run(self, loaded: LoadedConversation, turn: PassInput, root: RunningNode) -> None:
+        """Runs a pass, and journals what came of it."""
+        output = await self._output(loaded, turn, root)
         failpoint("keeper.pass_returned")
         abandoned = _abandoned_tasks(loaded)
         if output.status in ("completed", "failed", "stopped"):
@@ -167,7 +200,7 @@ class Driver:
         await loaded.append(())  # a claim that is just being journaled is waited for: it has to be settled
         results = await self._settle_all(loaded)
         returned = loaded.conversation.returned
-        if returned is None or loaded.turn_to_cancel == turn:
+        if returned is None or loaded.conversation.is_stopped or loaded.turn_to_cancel == turn:
             end = _cancelled(turn)
         else:
             end = Completed(
@@ -217,10 +250,10 @@ class Driver:
             about = fields(agent=task.agent, task=task.task_id, message=problem)
             _log.warning("event=not_called_off %s", about)
 
-    async def _output(self, loaded: LoadedConversation, turn: PassInput) -> PassOutput:
+    async def _output(self, loaded: LoadedConversation, turn: PassInput, root: RunningNode) -> PassOutput:
         """Runs a pass and returns its output. A defect of a node ends the turn: another pass would meet it
         again."""
-        loaded.running_pass = asyncio.create_task(self._tree.run(turn))
+        loaded.running_pass = asyncio.create_task(root.run())
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await loaded.running_pass
@@ -281,11 +314,13 @@ def _cancelled(turn: int) -> Completed:
 
 
 def _end(output: PassOutput, turn: PassInput, loaded: LoadedConversation) -> Sequence[AnyEvent]:
-    """What a pass adds to the journal after its events. Where an agent returned to the user, in the journal
-    or among the events, the driver ends the turn by that."""
+    """What a pass adds to the journal after its events. Where the root agent is deleted, or an agent returned
+    to the user, in the journal or among the events, the driver ends the turn by that."""
     returned = (event for event in output.events if isinstance(event, ToolResult) and event.ends_turn)
-    if loaded.conversation.returned or any(returned):
+    if loaded.conversation.returned or loaded.conversation.is_stopped or any(returned):
         return ()
+    if output.status == "completed" and loaded.has_unheard(output.events):
+        return ()  # another pass follows, whose root is asked once more
     match output.status:
         case "completed" | "stopped":
             is_stopped = output.status == "stopped"

@@ -78,6 +78,11 @@ class Index:
         """The conversations whose turn can go on without a person."""
         return (i for i, kept in self._kept.items() if kept.needs_pass)
 
+    def turns_under_way(self) -> Iterator[str]:
+        """The conversations with a turn that has not ended, newest first."""
+        states = ("working", "waiting_approval", "auth_required")
+        return (i for _, i in reversed(self._order) if self._kept[i].entry.turn_state in states)
+
     def deadlines(self) -> Iterator[tuple[str, str]]:
         """(when, conversation) of the approvals that expire first in their conversation."""
         return ((kept.expires_at, i) for i, kept in self._kept.items() if kept.expires_at)

@@ -13,14 +13,20 @@ every turn that was left open (`Recovery`).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from heapq import nsmallest
+from itertools import chain, islice
+from operator import attrgetter
 
 import msgspec
 
+from mesh.core.agents_of_turn import AgentView, agents_of
 from mesh.core.approvals import is_no
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope, remaining_of
+from mesh.core.concealed import as_agents_see
 from mesh.core.conversation import Conversation, fold
-from mesh.core.errors import Conflict, JournalError, MeshError, TooManyRequests
+from mesh.core.errors import Conflict, JournalError, MeshError, NotFound, TooManyRequests
 from mesh.core.events import (
     AnyEvent,
     ApprovalRequired,
@@ -31,19 +37,24 @@ from mesh.core.events import (
     now,
 )
 from mesh.core.execution import valid_traceparent
+from mesh.core.history import messages_of
 from mesh.core.pending_approvals import may_be_covered
+from mesh.core.places import Place
 from mesh.core.verdict import Verdict
-from mesh.core.view import view
+from mesh.core.view import agents_shown, as_it_stands, view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
+from mesh.keeper.interventions import Interventions
 from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
+    AgentReply,
+    Agents,
     ConversationReply,
     Conversations,
     FollowedEvents,
@@ -72,6 +83,8 @@ from mesh.keeper.requests import (
     FindFirstReply,
     Follow,
     Import,
+    Intervene,
+    ListAgents,
     ListWebhooks,
     NoteApprovalShown,
     Page,
@@ -80,6 +93,7 @@ from mesh.keeper.requests import (
     SendMessage,
     SetWebhook,
     Show,
+    ShowAgent,
     ShowPreview,
     Watch,
 )
@@ -89,6 +103,7 @@ from mesh.policy.book import GrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.service import PushNotifications
+from mesh.runtime.logs import fields
 from mesh.tree.turn import (
     Ack,
     Activation,
@@ -101,17 +116,21 @@ from mesh.tree.turn import (
     Tree,
 )
 
+_log = logging.getLogger("mesh.keeper")
+_MOST_LISTED = 500
+"""Of how many conversations the agents at work are listed: each of these is read into memory."""
 _LISTEN_S = 20.0
 """How long a node that waits for decisions, or for calls in flight, is kept waiting before it asks again."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
-    the root of its tree."""
+    the root of its tree, ``root_kind`` its type."""
 
     agent: str
     digest: str
     root: str = ""
+    root_kind: str = "llm"
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
     unavailable_for_s: float = 120.0
@@ -155,6 +174,7 @@ class Keeper:
         self._denial = denial
         self._covered = CoveredApprovals(self._shard.index, book, settings.root, self._approve_covered)
         self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
+        self._interventions = Interventions(self._driver, settings.root_kind)
         self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 
     async def start(self) -> None:
@@ -283,10 +303,10 @@ class Keeper:
                 return await self._list(request)
             case Cancel():
                 return await self._cancel(request)
-            case Export():
-                return await self._export(request)
-            case Import():
-                return await self._import(request)
+            case Intervene() | ShowAgent() | ListAgents():
+                return await self._agents(request)
+            case Export() | Import():
+                return await self._transfer(request)
             case SetWebhook() | ListWebhooks() | DeleteWebhook():
                 return await self._webhooks(request)
 
@@ -362,7 +382,9 @@ class Keeper:
                 await loaded.append([ConversationCompleted(turn=conversation.turn)])
             return conversation_reply(conversation)
 
-    async def _export(self, request: Export) -> JournalLines:
+    async def _transfer(self, request: Export | Import) -> JournalLines | ConversationReply:
+        if isinstance(request, Import):
+            return await self._import(request)
         loaded = await self._flushed(request.id)
         lines = exported_lines(await self._journal.read(request.id))
         return JournalLines(loaded.conversation.session_id, lines)
@@ -503,6 +525,58 @@ class Keeper:
         with loaded.in_use():
             await self._driver.cancel(loaded)
         return turn_answer(loaded.conversation)
+
+    # -- agents of turns
+
+    async def _agents(self, request: Intervene | ShowAgent | ListAgents) -> AgentReply | Agents:
+        match request:
+            case Intervene():
+                return await self._intervene(request)
+            case ShowAgent():
+                return await self._show_agent(request)
+            case ListAgents():
+                return Agents(await self._agents_of(request))
+
+    async def _intervene(self, request: Intervene) -> AgentReply:
+        loaded = await self._shard.with_agent(request.agent)
+        with loaded.in_use():
+            if is_repetition(loaded.conversation, request.caller):
+                await self._interventions.repeat(loaded, request)
+            else:
+                await self._interventions.intervene(loaded, request)
+        agent = loaded.conversation.agents.view(request.agent)
+        if agent is None:  # of an earlier turn, by now
+            return await self._show_agent(ShowAgent(request.agent))
+        return AgentReply(as_it_stands(agent, loaded.conversation))
+
+    async def _show_agent(self, request: ShowAgent) -> AgentReply:
+        loaded = await self._shard.with_agent(request.agent)
+        events = [as_agents_see(event) for event in await self._journal.read(loaded.conversation.id)]
+        agent = loaded.conversation.agents.view(request.agent) or next(
+            each for each in agents_of(events) if each.agent_id == request.agent
+        )
+        steps = [event for event in events if event.turn == agent.turn]
+        messages = messages_of(steps, Place(agent.place))
+        return AgentReply(as_it_stands(agent, loaded.conversation), messages)
+
+    async def _agents_of(self, request: ListAgents) -> Sequence[AgentView]:
+        if request.conversation:
+            conversations = [(await self._flushed(request.conversation)).conversation]
+        else:
+            conversations = await self._under_way()
+        shown = (agents_shown(each, ended=request.ended) for each in conversations)
+        after = (agent for agent in chain.from_iterable(shown) if agent.cursor > request.after)
+        return nsmallest(request.limit, after, key=attrgetter("cursor"))
+
+    async def _under_way(self) -> list[Conversation]:
+        """The newest conversations whose turns have not ended."""
+        found: list[Conversation] = []
+        for id in islice(self._shard.index.turns_under_way(), _MOST_LISTED):
+            try:
+                found.append((await self._flushed(id)).conversation)
+            except (JournalError, NotFound) as problem:  # one that cannot be read hides no other
+                _log.warning("event=not_listed conversation=%s %s", id, fields(message=problem))
+        return found
 
     async def _turn_reply(self, loaded: LoadedConversation, wait: bool, before: int) -> TurnReply:
         """The reply of the turn under way. Without ``wait``, that it goes on, once its message is durable;

@@ -40,6 +40,7 @@ from mesh.core.events import (
     Validation,
     now,
 )
+from mesh.core.places import ROOT
 from mesh.core.spend_of_runs import spend_of
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
@@ -49,6 +50,7 @@ from mesh.keeper.turn_slots import TurnSlots
 from mesh.keeper.waiters import Waiters, WaitingCalls
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
+from mesh.tree.nodes_below import RunningNode
 from mesh.tree.steps import SEND_AHEAD_S
 from mesh.tree.turn import (
     Ack,
@@ -64,6 +66,16 @@ from mesh.tree.turn import (
 )
 
 _log = logging.getLogger("mesh.keeper")
+
+
+class PassUnderWay:
+    """A pass, from its input until what came of it is journaled, which is when it is ``over``. ``root`` takes
+    news for the tree meanwhile."""
+
+    def __init__(self, root: RunningNode) -> None:
+        self.root = root
+        self.over = asyncio.Event()
+
 
 More = Callable[[Sequence[AnyEvent]], Sequence[AnyEvent]]
 """From the events of an append that are new to those that are appended after them."""
@@ -105,6 +117,7 @@ class LoadedConversation:
         # bearer token of whoever asked last, which is never written.
         self.driver: asyncio.Task[None] | None = None
         self.running_pass: asyncio.Task[PassOutput] | None = None
+        self.pass_under_way: PassUnderWay | None = None
         self.turn_to_cancel = 0
         self.token = ""
         self.held_message: UserMessage | None = None
@@ -168,11 +181,11 @@ class LoadedConversation:
 
     @property
     def ends_now(self) -> bool:
-        """Whether the open turn ends without another pass: it is to be cancelled, or an agent has returned to
-        the user."""
+        """Whether the open turn ends without another pass: it is to be cancelled, its root agent is deleted,
+        or an agent has returned to the user."""
         conversation = self.conversation
-        is_returned = conversation.turn_open and conversation.returned is not None
-        return is_returned or (self.turn_to_cancel != 0 and self.turn_to_cancel == self.turn)
+        is_over = conversation.turn_open and (conversation.returned is not None or conversation.is_stopped)
+        return is_over or (self.turn_to_cancel != 0 and self.turn_to_cancel == self.turn)
 
     def cancel_pass(self) -> None:
         """Cancels the pass that runs, once: it waits for destructive tools that run, and another cancellation
@@ -509,11 +522,18 @@ class LoadedConversation:
         return ()
 
     def _has_news(self, more: Sequence[AnyEvent]) -> bool:
-        """Whether a decision, or a result of an older run, came since the run in force there began, which
-        may not have gone on with it."""
+        """Whether a decision, what a person told an agent, or a result of an older run came since the run in
+        force there began, which may not have gone on with it."""
         if any(result.seq > self._runs.at(result.place).after for result in self._late_results):
             return True
-        return self.conversation.has_news(self._runs.of_pass.after, more)
+        since = self._runs.of_pass.after
+        return self.conversation.has_news(since, more) or bool(self.conversation.unheard(since, more))
+
+    def has_unheard(self, more: Sequence[AnyEvent]) -> bool:
+        """Whether a person has told the root agent something since the pass began that no model call has
+        read, neither in the journal nor among the ``more`` events."""
+        told = self.conversation.unheard(self._runs.of_pass.after, more)
+        return any(event.place == ROOT for event in told)
 
     async def _write(self, append: Append) -> int:
         try:

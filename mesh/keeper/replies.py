@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.conversation import Conversation
 from mesh.core.errors import (
@@ -25,6 +26,7 @@ from mesh.core.errors import (
     Unavailable,
 )
 from mesh.core.events import AnyEvent, Completed, Error, Preview
+from mesh.core.messages import Message
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult, pending_approval, view
 from mesh.push.webhook import Webhook
 
@@ -86,6 +88,19 @@ class JournalLines(msgspec.Struct, frozen=True, tag=True):
 
     session_id: str
     content: bytes
+
+
+class AgentReply(msgspec.Struct, frozen=True, tag=True):
+    """An agent of a turn, with the messages between it and its model if they were asked for."""
+
+    agent: AgentView
+    messages: Sequence[Message] | None = None
+
+
+class Agents(msgspec.Struct, frozen=True, tag=True):
+    """Agents of one shard, each after the one that called or started it."""
+
+    agents: Sequence[AgentView]
 
 
 class Webhooks(msgspec.Struct, frozen=True, tag=True):
@@ -175,6 +190,8 @@ Reply = (
     | Conversations
     | RecentConversations
     | JournalLines
+    | AgentReply
+    | Agents
     | Webhooks
     | Refusal
 )

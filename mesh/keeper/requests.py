@@ -3,12 +3,14 @@
 Each request names its reply as a type parameter, so that a type checker knows what `Backend.ask` returns.
 """
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from mesh.core.approvals import Decision
 from mesh.keeper.replies import (
+    AgentReply,
+    Agents,
     ConversationReply,
     Conversations,
     JournalLines,
@@ -49,6 +51,8 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Caller({self.session_id})"
 
 
+InterventionName = Literal["comment", "delete"]
+"""What a person can do with an agent at work."""
 WITHDRAWN = "withdrawn"
 """The ``body_hash`` under which the key of a message is taken so that the message itself is refused when it
 arrives."""
@@ -162,6 +166,33 @@ class Cancel(RequestFor[TurnReply], frozen=True, tag=True):
     id: str
 
 
+class Intervene(RequestFor[AgentReply], frozen=True, tag=True):
+    """A person tells an agent at work something (``comment``), or deletes it; ``text`` is what it is told, or
+    why it is deleted. ``agent`` is the id of the agent."""
+
+    agent: str
+    caller: Caller
+    action: InterventionName
+    text: str = ""
+
+
+class ShowAgent(RequestFor[AgentReply], frozen=True, tag=True):
+    """Asks for one agent of any turn, with its messages."""
+
+    agent: str
+
+
+class ListAgents(RequestFor[Agents], frozen=True, tag=True):
+    """Asks for the agents of newest turns: those at work, or all of them (``ended``); of one conversation, or
+    of the newest ones whose turns have not ended. The first ``limit`` of those after the position
+    ``after`` (`AgentView.cursor`)."""
+
+    conversation: str = ""
+    ended: bool = False
+    after: str = ""
+    limit: int = 1_000
+
+
 class Export(RequestFor[JournalLines], frozen=True, tag=True):
     """Asks for a conversation's journal, one event a line."""
 
@@ -209,6 +240,9 @@ Request = (
     | Page
     | Recent
     | Cancel
+    | Intervene
+    | ShowAgent
+    | ListAgents
     | Export
     | Import
     | SetWebhook

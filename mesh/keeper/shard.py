@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from mesh.core.agents_of_turn import agents_of
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
@@ -123,6 +124,19 @@ class Shard:
             if uuid in loaded.conversation.asked:
                 return loaded
         raise NotFound(f"there is no approval {uuid[:64]!r}")
+
+    async def with_agent(self, id: str) -> LoadedConversation:
+        """Returns the conversation in one of whose turns there is, or was, the agent with this id. Raises
+        `NotFound`."""
+        for conversation_id in self.index.with_suffix(id):
+            loaded = await self.get(conversation_id)
+            if loaded.conversation.agents.view(id) is not None:
+                return loaded
+            # An agent of an earlier turn: nobody needs it often.
+            events = await self._journal.read(conversation_id)
+            if any(agent.agent_id == id for agent in agents_of(events)):
+                return loaded
+        raise NotFound("Not found")
 
     def owns(self, conversation_id: str) -> bool:
         """Whether this is the id of a conversation of this shard, if there is one."""

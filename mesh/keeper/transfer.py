@@ -9,6 +9,7 @@ from mesh.core import strict_json
 from mesh.core.conversation import fold
 from mesh.core.errors import BadRequest
 from mesh.core.events import (
+    AgentTold,
     AnyEvent,
     ApprovalResolved,
     ConversationCreated,
@@ -67,7 +68,9 @@ def _without_grant(event: AnyEvent) -> AnyEvent:
 
 
 def _attributed(event: AnyEvent, by: str) -> AnyEvent:
-    if not (by and isinstance(event, UserMessage | ApprovalResolved) and event.by):
+    if not (by and isinstance(event, UserMessage | ApprovalResolved | AgentTold) and event.by):
+        return event
+    if isinstance(event, AgentTold) and not event.from_person:  # the name of a node
         return event
     return msgspec.structs.replace(event, by=f"{event.by} (as imported by {by})")
 

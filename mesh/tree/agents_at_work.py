@@ -240,7 +240,7 @@ class AgentsAtWork:
                 continue
             self._unended[start.step] = None
             if stop := self._steps.stop_of(start.place):
-                self._deleted(start, stop.text)
+                self._deleted(start, stop.end_text)
                 continue
             exchange = tuple(exchange_of(start.task)) if start.place.is_fork else ()
             run = partial(self._run_agent, start, exchange)
@@ -334,25 +334,25 @@ class AgentsAtWork:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def delete(self, place: str, reason: str) -> None:
-        """Ends an agent that has not ended; its own agents end with it."""
-        deleted = self._deleted(self._started[place], reason)
+    async def delete(self, place: str, text: str) -> None:
+        """Ends an agent that has not ended; its own agents end with it. The text says why."""
+        deleted = self._deleted(self._started[place], text)
         await self._branches.end(place, _Ended(deleted))
 
     async def _stop(self, stop: AgentTold) -> None:
         """Ends an agent that a node above has stopped."""
         if stop.step in self._unended:
-            deleted = self._deleted(self._started[stop.step], stop.text)
+            deleted = self._deleted(self._started[stop.step], stop.end_text)
             # Whoever has stopped it does not wait until it runs no more: a tool may take long.
             self._branches.end_soon(stop.step, _Ended(deleted))
 
     def _delete_all(self, reason: str) -> None:
         for place in [*self._unended]:
-            self._deleted(self._started[place], reason)
+            self._deleted(self._started[place], f"Deleted: {reason}")
 
-    def _deleted(self, start: AgentStarted, reason: str) -> NodeCompleted:
+    def _deleted(self, start: AgentStarted, text: str) -> NodeCompleted:
         status: NodeStatus = "deleted"
-        return self._end(start, NodeCompleted(name=start.name, status=status, text=f"Deleted: {reason}"))
+        return self._end(start, NodeCompleted(name=start.name, status=status, text=text))
 
     # -- what the lead asks
 

@@ -330,7 +330,7 @@ class _LlmPass:
                 if not isinstance(ended, PassEnd):
                     text = ended.text if isinstance(ended, AgentsReported) else ended.feedback
                     messages += [said, User(text)]
-                elif self._goes_on(steps, ended):
+                elif self._goes_on(steps, ended) and i + 1 - first < limit:
                     messages.append(said)
                 else:
                     return _exiting(ended, exits)

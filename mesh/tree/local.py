@@ -79,8 +79,7 @@ class LocalTree:
     async def run(self, turn: PassInput) -> PassOutput:
         return _received(await self._nodes[turn.place.path].run(_received(turn)))
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
-        """See `RunNode.hear`."""
+    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
         node = self._nodes[activation.place.path]
         return await node.hear(_received(activation), _received(news), is_durable)
 
@@ -123,7 +122,7 @@ class _NodeBelow:
         return await self._tree.run(turn)
 
     async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
-        return await self._tree.hear(activation, news, is_durable)
+        return await self._tree.hear("", activation, news, is_durable)
 
 
 def _received(value: T) -> T:

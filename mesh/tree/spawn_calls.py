@@ -277,7 +277,7 @@ class SpawnCalls:
         elif agents.has_ended(place):
             heard = "ended"
         else:
-            await agents.delete(place, reason)
+            await agents.delete(place, f"Deleted: {reason}")
             heard = "taken"
         told = (place,) if place and heard == "taken" else ()
         return self._result(call, _STOPPED[heard].format(handle), is_error=heard != "taken", told=told)

@@ -628,6 +628,8 @@ class Steps:
             await self._journal(stop)
         self._known.add([stop])
         await self.stop_agent(stop)
+        # Once its end is journaled, nothing that is left of the agent can claim or record.
+        await self._send()
         return "taken"
 
     def _wake_for(self, news: AgentTold) -> Hearing:
@@ -660,14 +662,22 @@ class Steps:
             if self.known(at.step, NodeCompleted) or (at.call and self.known(at.call, ToolResult)):
                 return "ended"
         start = self.known(place.step, AgentStarted)
-        if start is None or not start.by:
+        # What a model tells is for agents that were started; a person may tell one that was called, too.
+        if start is None or not (start.by or news.from_person):
             return "unknown"
         return None if news.stops or start.kind == "llm" else "mute"
 
     async def _journal(self, news: AgentTold) -> None:
-        if news.key not in {told.key for told in self._known.told(news.place)}:
-            self._unsent.append(news)
-            await self._send()
+        if news.key in {told.key for told in self._known.told(news.place)}:
+            return
+        self._unsent.append(news)
+        start = self.known(news.place.step, AgentStarted)
+        if news.stops and news.addressee != self.turn.place and start is not None:
+            # The node that started the agent does not run now, and would end it only when it does: until then
+            # a person could decide what the agent asks.
+            end = NodeCompleted(name=start.name, status="deleted", text=news.end_text)
+            self._note([self._stamp(news.place.step, end)])
+        await self._send()
 
     # -- the end
 

@@ -435,3 +435,7 @@ class Tree(Protocol):
     async def cancel(self, task: AbandonedTask) -> None:
         """Asks another agent to cancel a task, which it may or may not do. Raises `Unavailable`."""
         ...
+
+    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        """`RunNode.hear` of the root, in a pass that runs."""
+        ...

@@ -6,6 +6,7 @@ read              calls ledger_read, then says what came of it
 tell b hello      asks the agent b "hello", then says what came of it
 use a read        calls the agent a with the task "read", then says what came of it
 advise a hello    starts the agent a, tells it "hello" while it works, waits for it, then says what came of it
+start a           starts the agent a, and has nothing else to do
 sleep 1.5         says "slept 1.5" after that many seconds
 anything else     is repeated; where the answer has a schema, it is the verdict that another answer is valid
 
@@ -54,6 +55,9 @@ class Obedient(Script):
             return ScriptedAnswer(tool_calls=(ScriptedCall(name=said[1], arguments={"task": said[2]}),))
         if said := re.fullmatch(r"advise (\w+) (.+)", call.last):
             agents = [{"agent": said[1], "task": "go", "title": said[2]}]
+            return ScriptedAnswer(tool_calls=(ScriptedCall(name="spawn", arguments={"agents": agents}),))
+        if said := re.fullmatch(r"start (\w+)", call.last):
+            agents = [{"agent": said[1], "task": "go"}]
             return ScriptedAnswer(tool_calls=(ScriptedCall(name="spawn", arguments={"agents": agents}),))
         if said := re.fullmatch(r"sleep ([\d.]+)", call.last):
             return ScriptedAnswer(text=f"slept {said[1]}", delay=float(said[1]))

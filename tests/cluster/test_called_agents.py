@@ -12,7 +12,7 @@ from mesh.core.events import AgentTold, LlmCall
 from mesh.journal.on_disk import parse
 from tests.cluster.model import LISTENS, Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED
-from tests.cluster.rest import created
+from tests.cluster.rest import created, until
 from tests.cluster.world import World
 from tests.worlds.process import running
 
@@ -89,3 +89,37 @@ def test_what_an_agent_is_told_reaches_the_very_actor_that_it_works_on(
         (told.id,),
         f"echo: [main tells you, while you work:]\n{times}",
     )
+
+
+def at_work(api: httpx.Client, conversation: str, name: str) -> str | None:
+    """The id of the agent with this name, if it works."""
+    agents = api.get("/agent/tree", params={"conversation": conversation}).json()
+    return next((id for id, agent in agents.items() if agent["name"] == name), None)
+
+
+@pytest.mark.parametrize(
+    ("message", "step_in", "answer"),
+    [
+        (
+            "use listener hello",
+            {"action": "comment", "text": "enough"},
+            "[ann tells you, while you work:]\nenough",
+        ),
+        ("start listener", {"action": "delete", "reason": "enough"}, "Deleted by ann: enough"),
+    ],
+)
+def test_a_person_steps_in_while_an_agent_works(
+    api: httpx.Client, message: str, step_in: dict[str, str], answer: str
+) -> None:
+    begun = api.post("/conversations", json={"message": message}, headers={"Prefer": "respond-async"})
+    conversation = begun.json()["conversation"]["id"]
+    agent = until(lambda: at_work(api, conversation, "listener"))
+    replied = api.post(f"/agent/{agent}/intervene", json=step_in, headers={"X-User": "ann"})
+    assert (replied.status_code, replied.json()["success"]) == (200, True)
+
+    def response() -> str:
+        turn = api.get(f"/conversations/{conversation}").json()["conversation"]["turn"]
+        return str(turn.get("response", ""))
+
+    assert answer in until(response)
+    assert api.get("/agent/tree", params={"conversation": conversation}).json() == {}

@@ -134,6 +134,8 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
         case LlmCall():
             heard = {f"{event.turn}|{event.node}|AgentTold|{id}" for id in event.heard}
             return heard | _first_answers(event.turn, event.node, _ordinal(event.step)[0], past)
+        case AgentTold(from_person=True):
+            return {_started(event, event.place)} if event.place != ROOT else set()
         case AgentTold():
             asked = StepKey(event.id).asked_by
             return {f"{event.turn}|{asked.text}|LlmCall", _started(event, event.place)}

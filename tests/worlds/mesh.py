@@ -11,7 +11,7 @@ from mesh.a2a.server.notifications import notifications
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
-from mesh.core.events import AnyEvent, Event, LlmCall, Preview, ToolCall, ToolResult
+from mesh.core.events import AgentTold, AnyEvent, Event, LlmCall, Preview, ToolCall, ToolResult
 from mesh.core.ids import new_id
 from mesh.core.verdict import Remember, Verdict
 from mesh.http.responses import error_response, json_response, turn_response
@@ -49,6 +49,7 @@ from mesh.tree.turn import (
     Ack,
     Activation,
     Decisions,
+    Hearing,
     PassInput,
     PassOutput,
     ReserveReply,
@@ -192,6 +193,7 @@ class WorldMesh:
             agent="test",
             digest=self.config.digest,
             root=self.config.tree.name,
+            root_kind=self.config.tree.type,
             system_prompt=self.config.prompt,
             agents_at_once=self.config.limits.agents_at_once,
             **settings,
@@ -244,6 +246,9 @@ class WorldMesh:
 
     async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
         return await self.tree.preview(digest, node, call, offset)
+
+    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+        return await self.tree.hear(digest, activation, news, is_durable)
 
     async def cancel(self, task: AbandonedTask) -> None:
         await self.tree.cancel(task)

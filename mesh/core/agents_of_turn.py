@@ -1,0 +1,254 @@
+"""The agents of a turn, for people who look at them or step in: which there are, and how each stands. Pure.
+
+The root agent is one of them, and so is each agent that is called or started, and each item of a map. What an
+event costs here depends on the depth of its place alone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from mesh.core.concealed import as_clients_see
+from mesh.core.events import (
+    AgentStarted,
+    AgentTold,
+    AnyEvent,
+    Completed,
+    ConversationCreated,
+    Error,
+    LlmCall,
+    NodeCompleted,
+    ToolResult,
+    UserMessage,
+    Validation,
+)
+from mesh.core.ids import agent_id
+from mesh.core.places import ROOT, Place
+
+AgentStatus = Literal["running", "awaiting_user", "completed", "deleted", "error"]
+_ENDED_WITH_IT = "what it worked for has ended"
+_MOST_TEXT = 1_000
+"""How many characters of what an agent was told, and of what it brought, are kept here."""
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One agent of a turn. ``user_content`` is what it was told at its start, ``user_comment`` what a person
+    told it last while it worked. ``result`` is what it answered, what went wrong, or why it was deleted. All
+    three are cut here; the journal has them whole. ``subagents`` are the ids of the agents that it called or
+    started."""
+
+    agent_id: str
+    parent_id: str | None
+    conversation_id: str
+    turn: int
+    place: str
+    name: str
+    kind: str = ""
+    title: str = ""
+    status: AgentStatus
+    user_content: str
+    user_comment: str = ""
+    result: str | None = None
+    metadata: Mapping[str, str] = {}
+    subagents: list[str]
+    created_at: str
+    ended_at: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it does not work any more."""
+        return self.ended_at is not None
+
+    @property
+    def cursor(self) -> str:
+        """Its position in a list: by the time of its start."""
+        return f"{self.created_at}|{self.agent_id}"
+
+
+class _Agent:
+    """One agent, up to date after each event."""
+
+    def __init__(self, id: str, parent: "_Agent | None", place: str, name: str, kind: str, start: AnyEvent):
+        self.id = id
+        self.parent = parent
+        self.place = place
+        self.name = name
+        self.kind = kind
+        self.turn = start.turn
+        self.created_at = start.time
+        self.title = ""
+        self.content = ""
+        self.comment = ""
+        self.metadata: Mapping[str, str] = {}
+        self.below: list[str] = []
+        self.at_work: dict[str, _Agent] = {}  # those below it that have not ended, by place
+        self.status: AgentStatus = "running"
+        self.result: str | None = None
+        self.ended_at: str | None = None
+
+    def end(self, event: AnyEvent, status: AgentStatus, result: str) -> None:
+        """Takes its end; the first one counts. None below it outlives it."""
+        if self.ended_at is not None:
+            return
+        self.status, self.result, self.ended_at = status, _cut(result), event.time
+        if self.parent:
+            self.parent.at_work.pop(self.place, None)
+        for agent in [*self.at_work.values()]:
+            agent.end(event, "deleted", _ENDED_WITH_IT)
+
+
+class AgentsOfTurn:
+    """The agents of the newest turn. Read it freely; change it only by `apply`."""
+
+    def __init__(self) -> None:
+        self._conversation_id = ""
+        self._root = ""
+        self._by_place: dict[str, _Agent] = {}
+        self._by_id: dict[str, _Agent] = {}
+        self._called: dict[str, list[_Agent]] = {}  # those that have not answered, by the step that called
+        self._told: set[str] = set()  # the ids of the interventions
+        self._read: set[str] = set()  # and of what models have read
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AgentsOfTurn) and [*self.views()] == [*other.views()]
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def apply(self, event: AnyEvent) -> None:
+        """Applies the next event of the journal."""
+        match event:
+            case ConversationCreated():
+                self._conversation_id, self._root = event.conversation_id, event.agent
+            case UserMessage():
+                self._open(event)
+            case AgentStarted() if event.step not in self._by_place:
+                self._add(as_clients_see(event))
+            case AgentTold(from_person=True):
+                self._told.add(event.id)
+                if not event.stops and (agent := self._by_place.get(event.step)):
+                    agent.comment = _cut(event.text)
+            case NodeCompleted():
+                self._completed(event)
+            case LlmCall(heard=heard) if heard:
+                self._read.update(heard)
+            case ToolResult() | Validation():
+                self._answered(event)
+            case Completed() | Error():
+                self._close(event)
+            case _:
+                pass
+
+    def knows(self, intervention: AgentTold) -> bool:
+        """Whether an intervention is journaled in this turn, which may have ended since then."""
+        return intervention.id in self._told
+
+    def has_read(self, comment: AgentTold) -> bool:
+        """Whether a model has read a comment."""
+        return comment.id in self._read
+
+    def around(self, place: Place) -> str:
+        """The id of the innermost agent around a place; empty if there is none."""
+        return next((self._by_place[at.text].id for at in place.scopes if at.text in self._by_place), "")
+
+    def view(self, id: str) -> AgentView | None:
+        """How one agent stands; None if the turn has none with this id."""
+        agent = self._by_id.get(id)
+        return self._shown(agent) if agent else None
+
+    def views(self) -> Iterator[AgentView]:
+        """How all of them stand, in the order in which they began."""
+        return map(self._shown, self._by_place.values())
+
+    def _open(self, event: UserMessage) -> None:
+        self._by_place.clear()
+        self._by_id.clear()
+        self._called.clear()
+        self._told.clear()
+        self._read.clear()
+        root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)
+        root.content = _cut(event.text)
+        self._keep(root)
+
+    def _add(self, event: AnyEvent) -> None:
+        assert isinstance(event, AgentStarted)
+        place = Place(event.step)
+        id = event.id or agent_id(self._conversation_id, event.turn, place)
+        parent = next((self._by_place[at.text] for at in place.enclosing if at.text in self._by_place), None)
+        if parent is None:  # no turn is open
+            return
+        # Until it has an agent below it, the root is known by the name that the whole config has.
+        self._by_place[ROOT.text].name = next(iter(event.agent_path), self._root)
+        agent = _Agent(id, parent, place.text, event.name, event.kind, event)
+        agent.title, agent.content, agent.metadata = event.title, _cut(event.task), event.metadata
+        parent.below.append(id)
+        if parent.ended_at is None:
+            parent.at_work[agent.place] = agent
+        self._keep(agent)
+        if call := place.call:
+            self._called.setdefault(call.text, []).append(agent)
+
+    def _keep(self, agent: _Agent) -> None:
+        self._by_place[agent.place] = self._by_id[agent.id] = agent
+
+    def _completed(self, event: NodeCompleted) -> None:
+        seen = as_clients_see(event)
+        assert isinstance(seen, NodeCompleted)
+        if agent := self._by_place.get(event.step):
+            agent.end(event, "error" if event.status == "failed" else event.status, seen.text)
+        elif around := self._by_id.get(self.around(event.place)):
+            inside = f"{event.step}."  # agents that worked for this node, which is none itself
+            for agent in [each for place, each in around.at_work.items() if place.startswith(inside)]:
+                agent.end(event, "deleted", _ENDED_WITH_IT)
+
+    def _answered(self, event: ToolResult | Validation) -> None:
+        """The agents that a step has called have answered."""
+        seen = as_clients_see(event)
+        for agent in self._called.pop(event.step, ()):
+            if isinstance(seen, ToolResult):
+                agent.end(event, "error" if seen.is_error else "completed", seen.shown or seen.content)
+            elif isinstance(seen, Validation):
+                agent.end(event, "completed", seen.shown or seen.feedback)
+
+    def _close(self, event: Completed | Error) -> None:
+        root = self._by_place.get(ROOT.text)
+        if root is None:
+            return
+        if isinstance(event, Error):
+            root.end(event, "error", event.message)
+        else:
+            root.end(event, "deleted" if event.cancelled_on_request else "completed", event.response)
+
+    def _shown(self, agent: _Agent) -> AgentView:
+        return AgentView(
+            agent_id=agent.id,
+            parent_id=agent.parent.id if agent.parent else None,
+            conversation_id=self._conversation_id,
+            turn=agent.turn,
+            place=agent.place,
+            name=agent.name,
+            kind=agent.kind,
+            title=agent.title,
+            status=agent.status,
+            user_content=agent.content,
+            user_comment=agent.comment,
+            result=agent.result,
+            metadata=agent.metadata,
+            subagents=[*agent.below],
+            created_at=agent.created_at,
+            ended_at=agent.ended_at,
+        )
+
+
+def agents_of(events: Iterable[AnyEvent]) -> Iterator[AgentView]:
+    """The agents of all turns of a journal, as they stand at its end."""
+    agents = AgentsOfTurn()
+    for event in events:
+        if isinstance(event, UserMessage):
+            yield from agents.views()
+        agents.apply(event)
+    yield from agents.views()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"

@@ -1,0 +1,108 @@
+"""The agents of turns over HTTP: people look at them, tell one something while it works, or delete it."""
+
+from operator import attrgetter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mesh.config.model import Limits
+from mesh.core.errors import BadRequest
+from mesh.core.ids import is_id
+from mesh.core.messages import Assistant, Message, User
+from mesh.http.backend import Backend
+from mesh.http.body_types import AgentBody, AgentMessage, InterventionBody
+from mesh.http.parsing import caller_of, json_object, page_query, read_request, text_in
+from mesh.http.responses import json_response, route
+from mesh.keeper.requests import Caller, Intervene, ListAgents, ShowAgent
+
+MOST_AT_ONCE = 1_000
+"""Agents of one page."""
+_MOST_REASON = 4_000
+"""In bytes. A reason is told to the model of the agent above, and kept for ever."""
+_HOW = (
+    'say {"action": "comment", "text": "…"} or {"action": "delete", "reason": "…"}; or, as older clients do, '
+    '{"userComment": "…"} or {"status": "deleted"}'
+)
+
+
+class AgentRoutes:
+    """The handlers of the routes."""
+
+    def __init__(self, backend: Backend, limits: Limits) -> None:
+        self._backend = backend
+        self._limits = limits
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        return [
+            route("GET", "/agent/tree", self._list),
+            route("GET", "/agent/{agent_id}", self._show),
+            route("POST", "/agent/{agent_id}/intervene", self._intervene),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        query = request.query_params
+        conversation, shows_ended = query.get("conversation", ""), query.get("all", "false")
+        if conversation and not is_id(conversation):
+            raise BadRequest("conversation must be the id of a conversation")
+        if shows_ended not in ("true", "false"):
+            raise BadRequest("all must be true or false")
+        limit, cursor = page_query(request, most=MOST_AT_ONCE, usual=MOST_AT_ONCE)
+        asked = ListAgents(conversation, shows_ended == "true", cursor, limit + 1)
+        if conversation:
+            replies = [await self._backend.ask(conversation, asked)]
+        else:
+            replies = await self._backend.ask_all(asked)
+        agents = sorted((a for reply in replies for a in reply.agents), key=attrgetter("cursor"))
+        page = agents[:limit]
+        headers = {}
+        if len(agents) > limit:
+            following = request.url.include_query_params(cursor=page[-1].cursor)
+            headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
+        return json_response({agent.agent_id: agent for agent in page}, headers=headers)
+
+    async def _show(self, request: Request) -> Response:
+        agent_id = request.path_params["agent_id"]
+        reply = await self._backend.ask(agent_id, ShowAgent(agent_id))
+        messages = [shown for message in reply.messages or () for shown in _shown(message)]
+        return json_response(AgentBody(reply.agent, messages))
+
+    async def _intervene(self, request: Request) -> Response:
+        agent_id = request.path_params["agent_id"]
+        raw = await read_request(request, self._limits.max_body_bytes)
+        asked = self._intervention_in(json_object(raw), agent_id, caller_of(request, raw))
+        reply = await self._backend.ask(agent_id, asked)
+        return json_response(InterventionBody(reply.agent))
+
+    def _intervention_in(self, body: dict[str, Any], agent_id: str, caller: Caller) -> Intervene:
+        """The intervention in a body, in any of its forms. Anything unclear is refused."""
+        action = body.get("action", _older_action(body))
+        if action == "delete":
+            reason = body.get("reason", body.get("text", ""))
+            if not isinstance(reason, str) or len(reason.encode()) > _MOST_REASON:
+                raise BadRequest(f'"reason" must be a text of at most {_MOST_REASON} bytes')
+            return Intervene(agent_id, caller, "delete", reason.strip())
+        if action != "comment":
+            raise BadRequest(_HOW)
+        name = "text" if "action" in body else "userComment"
+        return Intervene(agent_id, caller, "comment", text_in(body, name, self._limits.max_message_bytes))
+
+
+def _older_action(body: dict[str, Any]) -> str:
+    """What a client of the older form wants."""
+    comment = body.get("userComment")
+    if body.get("status") == "deleted" or comment == "delete":
+        return "delete"
+    return "comment" if comment not in (None, "unchanged", "modify") else ""
+
+
+def _shown(message: Message) -> list[AgentMessage]:
+    match message:
+        case User():
+            return [AgentMessage("user", message.text)]
+        case Assistant():
+            return [AgentMessage("assistant", message.text, tool_calls=message.tool_calls)]
+        case _:
+            return [AgentMessage("tool", r.content, r.name, r.is_error) for r in message.results]

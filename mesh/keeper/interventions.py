@@ -1,0 +1,201 @@
+"""Interventions: a person tells an agent something while it works, or deletes it.
+
+An intervention is an `AgentTold` that comes from a person. Who asked for one gets the reply when it is
+journaled. While a pass runs, it goes down the calls of the pass, as what a model tells an agent does, and the
+innermost node around the agent journals it: that node knows whether the agent still works. Between passes,
+the keeper journals it, and the next pass knows it. What the root agent is told is always journaled here.
+
+Invariant: of an intervention and the end of its agent, one wins. What is journaled for an agent is read by
+its model, or ends it; otherwise whoever asked is told how the agent ended.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+from uuid import UUID, uuid5
+
+from mesh.core.agents_of_turn import AgentView
+from mesh.core.errors import Conflict, NotFound, Unavailable
+from mesh.core.events import AgentTold, AnyEvent, NodeCompleted, now
+from mesh.core.ids import new_id
+from mesh.core.places import ROOT, Place
+from mesh.keeper.driver import Driver
+from mesh.keeper.loaded_conversation import LoadedConversation
+from mesh.keeper.requests import Intervene
+from mesh.runtime.failpoints import failpoint
+
+_WITHIN_S = 60.0
+"""How long an intervention may be on its way."""
+_READS = "llm"
+"""The type of the nodes that have a model, which can read what they are told."""
+
+
+class Interventions:
+    """See the module. ``root_kind`` is the type of the root of the tree."""
+
+    def __init__(self, driver: Driver, root_kind: str) -> None:
+        self._driver = driver
+        self._root_kind = root_kind
+
+    async def intervene(self, loaded: LoadedConversation, request: Intervene) -> None:
+        """Carries an intervention out. Raises `NotFound`, `Conflict`, `Unavailable`, `JournalError`."""
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                if request.action == "delete":
+                    await self._delete(loaded, request)
+                else:
+                    await self._tell(loaded, request)
+        except TimeoutError:
+            late = f"agent {request.agent} did not take this within {_WITHIN_S:g} s; it may still do"
+            raise Unavailable(late) from None
+
+    async def repeat(self, loaded: LoadedConversation, request: Intervene) -> None:
+        """What comes of an intervention that is journaled already. Raises as `intervene`."""
+        agents = loaded.conversation.agents
+        agent = agents.view(request.agent)
+        if agent is None:  # its turn is long over
+            return
+        told = _told(loaded, agent, request)
+        if request.action == "comment" and agents.knows(told) and not agents.has_read(told):
+            _at_work(loaded, agent.agent_id)  # raises if it has ended without reading it
+        elif agent.place == ROOT.text and request.action == "delete":
+            await self._end_turn(loaded, agent.turn)
+
+    async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
+        agent = _at_work(loaded, request.agent)
+        if (agent.kind if agent.parent_id else self._root_kind) != _READS:
+            raise Conflict(f"agent {agent.name} has no model of its own that could read this")
+        told = _told(loaded, agent, request)
+        if agent.place != ROOT.text:
+            await self._hand_down(loaded, told, [told])
+            return
+        await self._append(loaded, agent, [told])
+        if loaded.pass_under_way is not None:
+            # If the root has ended meanwhile, its end is not journaled yet, and will not be: another pass
+            # follows (`LoadedConversation.has_unheard`).
+            await loaded.pass_under_way.root.hear(told, is_durable=True)
+        self._driver.start(loaded)
+
+    async def _delete(self, loaded: LoadedConversation, request: Intervene) -> None:
+        agent = _at_work(loaded, request.agent)
+        told = _told(loaded, agent, request, stops=True)
+        if agent.place == ROOT.text:
+            await self._append(loaded, agent, [told])
+            await self._end_turn(loaded, told.turn)
+            return
+        if not Place(agent.place).is_started:
+            around = f"delete the one around it: {agent.parent_id}"
+            raise Conflict(f"agent {agent.name} was not started beside another one's work; {around}")
+        end = NodeCompleted(
+            turn=told.turn,
+            step=told.step,
+            name=agent.name,
+            status="deleted",
+            text=told.end_text,
+            time=told.time,
+        )
+        await self._hand_down(loaded, told, [told, end])
+
+    async def _end_turn(self, loaded: LoadedConversation, turn: int) -> None:
+        """Returns when a turn has ended whose root agent is deleted, which the journal says. It ends also if
+        nobody waits for that."""
+        loaded.cancel_pass()
+        while loaded.turn == turn and loaded.needs_pass:
+            await asyncio.shield(self._driver.start(loaded))
+
+    async def _hand_down(
+        self, loaded: LoadedConversation, told: AgentTold, between_passes: Sequence[AnyEvent]
+    ) -> None:
+        """Hands an intervention down the pass that runs, as often as passes end meanwhile; or journals what
+        it comes to ``between_passes``."""
+        agents = loaded.conversation.agents
+        while True:
+            agent = _at_work(loaded, agents.around(told.place))
+            if loaded.ends_now:
+                raise Conflict(f"agent {agent.name} is about to end, with its turn")
+            under_way = loaded.pass_under_way
+            if under_way is None:
+                if await self._append(loaded, agent, between_passes, is_between=True):
+                    self._driver.start(loaded)
+                    return
+                continue
+            heard = await under_way.root.hear(told, is_durable=False)
+            failpoint("intervention.heard")
+            if heard is None or heard == "ended":
+                # With the pass, the reply may have been lost to what the intervention led to.
+                await under_way.over.wait() if heard is None else await loaded.append(())
+            # An agent may end right before it takes what was journaled for it.
+            if heard == "taken" or (agents.knows(told) and (told.stops or heard is None)):
+                return
+            if heard == "ended":
+                _at_work(loaded, agent.agent_id)  # raises, and says how
+                raise Conflict(f"agent {agent.name} has just ended")
+            if heard is not None:
+                raise Conflict(f"agent {agent.name} has no model of its own that could read this")
+
+    async def _append(
+        self,
+        loaded: LoadedConversation,
+        agent: AgentView,
+        events: Sequence[AnyEvent],
+        *,
+        is_between: bool = False,
+    ) -> bool:
+        """Journals an intervention. Raises `Conflict` if the agent has ended by then. Returns False if it is
+        to be journaled between passes, and one has begun."""
+
+        def is_possible() -> bool:
+            if not loaded.is_open(events[0].turn) or loaded.conversation.has_ended(Place(agent.place)):
+                return False
+            return not loaded.ends_now and not (is_between and loaded.pass_under_way is not None)
+
+        if await loaded.append(events, only_if=is_possible):
+            return True
+        _at_work(loaded, agent.agent_id)
+        # Invariant: whoever tries again has waited for something, as the pass that has begun is to be told.
+        if is_between and loaded.pass_under_way is not None:
+            return False
+        raise Conflict(f"agent {agent.name} is about to end")
+
+
+def _view(loaded: LoadedConversation, id: str) -> AgentView:
+    found = loaded.conversation.agents.view(id)
+    if found is None:
+        raise NotFound(f"there is no agent {id} at work")
+    return found
+
+
+def _at_work(loaded: LoadedConversation, id: str) -> AgentView:
+    """An agent that has not ended. Raises `Conflict`, which says how and when it did, or `NotFound`."""
+    agent = _view(loaded, id)
+    if not agent.has_ended:
+        return agent
+    how: dict[str, Literal["was deleted", "failed", "has answered"]]
+    how = {"deleted": "was deleted", "error": "failed"}
+    raise Conflict(
+        f"agent {agent.name} {how.get(agent.status, 'has answered')} at {agent.ended_at}: {agent.result}"
+    )
+
+
+def _told(
+    loaded: LoadedConversation, agent: AgentView, request: Intervene, *, stops: bool = False
+) -> AgentTold:
+    caller = request.caller
+    return AgentTold(
+        turn=agent.turn,
+        step=agent.place,
+        time=now(),
+        id=_id(loaded.conversation.id, agent, caller.idempotency_key),
+        text=request.text,
+        by=caller.by,
+        stops=stops,
+        from_person=True,
+        idempotency_key=caller.idempotency_key,
+        body_hash=caller.body_hash,
+    )
+
+
+def _id(conversation_id: str, agent: AgentView, key: str) -> str:
+    """The id of an intervention: with an Idempotency-Key always the same one, so that two of the same request
+    are one, even if both are under way."""
+    return str(uuid5(UUID(conversation_id), f"{agent.turn}|{agent.place}|{key}")) if key else new_id()

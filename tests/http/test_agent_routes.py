@@ -1,0 +1,170 @@
+"""Agents at work over HTTP: who looks at them, tells them something, or deletes one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import calls, says, until
+from tests.worlds.trees import ByNode, config, llm
+
+SPAWN = calls(
+    ("spawn", {"agents": [{"agent": "search", "task": "cats"}, {"agent": "search", "task": "dogs"}]})
+)
+WAIT = calls(("wait", {}))
+TREE = llm("main", agents=["search"], spawn={})
+CONFIG = config(TREE, agents=[llm("search", "find {task}", description="Finds facts.")])
+
+
+class World:
+    """A mesh whose searches wait until they are `let`."""
+
+    def __init__(self, live: LiveMesh, model: ByNode, http: httpx.AsyncClient, conversation: str) -> None:
+        self.live = live
+        self.model = model
+        self.http = http
+        self.conversation = conversation
+
+    async def tree(self, **query: str) -> dict[str, Any]:
+        answer = await self.http.get("/agent/tree", params=query)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def let(self) -> None:
+        self.live.call(self.model.gates["search"].set)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    model = ByNode(main=[SPAWN, WAIT, says("done")])
+    with LiveMesh(model, CONFIG) as live:
+        model.gates["search"] = asyncio.Event()
+        async with httpx.AsyncClient(base_url=live.url) as http:
+            begun = await http.post(
+                "/conversations", json={"message": "go"}, headers={"Prefer": "respond-async"}
+            )
+            found = World(live, model, http, begun.json()["conversation"]["id"])
+
+            async def are_there() -> bool:
+                return len(await found.tree()) == 3
+
+            await until(are_there)
+            yield found
+
+
+async def ended(world: World) -> dict[str, Any]:
+    world.let()
+
+    async def has_ended() -> Any:
+        shown = (await world.http.get(f"/conversations/{world.conversation}")).json()["conversation"]
+        return shown if shown["turn"]["state"] == "completed" else None
+
+    return dict(await until(has_ended))
+
+
+def search_of(tree: dict[str, Any], task: str) -> str:
+    (found,) = [
+        id for id, agent in tree.items() if agent["userContent"] == task and agent["name"] == "search"
+    ]
+    return str(found)
+
+
+async def test_the_tree_has_the_agents_at_work_by_id_and_who_started_whom(world: World) -> None:
+    tree = await world.tree()
+    root = tree[world.conversation]
+    assert (root["name"], root["parentId"], root["status"], root["userContent"]) == (
+        "main",
+        None,
+        "running",
+        "go",
+    )
+    assert {tree[id]["userContent"] for id in root["subagents"]} == {"cats", "dogs"}
+    assert {tree[id]["parentId"] for id in root["subagents"]} == {world.conversation}
+    assert all(id == agent["agentId"] and "messages" not in agent for id, agent in tree.items())
+    assert await world.tree(conversation=world.conversation) == tree
+    await ended(world)
+    assert await world.tree() == {}
+    shown = await world.tree(conversation=world.conversation, all="true")
+    assert {agent["status"] for agent in shown.values()} == {"completed"}
+
+
+async def test_the_tree_comes_in_pages(world: World) -> None:
+    first = await world.http.get("/agent/tree?limit=2")
+    following = first.links["next"]["url"]
+    second = await world.http.get(following)
+    assert (len(first.json()), len(second.json()), second.links) == (2, 1, {})
+    assert {**first.json(), **second.json()} == await world.tree()
+
+
+async def test_a_comment_is_acknowledged_and_the_agent_is_shown_with_it_and_its_messages(
+    world: World,
+) -> None:
+    agent = search_of(await world.tree(), "cats")
+    answer = await world.http.post(
+        f"/agent/{agent}/intervene",
+        json={"action": "comment", "text": "only tabbies"},
+        headers={"X-User": "ann", "Idempotency-Key": "k1"},
+    )
+    assert (answer.status_code, answer.json()["success"]) == (200, True)
+    assert answer.json()["agent"]["userComment"] == "only tabbies"
+    again = await world.http.post(
+        f"/agent/{agent}/intervene",
+        json={"action": "comment", "text": "only tabbies"},
+        headers={"X-User": "ann", "Idempotency-Key": "k1"},
+    )
+    assert again.status_code == 200
+    await ended(world)
+    shown = (await world.http.get(f"/agent/{agent}")).json()
+    assert [(m["role"], m["content"]) for m in shown["messages"]] == [
+        ("assistant", "search says find cats"),
+        ("user", "[ann tells you, while you work:]\nonly tabbies"),
+        ("assistant", "search says find cats"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body", [{"action": "delete", "reason": "no cats"}, {"status": "deleted"}, {"userComment": "delete"}]
+)
+async def test_an_agent_is_deleted_in_the_form_of_older_clients_too(
+    world: World, body: dict[str, str]
+) -> None:
+    agent = search_of(await world.tree(), "cats")
+    answer = await world.http.post(f"/agent/{agent}/intervene", json=body)
+    assert (answer.status_code, answer.json()["agent"]["status"]) == (200, "deleted")
+    late = await world.http.post(f"/agent/{agent}/intervene", json={"userComment": "hello?"})
+    assert late.status_code == 409
+    assert late.json()["error"].startswith("agent search was deleted at 20")
+    await ended(world)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, 'say {"action": "comment"'),
+        ({"action": "explode"}, 'say {"action": "comment"'),
+        ({"userComment": "unchanged"}, 'say {"action": "comment"'),
+        ({"action": "comment"}, 'the body must have a "text", a string'),
+        ({"action": "comment", "text": "  "}, '"text" is empty'),
+        ({"userComment": 3}, 'the body must have a "userComment", a string'),
+        ({"action": "delete", "reason": 3}, '"reason" must be a text'),
+        ({"action": "delete", "reason": "x" * 5000}, '"reason" must be a text'),
+    ],
+)
+async def test_what_is_unclear_is_refused(world: World, body: dict[str, Any], said: str) -> None:
+    answer = await world.http.post(f"/agent/{world.conversation}/intervene", json=body)
+    assert (answer.status_code, said in answer.json()["error"]) == (400, True)
+    await ended(world)
+
+
+async def test_unknown_agents_and_odd_queries_are_refused_in_words(world: World) -> None:
+    for method, path in (("GET", "/agent/x"), ("POST", "/agent/x/intervene")):
+        answer = await world.http.request(method, path, json={"status": "deleted"})
+        assert (answer.status_code, answer.json()) == (404, {"error": "Not found"})
+    for query in ("conversation=x", "all=1", "limit=0", "limit=1001", "cursor=x"):
+        answer = await world.http.get(f"/agent/tree?{query}")
+        assert answer.status_code == 400, query
+    await ended(world)

@@ -1,0 +1,423 @@
+"""People who step in while agents work: they tell an agent something, or delete it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mesh.core.events import AgentTold, AnyEvent, Completed, LlmCall, NodeCompleted
+from mesh.core.ids import new_id
+from mesh.core.messages import User
+from mesh.keeper.requests import Cancel, Intervene, InterventionName, ListAgents, ShowAgent
+from tests.worlds.mesh import Caller, Create, WorldMesh, calls, says, until
+from tests.worlds.trees import ByNode, add, config, llm, sequential
+
+SEARCH = llm("search", "find {task}", description="Finds facts.")
+
+
+def lead(*agents: str, **more: Any) -> dict[str, Any]:
+    return llm("main", agents=list(agents), **{"spawn": {}, **more})
+
+
+def mesh(
+    model: ByNode, *agents: dict[str, Any], tree: dict[str, Any] | None = None, **more: Any
+) -> WorldMesh:
+    tree = tree or lead(*(agent["name"] for agent in agents))
+    return WorldMesh(model, config=config(tree, agents=list(agents), **more))
+
+
+def spawn(*tasks: str, agent: str = "search") -> LlmCall:
+    return calls(("spawn", {"agents": [{"agent": agent, "task": task} for task in tasks]}))
+
+
+WAIT = calls(("wait", {}))
+
+
+class Watched:
+    """A conversation in which somebody steps in."""
+
+    def __init__(self, world: WorldMesh) -> None:
+        self.world = world
+        self.id = new_id()
+
+    async def begin(self) -> None:
+        await self.world.ask(Create(self.id, Caller(session_id="s1"), "go", wait=False))
+
+    async def step_in(
+        self, agent: str, action: InterventionName, text: str = "", **caller: str
+    ) -> tuple[int, dict[str, Any]]:
+        who = Caller(session_id="s1", by="ann", **caller)
+        return await self.world.ask(Intervene(agent, who, action, text))
+
+    async def agents(self, *, ended: bool = False) -> dict[str, dict[str, Any]]:
+        """By place."""
+        status, body = await self.world.ask(ListAgents(self.id, ended))
+        assert status == 200
+        return {agent["place"]: agent for agent in body["agents"]}
+
+    async def agent_at(self, place: str) -> str:
+        """The id of the agent there, once there is one."""
+
+        async def found() -> Any:
+            return (await self.agents(ended=True)).get(place)
+
+        agent = await until(found)
+        return str(agent["agentId"])
+
+    async def answer(self) -> str:
+        """How the turn ends."""
+
+        async def ended() -> Any:
+            turn = (await self.world.show(self.id))["turn"]
+            return turn if turn["state"] not in ("working", "submitted", "waiting_approval") else None
+
+        return str((await until(ended))["response"])
+
+    async def events(self, kind: type[Any] = AnyEvent) -> list[Any]:  # type: ignore[assignment]
+        events = await self.world.journal.read(self.id)
+        return [e for e in events if kind is AnyEvent or isinstance(e, kind)]
+
+
+async def asked(model: ByNode, node: str, times: int = 1) -> None:
+    async def is_so() -> bool:
+        return model.asked[node] >= times
+
+    await until(is_so)
+
+
+async def test_a_comment_is_read_with_the_next_model_call_of_its_agent_and_with_no_other() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[calls(("look", {}))] * 2)
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        agent = await run.agent_at("0.search@0-0-0")
+        status, body = await run.step_in(agent, "comment", "only tabbies")
+        assert (status, body["agent"]["userComment"]) == (200, "only tabbies")
+        (told,) = await run.events(AgentTold)
+        assert (told.step, told.by, told.from_person) == ("0.search@0-0-0", "ann", True)
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        heard = {e.step: e.heard for e in await run.events(LlmCall)}
+    assert heard["0.search@0-0-0/llm/0"] == ()
+    assert heard["0.search@0-0-0/llm/1"] == (told.id,)
+    assert not any(ids for step, ids in heard.items() if step != "0.search@0-0-0/llm/1")
+
+
+async def test_a_comment_that_comes_with_the_last_answer_has_the_model_asked_once_more() -> None:
+    model = ByNode(main=[says("an answer")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        status, _ = await run.step_in(run.id, "comment", "think again")
+        assert status == 200
+        model.gates["main"].set()
+        assert await run.answer() == "an answer"
+        first, second = await run.events(LlmCall)
+    assert (first.heard, len(second.heard)) == ((), 1)
+    assert model.messages["main"][-1] == User("[ann tells you, while you work:]\nthink again")
+
+
+async def test_a_comment_is_not_lost_when_everything_dies_after_it_was_acknowledged() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        status, _ = await run.step_in(await run.agent_at("0.search@0-0-0"), "comment", "only tabbies")
+        assert status == 200
+        await world.crash()
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        heard = [e for e in await run.events(LlmCall) if e.heard]
+    assert [event.step for event in heard] == ["0.search@0-0-0/llm/0"]
+
+
+async def test_who_waits_for_a_person_reads_a_comment_after_the_decision() -> None:
+    model = ByNode(main=[add(1), says("done")])
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        status, _ = await run.step_in(run.id, "comment", "and be quick")
+        assert status == 200
+        shown = await world.show(run.id)
+        assert shown["turn"]["state"] in ("working", "waiting_approval")
+        uuid = body["result"]["approval"]["uuid"]
+        _, body = await world.decide(uuid, "approve")
+        assert body["result"]["response"] == "done"
+        first, second = await run.events(LlmCall)
+    assert (first.heard, len(second.heard)) == ((), 1)
+    assert world.ledger.lines == ["add 1"]
+
+
+async def test_an_agent_that_is_deleted_records_nothing_more_and_its_lead_is_told_who_did_it() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[calls(("look", {}))])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        agent = await run.agent_at("0.search@0-0-0")
+        status, body = await run.step_in(agent, "delete", "no cats")
+        assert (status, body["agent"]["status"]) == (200, "deleted")
+        at_once = await run.events(NodeCompleted)
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        events = await run.events()
+    assert [(e.step, e.status, e.text) for e in at_once] == [
+        ("0.search@0-0-0", "deleted", "Deleted by ann: no cats")
+    ]
+    end = next(i for i, event in enumerate(events) if event == at_once[0])
+    assert not any(event.step.startswith("0.search@0-0-0") for event in events[end + 1 :])
+    assert world.ledger.lines == ["look"]
+    assert "Deleted by ann: no cats" in str(model.messages["main"][-1])
+
+
+async def test_who_is_deleted_while_it_waits_for_a_person_asks_no_more() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[add(1), says("never")])
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        uuid = body["result"]["approval"]["uuid"]
+        agents = await run.agents()
+        assert {place: agent["status"] for place, agent in agents.items()} == {
+            "0": "running",
+            "0.search@0-0-0": "awaiting_user",
+        }
+        status, _ = await run.step_in(agents["0.search@0-0-0"]["agentId"], "delete", "not now")
+        assert status == 200
+        assert await run.answer() == "done"
+        status, body = await world.decide(uuid, "approve")
+    assert status == 409
+    assert (world.ledger.lines, model.asked["search"]) == ([], 1)
+
+
+async def test_deleting_the_root_agent_cancels_the_turn_and_says_who_did() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        status, body = await run.step_in(run.id, "delete", "enough")
+        assert (status, body["agent"]["status"]) == (200, "deleted")
+        (told,) = await run.events(AgentTold)
+        (end,) = await run.events(Completed)
+        assert await run.agents() == {}
+    assert (told.step, told.stops, told.by, told.text) == ("0", True, "ann", "enough")
+    assert end.cancelled_on_request
+
+
+async def test_who_has_ended_is_told_nothing_and_deleted_by_nobody() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        model.gates["main"].set()
+        assert await run.answer() == "done"
+        agent = (await run.agents(ended=True))["0.search@0-0-0"]
+        for action in ("comment", "delete"):
+            for id in (agent["agentId"], run.id):
+                status, body = await run.step_in(id, action, "hello?")  # type: ignore[arg-type]
+                assert (status, "has answered at 20" in body["error"]) == (409, True)
+        assert await run.events(AgentTold) == []
+
+
+async def test_an_agent_that_nobody_knows_is_not_found() -> None:
+    async with mesh(ByNode(main=[says("hi")]), tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        unknown = new_id()[:-8] + run.id[-8:]
+        assert await run.step_in(unknown, "comment", "hi") == (404, {"error": "Not found"})
+        assert await world.ask(ShowAgent(new_id())) == (404, {"error": "Not found"})
+
+
+async def test_a_node_without_a_model_of_its_own_is_told_nothing() -> None:
+    model = ByNode(one=[says("1")])
+    model.gates["one"] = asyncio.Event()
+    async with mesh(model, tree=sequential(llm("one"), name="all")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "one")
+        status, body = await run.step_in(run.id, "comment", "hi")
+        assert (status, "no model of its own" in body["error"]) == (409, True)
+        model.gates["one"].set()
+        assert await run.answer() == "1"
+        assert await run.events(AgentTold) == []
+
+
+@pytest.mark.parametrize("action", ["comment", "delete"])
+async def test_an_intervention_with_a_key_counts_once(action: InterventionName) -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        key = {"idempotency_key": "k1", "body_hash": "h1"}
+        for _ in range(2):
+            status, body = await run.step_in(agent, action, "hm", **key)
+            assert status == 200, body
+        status, _ = await run.step_in(agent, action, "other", **{**key, "body_hash": "h2"})
+        assert status == 409
+        assert len(await run.events(AgentTold)) == 1
+        model.gates["search"].set()
+        await run.answer()
+
+
+async def test_an_agent_is_shown_with_its_messages_also_when_its_turn_is_long_over() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done"), says("again")])
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await run.answer()
+        agent = (await run.agents(ended=True))["0.search@0-0-0"]
+        await world.say(run.id, "more")
+        status, body = await world.ask(ShowAgent(agent["agentId"]))
+        assert status == 200
+        assert await run.agents(ended=True) != {}
+        await world.ask(Cancel(run.id))
+    assert (body["agent"]["status"], body["agent"]["result"]) == ("completed", "search says find cats")
+    assert [message["text"] for message in body["messages"]] == ["search says find cats"]
+
+
+async def test_what_works_for_a_deleted_agent_is_at_work_no_more() -> None:
+    team = llm("team", agents=["search"], spawn={}, description="Asks others.")
+    model = ByNode(main=[spawn("x", agent="team"), WAIT, add(1)], team=[spawn("cats"), WAIT])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, team, SEARCH, tree=lead("team")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agents = await run.agents()
+        inner = agents["0.team@0-0-0.search@0-0-0"]["agentId"]
+        assert (await run.step_in(agents["0.team@0-0-0"]["agentId"], "delete", "enough"))[0] == 200
+
+        async def waits() -> bool:
+            return (await world.show(run.id))["turn"]["state"] == "waiting_approval"
+
+        await until(waits)
+        assert [*await run.agents()] == ["0"]
+        for action in ("comment", "delete"):
+            status, body = await run.step_in(inner, action, "hm")  # type: ignore[arg-type]
+            assert (status, "was deleted" in body["error"]) == (409, True)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_turn_whose_root_agent_is_deleted_ends_whatever_is_lost_meanwhile(lost: bool) -> None:
+    model = ByNode(main=[add(1), says("never")])
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def held() -> None:
+            began.set()
+            await asyncio.wait_for(goes_on.wait(), 30)
+
+        world.ledger.before_add = held
+        deciding = asyncio.create_task(world.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(began.wait(), 30)
+        stopping = asyncio.create_task(run.step_in(run.id, "delete", "enough"))
+
+        async def is_told() -> bool:
+            return bool(await run.events(AgentTold))
+
+        await until(is_told)
+        if lost:
+            stopping.cancel()
+            deciding.cancel()
+            await world.crash()
+        goes_on.set()
+        await run.answer()
+        (end,) = await run.events(Completed)
+        await asyncio.gather(stopping, deciding, return_exceptions=True)
+    assert end.cancelled_on_request
+    assert model.asked["main"] == 1
+
+
+async def test_nobody_steps_in_while_the_turn_ends() -> None:
+    model = ByNode(main=[add(1), says("never")])
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def held() -> None:
+            began.set()
+            await asyncio.wait_for(goes_on.wait(), 30)
+
+        world.ledger.before_add = held
+        deciding = asyncio.create_task(world.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(began.wait(), 30)
+        cancelling = asyncio.create_task(world.ask(Cancel(run.id)))
+        await asyncio.sleep(0)
+        status, problem = await run.step_in(run.id, "comment", "wait!")
+        goes_on.set()
+        await asyncio.gather(cancelling, deciding)
+        assert (status, "about to end" in problem["error"]) == (409, True)
+
+
+async def test_a_comment_that_nobody_has_read_is_refused_again_when_it_comes_again() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        key = {"idempotency_key": "k1", "body_hash": "h1"}
+        both = [run.step_in(agent, "comment", "hm", **key) for _ in range(2)]
+        assert [status for status, _ in await asyncio.gather(*both)] == [200, 200]
+        assert len(await run.events(AgentTold)) == 1
+        await run.step_in(agent, "delete", "enough")
+        status, body = await run.step_in(agent, "comment", "hm", **key)
+        assert (status, "was deleted" in body["error"]) == (409, True)
+        model.gates["search"].set()
+        await run.answer()
+
+
+async def test_who_waits_in_an_agent_that_waits_is_deleted_at_once() -> None:
+    team = llm("team", agents=["asker"], spawn={}, description="Asks others.")
+    asker = llm("asker", description="Asks a person.")
+    model = ByNode(
+        main=[spawn("x", agent="team"), spawn("y", agent="slow"), WAIT, says("done")],
+        team=[spawn("z", agent="asker"), WAIT, says("team done")],
+        asker=[add(1), says("never")],
+    )
+    model.gates["slow"] = asyncio.Event()
+    async with mesh(model, team, asker, llm("slow", description="s"), tree=lead("team", "slow")) as world:
+        run = Watched(world)
+        await run.begin()
+
+        async def both() -> Any:
+            agents = await run.agents()
+            waits = agents.get("0.team@0-0-0.asker@0-0-0", {}).get("status") == "awaiting_user"
+            return agents if waits and model.asked["slow"] else None
+
+        agents = await until(both)
+        (asked_for,) = (await world.show(run.id))["pending_approvals"]
+        status, body = await run.step_in(agents["0.team@0-0-0.asker@0-0-0"]["agentId"], "delete", "no")
+        assert (status, body["agent"]["status"]) == (200, "deleted")
+        assert (await world.decide(asked_for["uuid"], "approve"))[0] == 409
+        model.gates["slow"].set()
+        assert await run.answer() == "done"
+        assert world.ledger.lines == []
+
+
+async def test_the_last_answer_that_a_limit_allows_counts_although_a_comment_comes() -> None:
+    model = ByNode(main=[says("an answer")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main"), limits={"max_tool_iterations": 1}) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        await run.step_in(run.id, "comment", "more")
+        model.gates["main"].set()
+        assert await run.answer() == "an answer"
