@@ -185,22 +185,25 @@ def view(conversation: Conversation) -> ConversationView:
 
 def as_it_stands(agent: AgentView, conversation: Conversation) -> AgentView:
     """An agent of a conversation, which may be one that asks a person."""
-    if agent.has_ended:
-        return agent
-    is_asking = any(
-        conversation.agents.around(asked.place) == agent.agent_id for asked in conversation.pending
-    )
-    return msgspec.structs.replace(agent, status="awaiting_user") if is_asking else agent
+    return _if_asking(agent, _asking(conversation))
 
 
 def agents_shown(conversation: Conversation, *, ended: bool) -> Iterator[AgentView]:
     """The agents of the newest turn of a conversation: those at work, or all of them."""
-    asking = {conversation.agents.around(asked.place) for asked in conversation.pending}
+    asking = _asking(conversation)
     for agent in conversation.agents.views():
-        if not agent.has_ended and agent.agent_id in asking:
-            yield msgspec.structs.replace(agent, status="awaiting_user")
-        elif ended or not agent.has_ended:
-            yield agent
+        if ended or not agent.has_ended:
+            yield _if_asking(agent, asking)
+
+
+def _asking(conversation: Conversation) -> set[str]:
+    """The ids of the agents that ask a person."""
+    return {conversation.agents.around(asked.place) for asked in conversation.pending}
+
+
+def _if_asking(agent: AgentView, asking: set[str]) -> AgentView:
+    is_asking = not agent.has_ended and agent.agent_id in asking
+    return msgspec.structs.replace(agent, status="awaiting_user") if is_asking else agent
 
 
 def summary(conversation: Conversation) -> ConversationSummary:

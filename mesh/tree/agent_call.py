@@ -27,12 +27,10 @@ from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import (
-    MOST_SHOWN,
     CallDriver,
     CallSettings,
     NotRun,
     Returned,
-    bounded,
     listed,
     refused,
     run_call,
@@ -208,15 +206,7 @@ class _AgentCall(CallDriver):
     def question(self, action: Ask) -> ApprovalRequired:
         agent = self._agent(action.arguments)
         about = f" ({agent.description.strip().splitlines()[0]})" if agent.description.strip() else ""
-        text = f"Call the agent {agent.name}{about}\n{listed(action.arguments)}"
-        return ApprovalRequired(
-            uuid="",
-            call_id=self.call.id,
-            tool_name=self.call.name,
-            tool_args=action.arguments,
-            description=bounded(text, MOST_SHOWN),
-            kind=action.kind,
-        )
+        return self.approval(action, f"Call the agent {agent.name}{about}\n{listed(action.arguments)}")
 
     def refusal(self, action: Refuse) -> NotRun:
         if self.has_begun and action.problem:

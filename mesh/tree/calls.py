@@ -179,6 +179,17 @@ class CallDriver:
         """What the call would do, or the error that it would return, if the callee can tell that."""
         return None
 
+    def approval(self, action: Ask, description: str) -> ApprovalRequired:
+        """What a person is asked, with a description for them to read."""
+        return ApprovalRequired(
+            uuid="",
+            call_id=self.call.id,
+            tool_name=self.call.name,
+            tool_args=action.arguments,
+            description=bounded(description, MOST_SHOWN),
+            kind=action.kind,
+        )
+
     def question(self, action: Ask) -> ApprovalRequired:
         """The question that asks a person to agree, without what only the loop knows."""
         raise NotImplementedError

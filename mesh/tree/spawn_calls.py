@@ -373,17 +373,6 @@ class StartingCall(CallDriver, Generic[C]):
         """The messages of a fork that the call starts."""
         return self._exchange.of_fork(self.call, prompt)
 
-    def approval(self, action: Ask, description: str) -> ApprovalRequired:
-        """What a person is asked, with a description for them to read."""
-        return ApprovalRequired(
-            uuid="",
-            call_id=self.call.id,
-            tool_name=self.call.name,
-            tool_args=action.arguments,
-            description=bounded(description, MOST_SHOWN),
-            kind=action.kind,
-        )
-
     def refusal(self, action: Refuse) -> NotRun:
         return refused(action)
 
