@@ -161,6 +161,8 @@ class AgentsAtWork:
             # anything of it any more.
             self._delete_all(ENDED_WITH_NODE)
             raise
+        finally:
+            self._waits.clear()  # an agent that is stopped from now on makes nobody here go on
         for outcome in ended.values():
             if isinstance(outcome, PassEnd) and outcome.status == "stopped":
                 return outcome

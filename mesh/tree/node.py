@@ -138,7 +138,7 @@ class Node:
         # For each conversation, as each has a keeper that may not answer.
         passes = self._passes.setdefault(turn.conversation_id, PassesAtOnce())
         steps = Steps(self._within_budget(self._bounded(turn)), recorder, passes)
-        with passes.entered(), self._at_work.entered(steps):
+        with passes.entered():
             return await self._run(steps)
 
     async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
@@ -155,7 +155,8 @@ class Node:
         turn = steps.turn
         steps.show(turn.place.step, NodeStarted(name=self._name, kind=self._kind))
         try:
-            outcome = await self._outcome(steps)
+            with self._at_work.entered(steps):
+                outcome = await self._outcome(steps)
         except Superseded:
             await steps.close()
             return PassOutput("superseded")
@@ -177,6 +178,7 @@ class Node:
             outcome.invalid,
             outcome.gave_up,
             steps.runs_below if outcome.status == "paused" else {},
+            steps.heard,
         )
 
     def _bounded(self, turn: PassInput) -> PassInput:

@@ -19,7 +19,7 @@ import msgspec
 from mesh.core.errors import Unavailable
 from mesh.core.events import AgentTold
 from mesh.core.places import Place
-from mesh.tree.turn import Hearing, PassInput, PassOutput, PassStatus, RunNode
+from mesh.tree.turn import Hearing, PassInput, PassOutput, RunNode
 
 HEAR_WITHIN_S = 30.0
 """How long news for a node may be on its way."""
@@ -32,17 +32,16 @@ class RunningNode:
         self.place = turn.place
         self._run = run
         self._turn = turn
-        self._ended: asyncio.Future[PassStatus | None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[PassOutput | None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> PassOutput:
         """The call. Raises `Unavailable`."""
-        status: PassStatus | None = None
+        output: PassOutput | None = None
         try:
             output = await self._run(self._turn)
-            status = output.status
             return output
         finally:
-            self._ended.set_result(status)
+            self._ended.set_result(output)
 
     async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing | None:
         """Hands news down. None: this call of the node has ended before it took it, and another one may
@@ -55,13 +54,22 @@ class RunningNode:
                 if hearing.done() and not isinstance(hearing.exception(), Unavailable):
                     return hearing.result()
                 # Its actor is gone, so that the call fails, too; or the call has ended.
-                status = await asyncio.shield(self._ended)
+                output = await asyncio.shield(self._ended)
         except TimeoutError:
             raise Unavailable(f"the node at {self.place.text} does not take news; try again") from None
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
-        return "ended" if status in ("completed", "failed", "stopped") else None
+        if output is None:
+            return None
+        if news.key in output.heard:
+            return "taken"
+        return "ended" if output.status in ("completed", "failed", "stopped") else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the call has returned, or was lost."""
+        return self._ended.done()
 
 
 class NodesBelow:

@@ -196,6 +196,10 @@ class Steps:
         self._is_queued = False  # whether the sender waits for its turn
         self._below = NodesBelow(self._known.told)
         self._hears = True
+        self._taking_news = 0  # how many hearings are under way
+        self._no_news = asyncio.Event()
+        self._no_news.set()
+        self._heard: list[str] = []
         # The decisions up to this event are known. What is numbered while the pass runs does not count, as
         # there may be decisions before it that are not known: so the node above says it.
         numbered = (e.seq for e in turn.known if not isinstance(e, LlmReserved | LimitReached))
@@ -585,6 +589,19 @@ class Steps:
     async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing:
         """Takes news about this place or one below it: see `RunNode.hear`. Raises `Superseded`,
         `Unavailable`."""
+        self._taking_news += 1
+        self._no_news.clear()
+        try:
+            heard = await self._hear(news, is_durable)
+        finally:
+            self._taking_news -= 1
+            if not self._taking_news:
+                self._no_news.set()
+        if heard == "taken":
+            self._heard.append(news.key)
+        return heard
+
+    async def _hear(self, news: AgentTold, is_durable: bool) -> Hearing:
         place = news.addressee
         if place == self.turn.place:
             return await self._hear_stop(news, is_durable) if news.stops else self._hear_own(news)
@@ -606,10 +623,12 @@ class Steps:
             heard = await running.hear(news, is_durable=is_durable)
             if heard == "taken":
                 self._known.add([news])  # the call may have ended with the reply; the next one has to know it
+                if running.has_ended:
+                    self._wake_for(news)
             if heard is not None:
                 return heard
             if is_durable:
-                return "taken"  # the next call of the node brings it
+                return self._wake_for(news)  # the next call of the node brings it
 
     def _hear_own(self, news: AgentTold) -> Hearing:
         if not self._hears:
@@ -619,8 +638,7 @@ class Steps:
 
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
         """Ends an agent that this node has started."""
-        known = self.stop_of(stop.place)
-        if known is not None and known.id == stop.id:  # the reply to it was lost
+        if self._is_deleted_by(stop):  # the reply to it was lost
             return "taken"
         if problem := self._cannot_hear(stop):
             return problem
@@ -633,8 +651,8 @@ class Steps:
         return "taken"
 
     def _wake_for(self, news: AgentTold) -> Hearing:
-        """No node runs between this one and the addressee of news that it has journaled. One that has paused
-        goes on if an agent is stopped, as after a decision: it may have waited for this one."""
+        """No node runs any more between this one and the addressee of news that is journaled. One that has
+        paused goes on if an agent is stopped, as after a decision: it may have waited for this one."""
         for go_on in self._when_stopped if news.stops else ():
             go_on(news.place.step)
         return "taken"
@@ -652,9 +670,16 @@ class Steps:
         """What stops the agent at a place below this node, if a node above has stopped it."""
         return next((told for told in self._known.told(place) if told.stops and told.place == place), None)
 
+    def _is_deleted_by(self, stop: AgentTold) -> bool:
+        """Whether it is this very stop, journaled before, that deletes the agent."""
+        known, end = self.stop_of(stop.place), self.known(stop.place.step, NodeCompleted)
+        return known is not None and known.id == stop.id and (end is None or end.status == "deleted")
+
     def _cannot_hear(self, news: AgentTold) -> Hearing | None:
         """Why the agent below this node that news is about does not hear, as far as this node knows; None if
         it does."""
+        if news.stops and self._is_deleted_by(news):
+            return None
         place = news.place
         for at in place.scopes:
             if at == self.turn.place:
@@ -681,9 +706,15 @@ class Steps:
 
     # -- the end
 
+    @property
+    def heard(self) -> Sequence[str]:
+        """The keys of the news that this run took."""
+        return self._heard
+
     async def close(self) -> tuple[list[AnyEvent], list[AnyEvent]]:
         """The events that travel with the return, and those that were sent ahead. Nothing is recorded after
         this."""
+        await self._no_news.wait()  # what is being journaled for news that comes right now belongs to it, too
         if self._timer is not None:
             self._timer.cancel()
         if self._sender is not None and self._is_queued:

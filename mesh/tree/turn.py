@@ -183,6 +183,8 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     ``superseded``: a newer pass runs, and this one counts for nothing. ``interrupted``: something did not
     answer, such as the keeper; another pass may follow. ``gave_up``: what did not answer was waited for as
     long as `PassInput.patience_s` says, so that nobody above waits for it once more.
+
+    ``heard`` has the keys of the news that the run took: a reply that says so may come after this.
     """
 
     status: PassStatus
@@ -198,6 +200,7 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     invalid: str = ""
     gave_up: bool = False
     runs: Mapping[str, int] = {}
+    heard: Sequence[str] = ()
 
 
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -269,7 +269,9 @@ def _answer(asked: Asked) -> ScriptedAnswer:
         case "leaf" | "fork", 0:
             return _calls("ledger_read")
         case _:
-            return ScriptedAnswer(text=said(asked.name, about, _brought(asked)))
+            brought = _brought(asked)
+            missing = f": {asked.last}" if asked.name == "code" and len(brought) < FORKS else ""
+            return ScriptedAnswer(text=said(asked.name, about, brought) + missing)
 
 
 def _first_time_asks(asked: Asked) -> bool:

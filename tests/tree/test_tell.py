@@ -1,14 +1,23 @@
 """What a node tells an agent that it started, while the agent works."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from mesh.core.errors import LlmError, Unavailable
-from mesh.core.events import AgentTold, AnyEvent, ApprovalRequired, Event, LlmCall, NodeCompleted, ToolResult
+from mesh.core.events import (
+    AgentStarted,
+    AgentTold,
+    AnyEvent,
+    ApprovalRequired,
+    Event,
+    LlmCall,
+    NodeCompleted,
+    ToolResult,
+)
 from mesh.core.ids import new_id
 from mesh.core.messages import Assistant, Message, User
 from mesh.core.places import Place
@@ -17,7 +26,8 @@ from mesh.tree import nodes_below
 from mesh.tree.node import Activations
 from mesh.tree.nodes_below import NodesBelow
 from mesh.tree.steps import Steps
-from mesh.tree.turn import Activation, Hearing, PassInput, PassOutput, Restarted
+from mesh.tree.turn import Ack, Activation, Hearing, PassInput, PassOutput, Restarted
+from tests.tree.test_children import Alone
 from tests.tree.test_lost_runs import Held, Losing
 from tests.worlds.mesh import Caller, Create, WorldMesh, calls, says, until
 from tests.worlds.trees import add, config, llm, parallel
@@ -726,6 +736,49 @@ async def test_news_for_a_call_that_ends_first_was_not_read_if_the_agent_ended(
     child.output.set_result(PassOutput(status))
     assert await hearing == heard
     await running
+
+
+@pytest.mark.parametrize("status", ["completed", "paused"])
+async def test_news_that_a_call_took_is_taken_even_if_the_call_returns_before_the_reply(status: Any) -> None:
+    below, child = NodesBelow(lambda _: []), Child()
+    running = asyncio.create_task(below.run(child, input_at("0.web@0-0-0")))
+    await asyncio.sleep(0)
+    node = below.around(Place("0.web@0-0-0"))
+    assert node is not None
+    news = news_for("0.web@0-0-0")
+    hearing = asyncio.create_task(node.hear(news, is_durable=True))
+    await asyncio.sleep(0)
+    child.output.set_result(PassOutput(status, heard=[news.key]))
+    assert await hearing == "taken"
+    await running
+
+
+class SlowRecorder(Alone):
+    """A `Recorder` that takes events when the test lets it."""
+
+    def __init__(self) -> None:
+        self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
+        self.reached.set()
+        await asyncio.wait_for(self.goes_on.wait(), 30)
+        return Ack(taken=True)
+
+
+async def test_a_run_does_not_return_while_news_is_journaled_for_it() -> None:
+    recorder = SlowRecorder()
+    started = AgentStarted(turn=1, step="0.web@0-0-0", name="web", kind="llm", by="spawn")
+    steps = Steps(msgspec.structs.replace(input_at("0"), known=[started]), recorder)
+    news = news_for("0.web@0-0-0")
+    hearing = asyncio.create_task(steps.hear(news, is_durable=False))
+    await recorder.reached.wait()
+    closing = asyncio.create_task(steps.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    recorder.goes_on.set()
+    assert await hearing == "taken"
+    await closing
+    assert steps.heard == [news.key]
 
 
 async def test_news_for_an_actor_that_is_gone_waits_for_the_end_of_the_call() -> None:
