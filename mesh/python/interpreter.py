@@ -58,6 +58,7 @@ _LONGEST_S = 1e6
 _ENDS_WITHIN_S = 60.0
 _PROCESSES = 64
 """Of one call. It has one only; but where the kernel counts those of a user, others may start meanwhile."""
+KILLED = "the process that ran the code was killed, several times"
 _BROKEN = "the code has written to where its questions go"
 _BESIDE_MEMORY = 1 << 30
 """Addresses that a process may have beyond its limit of memory: for the stacks of threads, and for
@@ -178,7 +179,7 @@ class _Call:
                 except LauncherGone:
                     starts += 1
                     if starts == _MOST_STARTS:
-                        return CodeEnd(error="the process that ran the code was killed, several times")
+                        return CodeEnd(error=KILLED)
         finally:
             if self._answering is not None:
                 self._answering.cancel()

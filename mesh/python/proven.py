@@ -4,7 +4,6 @@ import atexit
 
 from mesh.python.interpreter import Interpreter, PythonLimits
 from mesh.python.python_proofs import kind_that_holds
-from mesh.sandbox.launching import Launcher
 from mesh.sandbox.sandbox import Kind
 
 
@@ -20,8 +19,7 @@ async def why_refused() -> str:
     """Why no code can be run on this machine, for people; empty if it can."""
     if _kinds:
         return ""
-    with Launcher() as launcher:
-        kind, wrong = await kind_that_holds(launcher)
+    kind, wrong = await kind_that_holds()
     if kind is None:
         return "; ".join(("no sandbox holds on this machine", *wrong))
     _kinds.append(kind)

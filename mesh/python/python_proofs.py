@@ -10,14 +10,16 @@ import socket
 import tempfile
 from dataclasses import replace
 
-from mesh.python.interpreter import Code, Interpreter, PythonLimits
+from mesh.python.interpreter import KILLED, Code, Interpreter, PythonLimits
 from mesh.python.questions import Answer, BrokenProtocol, Question
-from mesh.sandbox.launching import Launcher
+from mesh.sandbox.launching import Launcher, LauncherGone
 from mesh.sandbox.proofs import failures
 from mesh.sandbox.restriction import has_filter
 from mesh.sandbox.sandbox import KINDS, Kind, Sandbox, missing
 
 _WITHIN_S = 20.0
+_MOST_TRIES = 5
+"""Of one kind of sandbox, where somebody kills what tries it."""
 _PROGRAM = """
 import ctypes, os, socket
 succeeded = []
@@ -65,7 +67,7 @@ class _NoForks:
         raise BrokenProtocol
 
 
-async def kind_that_holds(launcher: Launcher) -> tuple[Kind | None, list[str]]:
+async def kind_that_holds() -> tuple[Kind | None, list[str]]:
     """The first kind of sandbox in which Python holds; if there is none, what is wrong with each."""
     if not has_filter():
         return None, [
@@ -73,15 +75,28 @@ async def kind_that_holds(launcher: Launcher) -> tuple[Kind | None, list[str]]:
         ]
     wrong: list[str] = []
     for kind in KINDS:
-        found = [reason] if (reason := missing(kind)) else await failures_of(kind, launcher)
+        found = [reason] if (reason := missing(kind)) else await _found_wrong(kind)
         if not found:
             return kind, []
         wrong += [f"{kind}: {each}" for each in found]
     return None, wrong
 
 
+async def _found_wrong(kind: Kind) -> list[str]:
+    """As `failures_of`. If somebody kills the processes, that says nothing about the sandbox."""
+    problem = ""
+    for _ in range(_MOST_TRIES):
+        with Launcher() as launcher:
+            try:
+                return await failures_of(kind, launcher)
+            except LauncherGone as gone:
+                problem = str(gone)
+    return [f"it could not be tried: {problem}"]
+
+
 async def failures_of(kind: Kind, launcher: Launcher) -> list[str]:
-    """What code could do in a sandbox that it must not; or why none can be run."""
+    """What code could do in a sandbox that it must not; or why none can be run. Raises `LauncherGone`:
+    somebody killed what tries it, so that nothing is known."""
     limits = replace(PythonLimits(), time_s=_WITHIN_S)
     interpreter = Interpreter(kind, limits, lambda: launcher)
     plain = Sandbox(kind, interpreter.command_limits, lambda allowed, temporary: {"TMPDIR": temporary})
@@ -95,6 +110,8 @@ async def failures_of(kind: Kind, launcher: Launcher) -> list[str]:
         listening.listen()
         given = {"secret": secret, "port": listening.getsockname()[1], "host": os.getpid()}
         end = await interpreter.run(Code(f"given = {given!r}\n{_PROGRAM}", b"proof", 0), (), _NoForks())
+    if end is not None and end.error == KILLED:
+        raise LauncherGone(KILLED)
     if end is None or end.value is None:
         return [f"no code can be run: {' '.join(end.text.split())[:300] if end else 'it waits'}"]
     inside = json.loads(end.value)

@@ -41,6 +41,7 @@ class Launcher:
     def __init__(self) -> None:
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_HAND_OVER_S)
+        self._takes_orders = True
         with far:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mesh.sandbox.launcher", str(far.fileno())],
@@ -70,7 +71,7 @@ class Launcher:
 
     @property
     def is_there(self) -> bool:
-        return self._process.poll() is None
+        return self._takes_orders and self._process.poll() is None
 
     async def run(
         self,
@@ -112,6 +113,7 @@ class Launcher:
             with far, content_file(order.to_json()) as request:
                 socket.send_fds(self._control, [b"\0"], [request, given_in, out, err, far.fileno()])
         except OSError as error:
+            self._takes_orders = False  # it may take a moment until the kernel says that it is gone
             link.close()
             os.close(stdout)
             os.close(stderr)

@@ -67,7 +67,8 @@ _OF_NETWORK = {"use TCP", "use UDP", "use an abstract socket"}
 
 
 async def failures(sandbox: Sandbox, launcher: Launcher, *, network: bool) -> list[str]:
-    """What a command could do that it must not; or why none could be run."""
+    """What a command could do that it must not; or why none could be run. Raises `LauncherGone`: somebody
+    killed what tries it, so that nothing is known."""
     with tempfile.TemporaryDirectory(prefix="mesh-sandbox-") as scratch, _traps(Path(scratch)) as traps:
         written = {"out": b"", "err": b""}
 
@@ -80,7 +81,7 @@ async def failures(sandbox: Sandbox, launcher: Launcher, *, network: bool) -> li
             with sandbox.order(box, argv, str(traps.root), _WITHIN_S) as order:
                 end = await launcher.run(order, take("out"), take("err"))
             inside = set(json.loads(written["out"]))
-        except (LauncherGone, ValueError, OSError) as error:
+        except (ValueError, OSError) as error:
             said = " ".join(written["err"].decode("utf-8", "replace").split())[:300]
             return [f"no command can be run: {said or error or 'it says nothing'}"]
         if end.status != 0 or "run" not in inside:
@@ -98,7 +99,10 @@ async def first_that_holds(
     for kind in kinds:
         sandbox = made(kind)
         reason = missing(kind)
-        found = [reason] if reason else await failures(sandbox, launcher, network=network)
+        try:
+            found = [reason] if reason else await failures(sandbox, launcher, network=network)
+        except LauncherGone as gone:
+            found = [f"no command can be run: {gone}"]
         if not found:
             return sandbox, []
         wrong += [f"{kind}: {each}" for each in found]

@@ -1,13 +1,17 @@
 """Where no sandbox holds, a config whose nodes run code is refused, in words."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mesh.python import python_proofs
 from mesh.sandbox import process_limit, restriction
+from mesh.sandbox.launching import Launcher
+from mesh.sandbox.sandbox import Kind
 
 CONFIG = "name: x\nllm: {model: offline}\nagent:\n  name: main\n  type: llm\n  python: true\n"
 WITHOUT_LANDLOCK = """
@@ -49,3 +53,24 @@ def test_a_config_without_code_is_fine_there(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("doomed", "holds"), [(2, True), (99, False)])
+async def test_a_sandbox_whose_processes_somebody_kills_is_tried_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, one_kind: Kind, doomed: int, holds: bool
+) -> None:
+    launchers: list[Launcher] = []
+
+    class Doomed(Launcher):
+        def __init__(self) -> None:
+            super().__init__()
+            launchers.append(self)
+            if len(launchers) <= doomed:
+                os.kill(self.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(python_proofs, "Launcher", Doomed)
+    monkeypatch.setattr(python_proofs, "KINDS", (one_kind,))
+    kind, wrong = await python_proofs.kind_that_holds()
+    assert (kind == one_kind, len(launchers)) == (holds, doomed + 1 if holds else 5)
+    assert all("could not be tried" in each for each in wrong)
+    assert bool(wrong) != holds
